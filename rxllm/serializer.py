@@ -35,7 +35,7 @@ from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
 
 import msgspec
 
-from rxllm.collector._with_parsed import Read, chat_with_parsed, step_with_parsed, with_parsed
+from rxllm.collector.parsed import Read, chat_with_parsed, step_with_parsed, with_parsed
 from rxllm.events import (
     EVENT_CLASSES,
     EVENT_TAGS,

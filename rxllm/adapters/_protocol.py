@@ -29,7 +29,7 @@ from rxllm.events import (
 from rxllm.runtime import Stream, conclude, from_async_iter
 from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
 from rxllm.values.argument_checks import call_fault, shown
-from rxllm.wire.block_ids import BlockIds
+from rxllm.wire.event_order import BlockIds
 
 if TYPE_CHECKING:
     from rxllm.chunks import CompletionChunk, StreamChunk

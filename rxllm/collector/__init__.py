@@ -12,13 +12,9 @@ A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are t
 malformed delta is found when the message is built.
 """
 
-from rxllm.collector._agents import is_waiting, joined
-from rxllm.collector._block_key import BlockKey, block_key
-from rxllm.collector._event_faults import adapter_fault, event_fault
-from rxllm.collector._fold_message import fold_message
-from rxllm.collector._nested import innermost, nest, unnest
-from rxllm.collector._partial_step import with_partial_step
-from rxllm.collector._step_outcome import (
+from rxllm.collector._blocks import BlockKey, adapter_fault, block_key, event_fault, innermost, nest, unnest
+from rxllm.collector._message import fold_message
+from rxllm.collector._step import (
     AWAITING_USER,
     PAUSE,
     STEERED,
@@ -28,9 +24,11 @@ from rxllm.collector._step_outcome import (
     is_incomplete,
     is_server,
     is_unfinished,
+    is_waiting,
+    joined,
 )
 from rxllm.collector._stream_collector import StreamCollector
-from rxllm.collector._unfinished import Unfinished
+from rxllm.collector.unfinished import Unfinished, with_partial_step
 
 __all__ = [
     "AWAITING_USER",

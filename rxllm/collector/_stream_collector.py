@@ -7,19 +7,29 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._agents import agent_usage, with_agents
-from rxllm.collector._event_faults import event_fault
-from rxllm.collector._executions import Executions, execute
-from rxllm.collector._fold_message import fold_calls, fold_message
-from rxllm.collector._state_summary import Summary, apply_to_summary, between_steps, complete, next_step, same_step
-from rxllm.collector._step_outcome import (
+from rxllm.collector._blocks import event_fault
+from rxllm.collector._message import (
+    Summary,
+    apply_to_summary,
+    between_steps,
+    complete,
+    fold_calls,
+    fold_message,
+    next_step,
+    same_step,
+)
+from rxllm.collector._step import (
+    Executions,
+    agent_usage,
     answer,
+    execute,
     halt_metadata,
     halted_by,
     is_incomplete,
     is_server,
     is_unfinished,
     tool_message,
+    with_agents,
 )
 from rxllm.collector._unfold import unfold
 from rxllm.events import (

@@ -8,9 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.collector._executions import Executions, unfold_executions
-from rxllm.collector._fold_message import Blocks, check_delta, lawful
-from rxllm.collector._state_summary import Summary, complete, same_step
+from rxllm.collector._message import Blocks, Summary, check_delta, complete, lawful, same_step
+from rxllm.collector._step import Executions, unfold_executions
 from rxllm.events import (
     ErrorEvent,
     Event,

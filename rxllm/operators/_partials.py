@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, overload
 
 from reactivex import Observable
 
-from rxllm.collector._with_parsed import Read
+from rxllm.collector.parsed import Read
 from rxllm.events import Event
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.answer_text import AnswerText

@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector
-from rxllm.collector._with_parsed import with_parsed
+from rxllm.collector.parsed import with_parsed
 from rxllm.events import Event
 from rxllm.operators._shared.event_operators import fold_events
 from rxllm.operators._shared.parse_answer import Parse, answer_parser

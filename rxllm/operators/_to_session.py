@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from reactivex import Observable
 
 from rxllm.collector import StreamCollector, with_partial_step
-from rxllm.collector._with_parsed import Read, chat_with_parsed, step_with_parsed
+from rxllm.collector.parsed import Read, chat_with_parsed, step_with_parsed
 from rxllm.events import Custom, Event, StepCompleted
 from rxllm.operators._lift import lift
 from rxllm.operators._shared.event_operators import EVENTS, not_an_event

@@ -22,6 +22,7 @@ files                                          hold
 =============================================  ======================================================================
 """
 
+from rxllm.events import is_content, is_prelude
 from rxllm.runtime._attempts import Plan, attempting
 from rxllm.runtime._back_pressure import LIMIT, MAX_WAITING, Gate, current_gate, read_by
 from rxllm.runtime._bounded import Bounded
@@ -35,7 +36,6 @@ from rxllm.runtime._budget import (
     unpriced_call,
 )
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
-from rxllm.runtime._content import is_content, is_prelude
 from rxllm.runtime._engine_call import EngineCall, applying_operators, current_engine_call, engine_call, provider_name
 from rxllm.runtime._http_client_settings import aiohttp_client
 from rxllm.runtime._http_clients import Clients

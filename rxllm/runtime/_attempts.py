@@ -17,9 +17,8 @@ from typing import Any, Protocol
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event
+from rxllm.events import ErrorEvent, Event, is_prelude
 from rxllm.runtime._clock import clock
-from rxllm.runtime._content import is_prelude
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import conclude, fail

@@ -30,8 +30,7 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted
-from rxllm.runtime._content import is_content
+from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
 from rxllm.runtime._http_decompress import body_of, is_decompressed_here
 from rxllm.runtime._http_pools import in_use
 from rxllm.runtime._http_redirects import followed

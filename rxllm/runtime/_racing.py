@@ -13,9 +13,8 @@ import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted
+from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageCompleted, StepCompleted, is_prelude
 from rxllm.runtime._clock import clock
-from rxllm.runtime._content import is_prelude
 from rxllm.runtime._scope import current_scope, within
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._stream_arguments import check_streams

@@ -34,9 +34,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from rxllm.validate._chat import (
+from rxllm.validate._rules import (
     RESERVED_NAMES,
+    Fault,
     capability_faults,
+    image_request_faults,
+    in_words,
     is_response_format,
     is_temperature,
     is_top_p,
@@ -46,8 +49,6 @@ from rxllm.validate._chat import (
     thread_faults,
     tool_faults,
 )
-from rxllm.validate._faults import Fault, in_words
-from rxllm.validate._images import image_request_faults
 from rxllm.values import ImageRequest, Message, ModelInfo, Request, Session, Thread, Tool, ValidationError
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.json_text import described

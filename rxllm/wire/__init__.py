@@ -3,25 +3,25 @@
 ==================================  ===========================================================================
 file                                holds
 ==================================  ===========================================================================
-``sse``, ``ndjson``, ``json_array`` bytes to frames, in any pieces; ``pending`` keeps the unfinished one
+``framing``, ``json_array``         bytes to frames, in any pieces: server-sent events, NDJSON, JSON arrays
 ``frames``                          the base of the decoders: typed frames, and what a malformed one means
 ``event_order``                     reports of a decoder to events in their order; how a stream ends, or is cut
-``block_ids``, ``tool_calls``       ids of blocks; calls whose arguments come in pieces
+``tool_calls``                      calls whose arguments come in pieces
 ==================================  ===========================================================================
 
 A decoder of an adapter is a `FrameDecoder` over a `Framing` (`SSEDecoder`, `NDJSONFraming`), which reports to `Blocks`;
 `CallTracker` gives tool calls their ids.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rxllm.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rxllm.wire.event_order import Blocks
     from rxllm.wire.frames import FrameDecoder, Framing
+    from rxllm.wire.framing import Frame, NDJSONDecoder, NDJSONFraming, SSEDecoder
     from rxllm.wire.json_array import JSONArrayDecoder
-    from rxllm.wire.ndjson import NDJSONDecoder, NDJSONFraming
-    from rxllm.wire.sse import Frame, SSEDecoder
     from rxllm.wire.tool_calls import CallTracker
 
 __all__ = [
@@ -36,25 +36,18 @@ __all__ = [
     "SSEDecoder",
 ]
 
-_MODULES = {
-    "Blocks": "event_order",
-    "CallTracker": "tool_calls",
-    "Frame": "sse",
-    "FrameDecoder": "frames",
-    "Framing": "frames",
-    "JSONArrayDecoder": "json_array",
-    "NDJSONDecoder": "ndjson",
-    "NDJSONFraming": "ndjson",
-    "SSEDecoder": "sse",
-}
-
-
-def __getattr__(name: str) -> Any:
+if not TYPE_CHECKING:  # to a type checker every name would be there
     # A program without an adapter over HTTP needs none of them.
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    return value
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "event_order": "Blocks",
+            "frames": "FrameDecoder Framing",
+            "framing": "Frame NDJSONDecoder NDJSONFraming SSEDecoder",
+            "json_array": "JSONArrayDecoder",
+            "tool_calls": "CallTracker",
+        },
+    )
 
 
 def __dir__() -> list[str]:

@@ -30,7 +30,7 @@ from rxllm.events import Event
 from rxllm.values import AdapterError, LLMError, StreamError
 from rxllm.values.json_text import UNREADABLE, read_json
 from rxllm.wire.event_order import Blocks
-from rxllm.wire.sse import DONE, Frame
+from rxllm.wire.framing import DONE, Frame
 
 _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',

@@ -22,7 +22,7 @@ import re
 
 import msgspec
 
-from rxllm.wire.pending import MAX_FRAME, PendingFrame
+from rxllm.wire.framing import MAX_FRAME, PendingFrame
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")

@@ -37,7 +37,7 @@ from rxllm.testing import cut
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
-from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.framing import SSEDecoder
 from tests.adapters.odd import calling, chat_frames, decode, text_of
 from tests.adapters.streams import ndjson, sse
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm.wire.block_ids import BlockIds
+from rxllm.wire.event_order import BlockIds
 
 ARRIVING = st.none() | st.sampled_from(["", "a", "block_0", "block_1", "block_2", "block_10"])
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from rxllm import AdapterError, Event, MessageCompleted, TextDelta, wire
 from rxllm.testing import cut
 from rxllm.values import StreamError
-from rxllm.wire.ndjson import NDJSONDecoder
+from rxllm.wire.framing import NDJSONDecoder
 
 
 def decode(*reads: bytes, **options: Any) -> list[bytes]:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from rxllm.testing import cut
 from rxllm.values import StreamError
-from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.framing import SSEDecoder
 
 PIECES = [
     b"data: {}\n\n",

@@ -40,7 +40,7 @@ from rxllm.values import AdapterError, FinishReason, LLMError, Message, Provider
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
-from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.framing import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {

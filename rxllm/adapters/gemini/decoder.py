@@ -26,7 +26,7 @@ from rxllm.values import AdapterError, FinishReason, LLMError, Message
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
-from rxllm.wire.sse import Frame
+from rxllm.wire.framing import Frame
 from rxllm.wire.tool_calls import CallTracker
 
 _BY_REASON: dict[FinishReason, str] = {

@@ -11,8 +11,8 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.wire.framing import BOM, SSEDecoder
 from rxllm.wire.json_array import JSONArrayDecoder
-from rxllm.wire.sse import BOM, SSEDecoder
 
 PROVIDER = "google"
 

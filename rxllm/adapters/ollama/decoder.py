@@ -24,7 +24,7 @@ from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
-from rxllm.wire.ndjson import NDJSONFraming
+from rxllm.wire.framing import NDJSONFraming
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "other", "unload": "other"}

@@ -52,7 +52,7 @@ from rxllm.values.json_text import json_text, read_json
 from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
-from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.framing import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {

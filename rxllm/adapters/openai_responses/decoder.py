@@ -22,7 +22,7 @@ from rxllm.values import AdapterError, FinishReason, Message, StreamError
 from rxllm.values.json_text import json_bytes, read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
-from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.framing import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
 
 FINISH_REASONS: dict[str, FinishReason] = {

@@ -6,7 +6,7 @@ from types import UnionType
 from typing import Any
 
 from rxllm.collector import StreamCollector
-from rxllm.collector._with_parsed import Read, with_parsed
+from rxllm.collector.parsed import Read, with_parsed
 from rxllm.values import Response, ResponseFormat, ValidationError, is_type, reader
 from rxllm.values.argument_checks import invalid_option, must_be
 from rxllm.values.json_text import decode_json

@@ -14,9 +14,8 @@ from typing import Any, Protocol
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
 
-from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
 from rxllm.runtime import clock, conclude, current_gate, fail, stopwatch
-from rxllm.runtime._content import is_content
 
 RESOLUTION = 1e-6
 """Seconds that schedulers round to: a timer may fire so much early, and one for less would fire at once, for ever."""

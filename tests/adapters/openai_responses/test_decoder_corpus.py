@@ -19,7 +19,7 @@ from rxllm.collector import StreamCollector
 from rxllm.events import Event, RawChunk
 from rxllm.testing import chunkings, cut
 from rxllm.values import ProviderPart, Response, SourcePart, ThinkingPart, ToolCall
-from rxllm.wire.sse import SSEDecoder
+from rxllm.wire.framing import SSEDecoder
 from tests.corpus import Recording, recordings
 from tests.wire.lawful import apart, lawful
 

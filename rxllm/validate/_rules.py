@@ -1,14 +1,15 @@
-"""The faults of requests, messages, tools, threads and sessions."""
+"""The faults of requests, messages, tools, threads, sessions and image requests: pairs of a path and a code."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
-from typing import Any, cast, get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, cast, get_args, get_type_hints
 
-from rxllm.validate._faults import Fault, each_of, number_faults, whole_faults
 from rxllm.values import (
+    Image,
     ImagePart,
+    ImageRequest,
     Message,
     ModelInfo,
     Part,
@@ -20,6 +21,90 @@ from rxllm.values import (
     Tool,
     ToolCall,
 )
+from rxllm.values.argument_checks import must_be
+from rxllm.values.codec import hint_text
+from rxllm.values.errors import Path
+
+Fault = tuple[Path, str]
+
+_EXPECTED = {
+    "temperature out_of_range": "a number from 0 to 2",
+    "top_p out_of_range": "a number above 0, up to 1",
+    "must_be_positive": "a whole number of at least 1",
+    "too_large": "a whole number of at most 63 bits",
+    "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
+    "size invalid_shape": "a pair of a width and a height, or a word of the provider",
+    "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
+    "invalid_part_type": "a part, such as TextPart(...)",
+    "invalid_format": "1 to 64 letters, digits, _ or -",
+    "not_a_string": "a string",
+    "not_a_map": "a mapping",
+    "invalid_image": "an Image, made by Image.from_file or another of its constructors",
+}
+"""What a value with this fault must be; some codes mean something else in each field."""
+
+_STATEMENTS = {
+    "empty": "must not be empty",
+    "duplicate_name": "must not hold two tools of the same name",
+    "reserved_tool_name": "must not be auto, none or required, which tool_choice reserves",
+    "requires_json_schema": "requires response_format=json_schema(...)",
+    "required": "must be the id of the tool call that the message answers",
+    "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message with the "
+    "call, or leave its results out too, as rxllm.trim_thread does",
+    "required_for_status": "must be set while the session has this status",
+    "error_required_for_status": "must hold an 'error' while the session has this status",
+    "required_for_operation": "must be set for this operation",
+    "not_allowed_for_operation": "must not be set for this operation",
+    "must_be_empty": "must be empty to generate an image",
+    "invalid_count": "must hold at least one image to edit, and exactly one for a variation",
+}
+"""What to say of the faults whose value is missing, or says nothing."""
+
+
+def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
+    """Yield the faults of all `items` of the field `name`, which must be a tuple."""
+    if not isinstance(items, tuple):
+        yield (name,), "wrong_type"
+        return
+    for i, item in enumerate(cast(tuple[Any, ...], items)):
+        yield from (((name, i, *path), fault) for path, fault in faults_of(item))
+
+
+def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
+    """Yield `fault` for a number that is not allowed; None is always allowed."""
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        yield (name,), "wrong_type"
+    elif value != value or not is_allowed(value):  # NaN; math.isnan raises for large whole numbers
+        yield (name,), fault
+
+
+def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
+    """Yield `fault` for a whole number that is not allowed; None is always allowed."""
+    if isinstance(value, float):
+        yield (name,), "wrong_type"
+    elif isinstance(value, int) and value.bit_length() > 63:  # no provider reads it, and msgspec does not write it
+        yield (name,), "too_large"
+    else:
+        yield from number_faults(name, value, is_allowed, fault)
+
+
+def in_words(root: Any, path: Path, code: str, expected: str) -> str:
+    """Return a fault of `root`, which must be the `expected`: the place, what must be there, and what is there."""
+    place = ".".join(map(str, path)) or "value"
+    if code in _STATEMENTS:
+        return f"{place} {_STATEMENTS[code]}"
+    name, value, hint = "", root, None
+    for key in path:
+        if isinstance(key, str):
+            hint = get_type_hints(cast(type[Any], type(value))).get(key)
+            name, value = key, getattr(value, key)
+        else:
+            value, hint = value[key], next(iter(get_args(hint)), None)
+    typed = expected if not path else "of another type" if hint is None else hint_text(hint)
+    return f"{place} {must_be(_EXPECTED.get(f'{name} {code}') or _EXPECTED.get(code, typed), value)}"
+
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
 """The words of `tool_choice`, which no tool can have as its name."""
@@ -187,5 +272,63 @@ def _is_json_schema(value: Any) -> bool:
     match value:
         case {"type": "json_schema", "name": str(), "schema": Mapping(), **rest}:
             return isinstance(rest.get("strict", True), bool)
+        case _:
+            return False
+
+
+_KNOWN: dict[str, tuple[str | None, ...]] = {
+    "operation": ("generate", "edit", "variation"),
+    "response_format": ("binary", "base64", "url"),
+    "style": (None, "natural", "vivid"),
+    "background": (None, "transparent", "opaque", "auto"),
+}
+
+
+def image_request_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, ImageRequest):
+        yield (), "wrong_type"
+        return
+    yield from (((name,), "unknown") for name, known in _KNOWN.items() if getattr(value, name) not in known)
+    texts = ((name, getattr(value, name)) for name in ("model", "prompt", "quality"))
+    yield from (((name,), "wrong_type") for name, text in texts if not isinstance(text, str | None))
+    if value.n is None:  # pyright: ignore[reportUnnecessaryComparison]
+        yield ("n",), "wrong_type"
+    yield from whole_faults("n", value.n, lambda number: number > 0, "must_be_positive")
+    if not _is_size(value.size):
+        yield ("size",), "invalid_shape"
+    yield from each_of("input_images", value.input_images, _image_faults)
+    if value.mask is not None:
+        yield from ((("mask",), fault) for _, fault in _image_faults(value.mask))
+    if isinstance(value.input_images, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
+        yield from _operation_faults(value)
+
+
+def _operation_faults(value: ImageRequest) -> Iterator[Fault]:
+    count, has_prompt = len(value.input_images), isinstance(value.prompt, str) and bool(value.prompt.strip())
+    if value.operation in ("generate", "edit") and not has_prompt:
+        yield ("prompt",), "required_for_operation"
+    if value.operation == "variation" and value.prompt:
+        yield ("prompt",), "not_allowed_for_operation"
+    if value.operation == "generate" and count:
+        yield ("input_images",), "must_be_empty"
+    if (value.operation == "edit" and not count) or (value.operation == "variation" and count != 1):
+        yield ("input_images",), "invalid_count"
+    if value.operation != "edit" and value.mask is not None:
+        yield ("mask",), "not_allowed_for_operation"
+
+
+def _image_faults(value: Any) -> Iterator[Fault]:
+    if not isinstance(value, Image) or isinstance(value.data, bytes) != (value.source == "binary"):
+        yield (), "invalid_image"
+
+
+def _is_size(value: Any) -> bool:
+    match value:
+        case None:
+            return True
+        case str():
+            return bool(value)
+        case (int() as width, int() as height):
+            return width > 0 and height > 0
         case _:
             return False

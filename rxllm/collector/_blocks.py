@@ -1,14 +1,15 @@
-"""Find what is malformed in an event of the right class."""
+"""Facts about single events: the block they belong to, the agent that they come from, and what is malformed in them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Reversible
 from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from rxllm.events import (
     EVENT_CLASSES,
+    Event,
     MessageCompleted,
     MessageStarted,
     Nested,
@@ -19,6 +20,43 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import FinishReason, Message, Part, ToolCall, Usage
+
+
+def innermost(event: Event) -> Event:
+    """Return the event that an agent has emitted, at any depth; any other event is returned unchanged."""
+    return event.event if type(event) is Nested else event
+
+
+def unnest(event: Nested) -> tuple[str, Event]:
+    """Return the id of the outermost tool call, and the event as its agent has emitted it."""
+    id, *path = event.path
+    return id, Nested(tuple(path), event.event) if path else event.event
+
+
+def nest(id: str, event: Event) -> Nested:
+    """Return the event of the agent that is the tool call `id`, as the chat that runs it emits it."""
+    return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
+
+
+BlockKey = tuple[type[Event], str | None]
+"""The class of a block's deltas, and its id."""
+
+
+def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
+    """Return the key of the block that an event belongs to; the id None means the latest of its kind that is open.
+
+    >>> from rxllm import TextDelta, ThinkingDelta
+    >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
+    'b'
+
+    None stays None if no block of the kind is open: then one begins.
+    """
+    if id is None:
+        for key in reversed(open_blocks):
+            if key[0] is kind:
+                return key
+    return kind, id
+
 
 _CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 _FINISH_REASONS = frozenset((None, *get_args(FinishReason)))

@@ -1,4 +1,4 @@
-"""Split server-sent events from bytes, see https://html.spec.whatwg.org/multipage/server-sent-events.html.
+"""Split server-sent events and newline-delimited JSON from bytes, and keep the bytes of an unfinished frame.
 
 1. A line ends with LF, CR or CRLF, even if a read ends between CR and LF. Nothing else ends a line: U+2028 and U+0085
    are ordinary characters of the JSON inside, which is why this works on bytes and never decodes the data.
@@ -13,15 +13,56 @@
 7. A line ``error: {...}``, with which llama.cpp and gpustack report a failure, is an event of that name.
 
 The same bytes give the same frames, however the reads cut them.
+
+1. A line ends with LF or CRLF. Nothing else ends a line: U+2028 and a lone CR do not.
+2. Blank lines and a BOM are skipped.
+3. Only whole lines are read. The last line may lack its end: `close` returns it if it is complete JSON.
+4. No line may exceed `max_frame` bytes: no buffer grows without bound.
+
+The same bytes give the same frames, however the reads cut them.
 """
 
 from __future__ import annotations
 
 import re
 from functools import lru_cache
+from typing import TypeVar
 
+from rxllm.values import StreamError
 from rxllm.values.json_text import is_json
-from rxllm.wire.pending import MAX_FRAME, PendingFrame
+
+MAX_FRAME = 16 * 2**20
+
+_Frame = TypeVar("_Frame")
+
+
+class PendingFrame:
+    """Base class of the framings. A frame that is too long raises only after the frames before it are returned."""
+
+    def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
+        self.max_frame = max_frame
+        self._pieces: list[bytes] = []
+        self._pending = 0  # bytes in `_pieces`
+        self._oversized = False
+
+    def _append(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._pending += len(data)
+        self._oversized = self._oversized or self._pending > self.max_frame
+
+    def _take(self) -> bytes:
+        data = b"".join(self._pieces)
+        self._pieces, self._pending = [], 0
+        return data
+
+    def _checked(self, frames: list[_Frame]) -> list[_Frame]:
+        if self._oversized and not frames:
+            raise self._error()
+        return frames
+
+    def _error(self) -> StreamError:
+        return StreamError("oversized_frame", f"a frame has more than {self.max_frame} bytes")
+
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
@@ -177,3 +218,68 @@ class SSEDecoder(PendingFrame):
 @lru_cache(64)
 def _name(name: bytes) -> str:
     return name.decode(errors="replace")
+
+
+class NDJSONDecoder(PendingFrame):
+    """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete lines.
+
+    Raises ``StreamError("oversized_frame")`` for a line of more than `max_frame` bytes, after the lines before it.
+
+    >>> decoder = NDJSONDecoder()
+    >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()
+    ([b'{"a": 1}'], [b'{"b": 2}'], [])
+    """
+
+    def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
+        super().__init__(max_frame=max_frame)
+        self._first = True
+
+    def feed(self, data: bytes) -> list[bytes]:
+        if self._oversized:
+            raise self._error()
+        end = data.rfind(b"\n")
+        if end < 0:
+            self._append(data)
+            return self._checked([])
+        rest, data = data[end + 1 :], data[:end]
+        frames = self._lines(self._take() + data if self._pieces else data)
+        if rest:
+            self._append(rest)
+        return self._checked(frames) if self._oversized else frames
+
+    def close(self) -> list[bytes]:
+        if self._oversized:
+            raise self._error()
+        frames = self._lines(self._take())
+        return [frame for frame in frames if is_json(frame)]
+
+    def _lines(self, text: bytes) -> list[bytes]:
+        if self._first:
+            self._first = False
+            text = text.removeprefix(BOM)
+        frames: list[bytes] = []
+        for line in text.split(b"\n"):
+            if len(line) > self.max_frame:
+                self._oversized = True
+                break
+            frame = line.strip(b"\r\t ")
+            if frame:
+                frames.append(frame)
+        return frames
+
+
+class NDJSONFraming:
+    """The lines as the frames of a `FrameDecoder`: the name of each is ``"line"``. `max_frame` is `NDJSONDecoder`'s.
+
+    >>> NDJSONFraming().feed(b'{"a": 1}\\n')
+    [('line', b'{"a": 1}')]
+    """
+
+    def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
+        self._lines = NDJSONDecoder(max_frame=max_frame)
+
+    def feed(self, data: bytes) -> list[Frame]:
+        return [("line", line) for line in self._lines.feed(data)]
+
+    def close(self) -> list[Frame]:
+        return [("line", line) for line in self._lines.close()]

@@ -1,0 +1,268 @@
+"""From a response, its tools and its agents to a step: what the thread gains, what waits, and which tool halts it.
+
+A call is kept while it runs, and that of an agent until the step ends. An agent has a state of its own, which folds its
+events as the chat's does those of the chat.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from rxllm.collector._blocks import nest, unnest
+from rxllm.collector._message import content_of
+from rxllm.events import (
+    AskUserRequested,
+    Event,
+    Nested,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+    ToolHalt,
+    ToolResultEncoded,
+)
+from rxllm.values import (
+    ChatResult,
+    LLMError,
+    Message,
+    Part,
+    ProviderPart,
+    Response,
+    StepResult,
+    ThinkingPart,
+    Thread,
+    ToolCall,
+    ToolCallPart,
+    Usage,
+    unanswered,
+)
+from rxllm.values.sessions import nested_call, nested_id, open_agents, question, with_open_agents
+
+if TYPE_CHECKING:
+    from rxllm.collector._stream_collector import StreamCollector
+
+
+class Execution(msgspec.Struct, frozen=True):
+    """One tool call. `agent` is empty until an event of an agent has come."""
+
+    agent: StreamCollector
+    started: ToolExecutionStarted | None = None
+    completed: ToolExecutionCompleted | None = None
+
+    def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
+        """Return the execution after `event`; None if there is nothing left to keep."""
+        if isinstance(event, ToolExecutionStarted):
+            return msgspec.structs.replace(self, started=event, completed=None)
+        if isinstance(event, ToolExecutionCompleted):
+            return msgspec.structs.replace(self, completed=event) if self.agent.to_events() else None
+        agent = self.agent.apply_event(unnest(event)[1])
+        return self if agent is self.agent else msgspec.structs.replace(self, agent=agent)
+
+    def to_events(self, id: str) -> list[Event]:
+        nested = [nest(id, event) for event in self.agent.to_events()]
+        return [event for event in (self.started, *nested, self.completed) if event is not None]
+
+
+Executions = Mapping[str, Execution]
+
+
+def execute(
+    executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
+) -> Executions:
+    """Return the executions after `event`, the same object if it changes nothing; agents begin with `start`."""
+    id = event.path[0] if isinstance(event, Nested) else event.id
+    before = executions.get(id)
+    execution = before or Execution(start)
+    after = execution.after(event)
+    if after is before or after is execution:
+        return executions
+    if after is None:
+        return {other: entry for other, entry in executions.items() if other != id}
+    return {**executions, id: after}
+
+
+def unfold_executions(executions: Executions) -> list[Event]:
+    """Return the events of the executions, one after the other."""
+    return [event for id, execution in executions.items() for event in execution.to_events(id)]
+
+
+_WAITING = ("approval", "manual_tool_calls")
+
+CALLS = ("manual_tool_calls", "approval_tool_calls")
+"""The metadata of a step that hold the calls that wait for the caller."""
+
+
+def is_waiting(result: ChatResult) -> bool:
+    """Whether a chat has halted for the caller: their answers let it go on."""
+    return bool(result.pending_tool_calls) or result.pending_question is not None
+
+
+def agent_usage(executions: Executions) -> Usage:
+    """Return what the agents have used by the end of their last steps, at any depth."""
+    agents = [execution.agent for execution in executions.values()]
+    steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
+    return sum((agent_usage(agent.executions) for agent in agents), steps)
+
+
+def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
+    """Return `thread` with what its open agents, which go on, have done by the end of their last steps."""
+    threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
+    for id, resumed in threads.items():
+        agent = executions[id].agent
+        threads[id] = with_agents_so_far(agent.thread or resumed, agent.executions)
+    return with_open_agents(thread, threads)
+
+
+def with_agents(step: StepResult, executions: Executions) -> StepResult:
+    """Return `step` with what its agents did: their usage, and what they wait for."""
+    if not executions:
+        return step
+    step = replace(step, agent_usage=agent_usage(executions))
+    ended = {id: execution.agent.chat_result for id, execution in executions.items()}
+    results = ((call.id, ended.get(call.id)) for call in unanswered(step.thread))
+    waiting = {id: result for id, result in results if result is not None and is_waiting(result)}
+    return _halted(step, waiting) if waiting else step
+
+
+def _halted(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult:
+    thread = with_open_agents(step.thread, {id: result.thread for id, result in waiting.items()})
+    nested, own = _metadata(waiting), step.metadata
+    if "pending_question" in nested and own.get("halted_reason") == "ask_user":
+        # One question at a time, and the step's own last: it is the end of the thread.
+        thread += question(own["pending_question"], own["pending_tool_call_id"], own)
+        return replace(step, thread=thread, metadata=joined(nested, own))
+    return replace(step, thread=thread, metadata=joined(own, nested))
+
+
+def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both metadata, `first` where they differ; the calls that wait are put together."""
+    calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
+    return {**second, **first, **calls}
+
+
+def _metadata(waiting: Mapping[str, ChatResult]) -> dict[str, Any]:
+    metadata: dict[str, Any] = {}
+    for id, result in waiting.items():
+        approvals = result.metadata.get("approval_tool_calls", ())
+        manual = tuple(call for call in result.pending_tool_calls if call not in approvals)
+        _add_calls(metadata, "manual_tool_calls", id, manual)
+        _add_calls(metadata, "approval_tool_calls", id, approvals)
+        if result.pending_question is not None and "pending_question" not in metadata:
+            metadata |= {"halted_reason": "ask_user", **_question(id, result)}
+        elif result.halted_reason not in _WAITING:
+            metadata.setdefault("halted_reason", result.halted_reason)
+    return metadata
+
+
+def _add_calls(metadata: dict[str, Any], name: str, id: str, calls: tuple[ToolCall, ...]) -> None:
+    if calls:
+        metadata[name] = (*metadata.get(name, ()), *(nested_call(id, call) for call in calls))
+
+
+def _question(id: str, result: ChatResult) -> dict[str, Any]:
+    opts = {name: result.metadata[name] for name in ("ask_user_opts",) if name in result.metadata}
+    inner = result.pending_tool_call_id or ""
+    return {"pending_tool_call_id": nested_id(id, inner), "pending_question": result.pending_question, **opts}
+
+
+AWAITING_USER = "<awaiting user response>"
+"""The result of a tool call that waits for the user, as the model sees it."""
+
+PAUSE = "pause_turn"
+"""The raw finish reason by which a provider asks to be called again with its message so far."""
+
+STEERED = "steered"
+"""The raw finish reason of a response that was ended with its sentence, since the user corrected it."""
+
+
+def answer(response: Response[Any]) -> tuple[Message, ...]:
+    """Return what a response adds to its thread: its message, with only the calls that are to be answered.
+
+    The message of a response that was cut keeps what every provider takes back.
+    """
+    message = response.message
+    if message is None:
+        return ()
+    if response.raw_finish_reason == STEERED:
+        parts = (unsigned(part) for part in message.parts)
+        message = replace(message, content=content_of(tuple(part for part in parts if part is not None)))
+    kept = tuple(call for call in message.tool_calls if is_server(call)) + response.tool_calls
+    kept = kept if response.finish_reason == "tool_calls" else tuple(call for call in kept if is_server(call))
+    if kept == message.tool_calls:
+        return (message,) if message.content or kept else ()
+    ids = {call.id for call in kept}
+    calls = tuple(call for call in message.tool_calls if call.id in ids)
+    parts = tuple(part for part in message.parts if not isinstance(part, ToolCallPart) or part.id in ids)
+    content = content_of(parts)
+    return (replace(message, content=content, tool_calls=calls),) if content or calls else ()
+
+
+def unsigned(part: Part) -> Part | None:
+    """Return what can be kept of a part that goes back to its provider as a whole or not at all."""
+    match part:
+        case ToolCallPart() | ProviderPart():
+            return None
+        case ThinkingPart(text=text):
+            return ThinkingPart(text) if text else None
+        case _:
+            return part
+
+
+def is_unfinished(response: Response[Any]) -> bool:
+    """Whether the model waits for answers to its calls, or to be called again after a pause."""
+    waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
+    return waits or response.raw_finish_reason == PAUSE
+
+
+def tool_message(event: Event) -> Message | None:
+    """Return the message that carries a tool's outcome to the model; None for other events."""
+    match event:
+        case ToolResultEncoded():
+            return Message("tool", event.content, tool_call_id=event.id)
+        case ToolHalt():
+            content = event.content if event.content is not None else str(event.result)
+            return Message("tool", content, tool_call_id=event.tool_call_id)
+        case AskUserRequested():
+            return Message("tool", AWAITING_USER, tool_call_id=event.tool_call_id)
+        case _:
+            return None
+
+
+def halted_by(error: LLMError) -> str:
+    """Return the reason why a chat halts that has failed with `error`."""
+    return "budget" if error.reason == "budget_exceeded" else "error"
+
+
+def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
+    """Return the metadata of a step that halts."""
+    match halt:
+        case None:
+            return {}
+        case AskUserRequested():
+            return {
+                "halted_reason": "ask_user",
+                "pending_tool_call_id": halt.tool_call_id,
+                "pending_question": halt.question,
+                "ask_user_opts": dict(halt.opts),
+            }
+        case ToolHalt(reason="tool_error"):
+            return {"halted_reason": "tool_error", "halt_tool_call_id": halt.tool_call_id, **halt.metadata}
+        case ToolHalt():
+            return {
+                "halted_reason": halt.reason,
+                "halt_tool_call_id": halt.tool_call_id,
+                "halt_result": halt.result,
+                **halt.metadata,
+            }
+
+
+def is_server(call: ToolCall) -> bool:
+    """Whether the provider runs this call itself."""
+    return bool(call.metadata.get("server"))
+
+
+def is_incomplete(call: ToolCall) -> bool:
+    """Whether the stream ended before the call was complete."""
+    return call.metadata.get("error") == "incomplete"

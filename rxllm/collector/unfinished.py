@@ -1,0 +1,134 @@
+"""What a stream that is cut off leaves: its open blocks and tool calls, and a step in its thread."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rxllm.collector._blocks import BlockKey, block_key, nest, unnest
+from rxllm.collector._message import content_of
+from rxllm.collector._step import is_server, unsigned, with_agents_so_far
+from rxllm.collector._stream_collector import StreamCollector
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    Nested,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+)
+from rxllm.values import ChatResult, FilePart, Message, ToolCallPart
+from rxllm.values.threads import unanswered, with_results
+
+
+class Unfinished:
+    """The blocks and calls that have begun and not ended: `see` takes each event, `close` returns what closes them.
+
+    Those of the agents that run are among them. Their tool calls are not ended: the stream's error ends them all.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: dict[BlockKey, list[str]] = {}
+        self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
+        self._agents: dict[str, Unfinished] = {}
+        self._kind: type[Event] | None = None  # of the last event, if that was a delta: nearly every delta continues it
+        self._id: str | None = None
+        self._append: Callable[[str], None] = list[str]().append
+
+    def see(self, event: Event) -> None:
+        if type(event) is TextDelta or type(event) is ThinkingDelta:
+            if type(event) is not self._kind or event.id != self._id:
+                self._begin(type(event), event.id)
+            self._append(event.delta)
+            return
+        self._kind = None
+        match event:
+            case TextCompleted(id=id):
+                self.blocks.pop(block_key(TextDelta, id, self.blocks), None)
+            case ThinkingCompleted(id=id):
+                self.blocks.pop(block_key(ThinkingDelta, id, self.blocks), None)
+            case ToolCallStarted():
+                self._calls[event.id] = (event.name, event.metadata, [])
+            case ToolCallDelta() if event.id in self._calls:
+                self._calls[event.id][2].append(event.arguments_delta)
+            case ToolCallCompleted():
+                self._calls.pop(event.id, None)
+            case Nested():
+                id, inner = unnest(event)
+                self._agents.setdefault(id, Unfinished()).see(inner)
+            case ToolExecutionCompleted():
+                self._agents.pop(event.id, None)
+            case MessageCompleted() | ErrorEvent() | StepCompleted() | StepRestarted():
+                self.blocks.clear()
+                self._calls.clear()
+                self._agents.clear()
+            case _:
+                pass
+
+    def close(self) -> list[Event]:
+        """Return their completions in the order in which they began; the calls are marked as incomplete."""
+        events: list[Event] = []
+        for (kind, id), pieces in self.blocks.items():
+            text = "".join(pieces)
+            events.append(TextCompleted(text, id) if kind is TextDelta else ThinkingCompleted(text, id=id))
+        for id, (name, metadata, pieces) in self._calls.items():
+            events.append(ToolCallCompleted(id, name, {}, "".join(pieces), {**metadata, "error": "incomplete"}))
+        return [*events, *(nest(id, event) for id, agent in self._agents.items() for event in agent.close())]
+
+    def _begin(self, kind: type[Event], id: str | None) -> None:
+        self._kind, self._id = kind, id
+        self._append = self.blocks.setdefault(block_key(kind, id, self.blocks), []).append
+
+
+def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
+    """Return `result`, the chat of `state` so far, with the text and the answered tool calls of its unfinished step.
+
+    The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider takes the thread back:
+
+    - tool calls without a result are left out, also those of agents that have begun in this step;
+    - behind the last answered tool call, what the provider ran itself and its opaque parts are left out too, and
+      thinking keeps only its text: they go back as a whole or not at all;
+    - a message without text, files and tool calls is left out.
+    """
+    if state.done or state.summary.fresh:
+        return result
+    results = {message.tool_call_id or "": message for message in state.tool_results}
+    # A resumed chat first answers the tool calls of its thread.
+    earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
+    thread = with_agents_so_far(result.thread, state.executions)
+    result = replace(result, thread=with_results(thread, earlier))
+    message = _without_loose_ends(state.message, results.keys() - earlier.keys())
+    if not (message.text.strip() or message.tool_calls or _has_files(message)):
+        return result
+    message = replace(message, metadata={**message.metadata, "partial": result.halted_reason})
+    answers = [results[call.id] for call in message.tool_calls if call.id in results]
+    return replace(result, thread=result.thread + message + answers, final_response=state.to_response())
+
+
+def _without_loose_ends(message: Message, answered: set[str]) -> Message:
+    """Return the message up to its last answered tool call, without those that have no answer, and what can be kept of
+    the rest.
+    """
+    loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
+    marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
+    unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # they follow the text
+    parts = [part for part in [*message.parts, *unmarked] if not isinstance(part, ToolCallPart) or part.id not in loose]
+    marks = [place for place, part in enumerate(parts, 1) if isinstance(part, ToolCallPart) and part.id in answered]
+    end = marks[-1] if marks else 0
+    kept = parts[:end] + [part for part in map(unsigned, parts[end:]) if part is not None]
+    ids = {part.id for part in kept if isinstance(part, ToolCallPart)}
+    calls = tuple(call for call in message.tool_calls if call.id in ids)
+    return replace(message, content=content_of(tuple(kept)), tool_calls=calls)
+
+
+def _has_files(message: Message) -> bool:
+    return any(isinstance(part, FilePart) for part in message.parts)

@@ -1,0 +1,36 @@
+"""Import the names of a package when they are first used (PEP 562)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+
+def lazy_exports(
+    package: str, files: Mapping[str, str], refused: Callable[[str], AttributeError] | None = None
+) -> Callable[[str], Any]:
+    """Return the ``__getattr__`` of a package.
+
+    `files` has the names of each file, separated by spaces; a file of another package is named in full. `refused` makes
+    the error for a name that is in none of them; without it, the error lists similar names.
+    """
+    places = {name: file for file, names in files.items() for name in names.split()}
+    namespace = vars(sys.modules[package])
+
+    def __getattr__(name: str) -> Any:
+        if name not in places:
+            raise refused(name) if refused else _no_attribute(package, name, namespace["__all__"])
+        file = places[name]
+        module = import_module(file if file.startswith("rxllm.") else f"{package}.{file}")
+        value = namespace[name] = getattr(module, name)
+        return value
+
+    return __getattr__
+
+
+def _no_attribute(package: str, name: str, names: list[str]) -> AttributeError:
+    from rxllm.values.argument_checks import no_attribute  # needed for errors only
+
+    return no_attribute(f"module {package!r}", name, names)
