@@ -1,24 +1,41 @@
-"""What an engine's observers are given about its calls, steps, chats, tools and images."""
+"""Telemetry: what an engine's observers are given about its calls, steps, chats, tools and images.
 
-from rxllm.values import (
-    CallDetails,
-    CallFinished,
-    CallStarted,
-    ChatFinished,
-    ChatStarted,
-    FirstToken,
-    ImagesFinished,
-    ImagesStarted,
-    Outcome,
-    RetryAttempt,
-    StepFinished,
-    StepStarted,
-    Telemetry,
-    ToolFinished,
-    ToolStarted,
-    Trace,
-    Tracer,
-)
+=================================  ================================================================================
+value                              told
+=================================  ================================================================================
+`CallStarted`, `CallFinished`      when one model is asked for one response, and when that stream has drained
+`FirstToken`                       once a call, when its first content comes
+`RetryAttempt`                     before each wait for another attempt at the same call
+`StepStarted`, `StepFinished`      round a call and the tools that its response asks for
+`ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
+`ChatStarted`, `ChatFinished`      round the steps of a chat
+`ImagesStarted`, `ImagesFinished`  round a call for images
+=================================  ================================================================================
+
+Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
+seconds, on the clock of the subscription's scheduler; an observer is called at the moment itself. The values hold no
+key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` says what its raiser
+said.
+
+`session_id` is the conversation's. `request_id` is the same for everything that one call of the facade does. `id` is
+the same in all values about one call, step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a
+call or a tool, the chat of a step, and the tool of what a tool asks. `path` holds the ids of the tool calls it runs in,
+outermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from rxllm.values import Trace
+from rxllm.values.images import ImageUsage
+from rxllm.values.messages import Message
+from rxllm.values.requests import Request
+from rxllm.values.responses import FinishReason
+from rxllm.values.usage import Usage
 
 __all__ = [
     "CallDetails",
@@ -39,3 +56,222 @@ __all__ = [
     "Trace",
     "Tracer",
 ]
+
+Outcome = Literal["completed", "failed", "cancelled"]
+
+
+class _Span(msgspec.Struct, frozen=True, kw_only=True):
+    """What all have: see the module."""
+
+    id: str = ""
+    parent_id: str | None = None
+    path: tuple[str, ...] = ()
+    session_id: str | None = None
+
+
+class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """What else is known of a call: the first five fields from its start on, the others at its finish.
+
+    `parameters` are those of the request that are set, under the names of the fields of `Request`, without its schema.
+    `metadata` is the caller's. `address` and `port` are the server's. `queued` is how many seconds ``rate_limited`` has
+    held the call back before its start. `attempts` is how many requests were sent; `chunks` are the times at which a
+    piece of the answer came, in seconds since the request that was answered, and are counted only for a `Tracer`.
+    `response_id` and `response_model` are the provider's.
+    """
+
+    parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+    address: str | None = None
+    port: int | None = None
+    queued: float = 0.0
+    attempts: int = 0
+    chunks: tuple[float, ...] = ()
+    response_id: str | None = None
+    response_model: str | None = None
+
+
+class CallStarted(_Span, frozen=True):
+    """A model is asked. `provider` is the adapter's, or the adapter's name if it has none.
+
+    `content` is a Request with the messages and tools alone.
+    """
+
+    request_id: str
+    provider: str
+    model: str | None
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
+    content: Request | None = None
+
+
+class FirstToken(_Span, frozen=True):
+    """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    seconds: float
+
+
+class CallFinished(_Span, frozen=True):
+    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came.
+
+    `content` is a message with its text and tool calls, or None if it has neither.
+    """
+
+    request_id: str
+    provider: str
+    model: str | None
+    outcome: Outcome
+    seconds: float
+    finish_reason: FinishReason | None = None
+    usage: Usage = msgspec.field(default_factory=Usage)
+    error: Exception | None = None
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
+    content: Message | None = None
+
+
+class RetryAttempt(_Span, frozen=True):
+    """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    attempt: int
+    delay: float
+    error: Exception
+
+
+class StepStarted(_Span, frozen=True):
+    """A step begins; `metadata` is the caller's."""
+
+    request_id: str
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+class StepFinished(_Span, frozen=True):
+    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with that of its agents."""
+
+    request_id: str
+    outcome: Outcome
+    seconds: float
+    finish_reason: FinishReason | None = None
+    usage: Usage = msgspec.field(default_factory=Usage)
+    error: Exception | None = None
+
+
+class ToolStarted(_Span, frozen=True):
+    """A tool is about to run; `content` is its arguments. An agent is a tool whose chat is in the values that follow.
+
+    What an observer sets in a context variable now holds for the tool's function, and nowhere else.
+    """
+
+    request_id: str
+    tool: str
+    tool_call_id: str
+    description: str = ""
+    is_agent: bool = False
+    content: Mapping[str, Any] | None = None
+
+
+class ToolFinished(_Span, frozen=True):
+    """A tool has returned, failed, or was left behind; `content` is what it returned."""
+
+    request_id: str
+    tool: str
+    tool_call_id: str
+    outcome: Outcome
+    seconds: float
+    error: Exception | None = None
+    content: Any = None
+
+
+class ChatStarted(_Span, frozen=True):
+    """A chat begins; `metadata` is the caller's."""
+
+    request_id: str
+    metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+class ChatFinished(_Span, frozen=True):
+    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
+
+    request_id: str
+    outcome: Outcome
+    seconds: float
+    halted_reason: str | None = None
+    steps: int = 0
+    usage: Usage = msgspec.field(default_factory=Usage)
+    error: Exception | None = None
+
+
+class ImagesStarted(_Span, frozen=True):
+    """An image model is asked for `n` images."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    operation: str
+    n: int
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
+
+
+class ImagesFinished(_Span, frozen=True):
+    """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
+
+    request_id: str
+    provider: str
+    model: str | None
+    operation: str
+    outcome: Outcome
+    seconds: float
+    images: int = 0
+    usage: ImageUsage = msgspec.field(default_factory=ImageUsage)
+    error: Exception | None = None
+    details: CallDetails = msgspec.field(default_factory=CallDetails)
+
+
+Telemetry = (
+    CallStarted
+    | FirstToken
+    | CallFinished
+    | RetryAttempt
+    | StepStarted
+    | StepFinished
+    | ToolStarted
+    | ToolFinished
+    | ChatStarted
+    | ChatFinished
+    | ImagesStarted
+    | ImagesFinished
+)
+"""What an observer is given."""
+
+
+class Tracer:
+    """An observer that follows a call everywhere: the base class of those that write traces, such as ``rxllm.otel``'s.
+
+    It observes the agents among an engine's tools too, at every depth, whatever engine they have. With `content` the
+    values have the messages, tools, arguments and results; the model's reasoning is left out of them.
+
+    >>> from rxllm import Engine, Fake, generate
+    >>> from rxllm.telemetry import Tracer
+    >>> class Printing(Tracer):
+    ...     content = True
+    ...     def __call__(self, value):
+    ...         print(type(value).__name__, getattr(value, "content", None))
+    >>> generate(Engine(Fake("Hello"), observers=[Printing()]), "Hi").run()
+    CallStarted Request(messages=(Message('user', 'Hi'),))
+    FirstToken None
+    CallFinished Message('assistant', 'Hello')
+    Response('Hello', stop, 0 tokens)
+    """
+
+    content: bool = False
+
+    def __call__(self, value: Telemetry) -> object:
+        """Take a value, as every observer does."""
+        raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
+
+    def request_headers(self, call_id: str) -> Mapping[str, str]:
+        """Return the headers to send with the next attempt at the call with this `id`; all other headers win."""
+        return {}

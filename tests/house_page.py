@@ -39,7 +39,7 @@ def layers() -> list[list[str]]:
     config = ConfigParser()
     config.read(ROOT / "setup.cfg")
     contract = config["importlinter:contract:layers"]["layers"].strip()
-    return [re.findall(r"rxllm\.(\w+)", row) for row in contract.splitlines()]
+    return [rooms for row in contract.splitlines() if (rooms := re.findall(r"rxllm\.([a-z]\w*)", row))]
 
 
 def file_of(room: str) -> Path:

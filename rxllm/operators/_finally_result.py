@@ -27,7 +27,8 @@ from rxllm.runtime import (
 )
 from rxllm.runtime._endings import current_endings
 from rxllm.runtime._portal import is_read, live_on, start_on
-from rxllm.values import LLMError, Outcome, Response, StreamError
+from rxllm.telemetry import Outcome
+from rxllm.values import LLMError, Response, StreamError
 from rxllm.values.argument_checks import call_fault, check, check_function, invalid_option
 
 R = TypeVar("R")

@@ -44,18 +44,8 @@ from rxllm.runtime import (
     scoped,
     within,
 )
-from rxllm.values import (
-    Call,
-    ModelInfo,
-    Request,
-    Response,
-    Telemetry,
-    Thread,
-    as_tools,
-    reader,
-    request_key,
-    unanswered,
-)
+from rxllm.telemetry import Telemetry
+from rxllm.values import Call, ModelInfo, Request, Response, Thread, as_tools, reader, request_key, unanswered
 from rxllm.values.argument_checks import masked
 from rxllm.values.request_keys import undescribed
 

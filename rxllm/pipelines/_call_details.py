@@ -11,9 +11,9 @@ import msgspec
 
 from rxllm.pipelines._observers import Clock, Observers
 from rxllm.runtime import current_scope
+from rxllm.telemetry import CallDetails
 from rxllm.values import (
     Call,
-    CallDetails,
     ImageRequest,
     Message,
     ProviderPart,

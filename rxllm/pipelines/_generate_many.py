@@ -20,17 +20,8 @@ from rxllm.pipelines._option_help import with_options
 from rxllm.pipelines._options import GenerateOptions, PlainOptions
 from rxllm.pipelines._request import Input, as_requests
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
-from rxllm.values import (
-    EngineError,
-    LLMError,
-    Progress,
-    Request,
-    Response,
-    RetryAttempt,
-    Telemetry,
-    Usage,
-    ValidationError,
-)
+from rxllm.telemetry import RetryAttempt, Telemetry
+from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance
 from rxllm.values.errors import as_llm_error
 

@@ -18,7 +18,8 @@ from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.events import Event
 from rxllm.runtime import ScopedObserver, Stream, current_scope, new_id, stopwatch, within
-from rxllm.values import LLMError, Outcome, RetryAttempt, Telemetry, Tracer
+from rxllm.telemetry import Outcome, RetryAttempt, Telemetry, Tracer
+from rxllm.values import LLMError
 
 log = logging.getLogger("rxllm")
 

@@ -26,28 +26,22 @@ from rxllm.events import (
 from rxllm.pipelines._call_details import Attempts, request_content, response_content
 from rxllm.pipelines._observers import Clock, Ids, Observers
 from rxllm.runtime import is_content, tool_id
-from rxllm.tools import AgentTool
-from rxllm.values import (
+from rxllm.telemetry import (
     CallFinished,
     CallStarted,
     ChatFinished,
-    ChatResult,
     ChatStarted,
     FirstToken,
-    ImageRequest,
-    ImageResponse,
     ImagesFinished,
     ImagesStarted,
-    LLMError,
     Outcome,
-    Request,
     StepFinished,
-    StepResult,
     StepStarted,
-    Tool,
     ToolFinished,
     ToolStarted,
 )
+from rxllm.tools import AgentTool
+from rxllm.values import ChatResult, ImageRequest, ImageResponse, LLMError, Request, StepResult, Tool
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
 """The events that are a piece of the answer; completions only repeat what has come."""

@@ -15,7 +15,7 @@ A decoder of an adapter is a `FrameDecoder` over a `Framing` (`SSEDecoder`, `NDJ
 
 from typing import TYPE_CHECKING
 
-from rxllm.lazy_exports import lazy_exports
+from rxllm._lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rxllm.wire.event_order import Blocks

@@ -14,18 +14,15 @@ from rxllm.adapters import Fake, FakeImages
 from rxllm.engine import Engine
 from rxllm.pipelines import edit_image, generate_image, image_variations
 from rxllm.runtime import RetryPolicy, Stream
+from rxllm.telemetry import CallDetails, ImagesFinished, ImagesStarted, RetryAttempt
 from rxllm.values import (
     Call,
-    CallDetails,
     EngineError,
     Image,
     ImageAdapterError,
     ImageRequest,
     ImageResponse,
-    ImagesFinished,
-    ImagesStarted,
     ImageUsage,
-    RetryAttempt,
     ValidationError,
 )
 

@@ -18,9 +18,7 @@ from reactivex.testing import TestScheduler
 import rxllm
 from rxllm import AdapterError, Engine, Fake, Request, RetryPolicy, StreamError, ToolCall, ToolError, Usage, tool
 from rxllm.pipelines import resume
-from rxllm.testing.marbles import record
-from rxllm.values import (
-    Call,
+from rxllm.telemetry import (
     CallDetails,
     CallFinished,
     CallStarted,
@@ -34,6 +32,8 @@ from rxllm.values import (
     ToolFinished,
     ToolStarted,
 )
+from rxllm.testing.marbles import record
+from rxllm.values import Call
 
 ID = "r1"
 ABOUT = (ID, "Fake", "small")

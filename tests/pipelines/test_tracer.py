@@ -13,19 +13,9 @@ from reactivex.testing import TestScheduler
 import rxllm
 from rxllm import AdapterError, Engine, Fake, RetryPolicy, ToolCall, tool
 from rxllm.images import FakeImages
-from rxllm.telemetry import Tracer
+from rxllm.telemetry import CallDetails, CallFinished, CallStarted, ImagesFinished, ToolFinished, ToolStarted, Tracer
 from rxllm.testing.marbles import record
-from rxllm.values import (
-    Call,
-    CallDetails,
-    CallFinished,
-    CallStarted,
-    Image,
-    ImagesFinished,
-    Request,
-    ToolFinished,
-    ToolStarted,
-)
+from rxllm.values import Call, Image, Request
 
 marked: contextvars.ContextVar[str] = contextvars.ContextVar("marked", default="")
 

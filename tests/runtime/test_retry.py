@@ -35,8 +35,9 @@ from rxllm import (
     generate,
     stream_generate,
 )
+from rxllm.telemetry import RetryAttempt
 from rxllm.testing.loopback import Loopback, Reply, chat
-from rxllm.values import Call, RetryAttempt
+from rxllm.values import Call
 from tests.runtime.support import model
 
 on_next, on_error, on_completed = ReactiveTest.on_next, ReactiveTest.on_error, ReactiveTest.on_completed

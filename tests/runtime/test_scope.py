@@ -13,7 +13,7 @@ from rxllm import Engine, Fake, Thread, ToolCall, ToolContext, Usage, tool, user
 from rxllm import operators as ops
 from rxllm.events import MessageCompleted
 from rxllm.runtime import NO_SCOPE, Question, Scope, Stream, current_scope, scoped, within
-from rxllm.values import CallStarted, ChatStarted, StepStarted, ToolStarted
+from rxllm.telemetry import CallStarted, ChatStarted, StepStarted, ToolStarted
 
 THREAD = Thread((user("Hi"),))
 

@@ -19,7 +19,7 @@ def lazy_exports(
     places = {name: file for file, names in files.items() for name in names.split()}
     namespace = vars(sys.modules[package])
 
-    def __getattr__(name: str) -> Any:
+    def load(name: str) -> Any:
         if name not in places:
             raise refused(name) if refused else _no_attribute(package, name, namespace["__all__"])
         file = places[name]
@@ -27,7 +27,7 @@ def lazy_exports(
         value = namespace[name] = getattr(module, name)
         return value
 
-    return __getattr__
+    return load
 
 
 def _no_attribute(package: str, name: str, names: list[str]) -> AttributeError:
