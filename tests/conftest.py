@@ -8,16 +8,17 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.examples import USUAL, WANTED
+
 IS_REQUIRED = os.environ.get("RXLLM_JUDGES") == "required"
 
 # A busy machine is no fault of the code's. The examples of a property are the same in every run, so that a change fails
-# for what it changes; RXLLM_EXAMPLES=1000 looks for others, so many for each property that does not say how many.
-_examples = os.environ.get("RXLLM_EXAMPLES")
+# for what it changes; RXLLM_EXAMPLES=1000 looks for others.
 settings.register_profile(
     "rxllm",
     deadline=None,
-    derandomize=_examples is None,
-    max_examples=int(_examples or (10 if os.environ.get("RXLLM_JUDGES") == "none" else 40)),
+    derandomize=WANTED is None,
+    max_examples=USUAL,
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("rxllm")

@@ -32,6 +32,7 @@ from rxllm import AdapterError, Engine, Fake, RetryPolicy, ToolCall, Usage, otel
 from rxllm import operators as ops
 from rxllm.images import FakeImages
 from rxllm.values import Image
+from tests.examples import examples
 from tests.programs import python_without
 
 DISPOSALS = int(os.environ.get("RXLLM_DISPOSALS", "1000"))
@@ -755,7 +756,7 @@ PIECES = st.sampled_from(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.lists(PIECES, max_size=3), min_size=1, max_size=3), st.integers(1, 12), st.booleans())
 def test_nothing_private_is_written_unless_it_is_opted_for(scripts: Any, left: int, is_raised: bool) -> None:
     def look(at: str) -> str:

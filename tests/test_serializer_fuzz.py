@@ -14,6 +14,7 @@ from rxllm.testing import strategies
 from rxllm.values import LLMError, ValidationError, Value
 from rxllm.values.codec import VALUE_CLASSES
 from rxllm.values.errors import ERROR_CLASSES
+from tests.examples import examples
 
 HALF = "\ud83d"
 TAGS = [*VALUE_CLASSES, *ERROR_CLASSES, "tuple", "map", "float", "bytes", "?", HALF]
@@ -67,7 +68,7 @@ def junk(draw: st.DrawFn) -> Any:
 
 classes = st.sampled_from([*[None] * 100, Value, LLMError, *VALUE_CLASSES.values(), *ERROR_CLASSES.values()])
 bounded = settings(
-    max_examples=150,
+    max_examples=examples(150),
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large],
 )
 

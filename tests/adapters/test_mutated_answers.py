@@ -21,6 +21,7 @@ from rxllm.serializer import from_json, to_json
 from rxllm.values import Call, ImageRequest
 from tests.adapters.mutated import mutant, mutants
 from tests.corpus import VARIABLE
+from tests.examples import examples
 from tests.images.answers import gemini_images, openai_images
 
 ADAPTERS = [OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, OpenAIImages, GeminiImages]
@@ -105,7 +106,7 @@ IMAGES = {
 
 @pytest.mark.parametrize("adapter", IMAGES, ids=lambda adapter: adapter.__name__)
 @given(data=st.data(), form=st.sampled_from(["base64", "binary"]))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_no_mutation_of_an_images_answer_escapes(adapter: Any, data: st.DataObject, form: Any) -> None:
     bodies = [json.dumps(answer).encode() for answer in IMAGES[adapter]]
     body = mutant(data, bodies)

@@ -23,6 +23,7 @@ from rxllm.testing import cut
 from tests.adapters import streams
 from tests.adapters.mutated import mutant, mutants
 from tests.corpus import recordings
+from tests.examples import examples
 from tests.wire.lawful import lawful
 
 Make = Callable[[bool], Decoder]
@@ -64,7 +65,7 @@ cuts = st.lists(st.floats(0, 1), max_size=6)
 
 @pytest.mark.parametrize("wire", DECODERS)
 @given(data=st.data(), raw=st.booleans(), places=cuts)
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 def test_no_mutation_of_a_hand_written_stream_escapes(
     wire: str, data: st.DataObject, raw: bool, places: list[float]
 ) -> None:

@@ -47,6 +47,7 @@ from rxllm.values import (
     ThinkingPart,
     Turn,
 )
+from tests.examples import examples
 from tests.programs import python
 
 PNG = b"\x89PNG\r\n\x1a\n"
@@ -390,7 +391,7 @@ def everywhere(text):
     yield from (Usage(extra={text: 1}), Tool(text, text, schema), Engine(model=text, params={text: text}))
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(texts)
 @example("```\nunclosed")
 @example("\u202edrowssap")

@@ -22,6 +22,7 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.values import ToolError
+from tests.examples import examples
 
 PIECES = (
     *(
@@ -144,7 +145,7 @@ def card(text):
     return folded
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(models_text, st.integers(min_value=0, max_value=200))
 @example("```\nunclosed", 200)
 @example("- a\n  - b\n    ```", 200)

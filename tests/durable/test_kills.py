@@ -52,10 +52,10 @@ def options(part: str, sample: int) -> list[str]:
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("half", [0, 1])
 def test_nothing_is_lost_nor_done_twice_in_sqlite(tmp_path: Path, half: int) -> None:
-    kill(tmp_path, "sqlite", half, *options("", 24))
+    kill(tmp_path, "sqlite", half, *options("--sample 150", 24))
 
 
 @pytest.mark.timeout(SECONDS + 60)
 @pytest.mark.parametrize("half", [0, 1])
 def test_nothing_is_lost_nor_done_twice_in_redis(tmp_path: Path, redis_server: RedisServer, half: int) -> None:
-    kill(tmp_path, redis_server.url, half, *options("--sample 150", 12))
+    kill(tmp_path, redis_server.url, half, *options("--sample 60", 12))

@@ -25,6 +25,7 @@ from rxllm.durable import Ending, Lease, Record, Run, Store, open_store
 from rxllm.durable._sqlite import SQLiteStore
 from rxllm.durable.testing import STORE_RULES, Interposed, assert_store
 from tests.durable.conftest import MakeStore
+from tests.examples import examples
 
 APPENDER = str(Path(__file__).with_name("appender.py"))
 
@@ -359,7 +360,9 @@ def test_a_store_does_what_the_model_does(
                 server.ask("FLUSHALL")
                 Machine.make_store = staticmethod(make_store)
 
-    run_state_machine_as_test(Machine, settings=settings(max_examples=50, stateful_step_count=50, deadline=None))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=examples(50), stateful_step_count=50, deadline=None)
+    )
 
 
 # Kills

@@ -17,6 +17,7 @@ import rxllm
 from rxllm import Engine, Request, Thread, operators, user
 from rxllm.runtime import Stream
 from rxllm.values import Call
+from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.test_laws import AT_ONCE, engine, events_of, law, outcome, unordered
 
@@ -73,7 +74,7 @@ def test_a_step_by_hand(script: Any, options: Any, tokens: int | None) -> None:
 
 
 @pytest.mark.long
-@settings(law, max_examples=400)
+@settings(law, max_examples=examples(400))
 @given(scripts.scripts, scripts.chat_options, budgets)
 def test_a_chat_by_hand(script: Any, options: Any, tokens: int | None) -> None:
     """Law: chat = steps |> repeat_until_halt |> to_chat_result: tools, halts, errors, cuts, retries, budgets."""

@@ -31,10 +31,11 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream
 from rxllm.testing import strategies
+from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.scripts import fake
 
-law = settings(deadline=None, max_examples=100)
+law = settings(deadline=None, max_examples=examples(100))
 AT_ONCE = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
 
 

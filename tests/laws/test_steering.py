@@ -28,12 +28,13 @@ from rxllm.events import (
     ToolExecutionStarted,
 )
 from rxllm.runtime import Stream
+from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.test_by_hand import TURNS, hand
 from tests.laws.test_laws import engine
 from tests.laws.test_unfold import check_laws
 
-law = settings(deadline=None, max_examples=150)
+law = settings(deadline=None, max_examples=examples(150))
 THREAD = Thread((user("Hi"),))
 SPOKEN = ["Aye. ", "One two", ". Three", " four! ", "Mr. ", "Five\n", "done."]
 

@@ -44,9 +44,10 @@ from rxllm.operators._shared.rules.phases import Rules
 from rxllm.testing import strategies
 from rxllm.values import Message, StreamError, Thread, Usage, user
 from tests.corpus import recordings
+from tests.examples import examples
 from tests.laws import scripts
 
-law = settings(deadline=None, max_examples=100)
+law = settings(deadline=None, max_examples=examples(100))
 THREAD = Thread((user("Hi"),))
 DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 
@@ -133,7 +134,7 @@ def test_every_response_unfolds_at_every_cut(responses: list[list[Event]], cut: 
     check_laws(restarted, position(cut, restarted), lawful=False)
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(strategies.lawful_chats, cuts)
 def test_every_chat_with_agents_unfolds_at_every_cut(events: list[Event], cut: float) -> None:
     check_laws(events, position(cut, events))
@@ -175,7 +176,7 @@ muddle = st.lists(
 )
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(muddle, st.integers(0, 12))
 def test_blocks_that_are_muddled_unfold_at_every_cut(events: list[Event], cut: int) -> None:
     check_laws(events, cut, lawful=False)

@@ -72,6 +72,7 @@ from rxllm.values import (
     message_tokens,
     tool_result,
 )
+from tests.examples import examples
 from tests.runtime.support import assert_prompt, model, until
 from tests.testing.simulated import engine_of, slowly
 
@@ -424,7 +425,7 @@ def _committed(budget: Budget) -> int:
 endings = st.sampled_from(["stop", "error", "left", "failed"])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.tuples(endings, st.integers(0, 50), st.integers(0, 50), st.integers(0, 8)), max_size=12))
 def test_what_was_spent_is_the_sum_of_what_the_calls_report(calls: list[tuple[str, int, int, int]]) -> None:
     budget = Budget(tokens=10**6, usd=10.0**6, unpriced="allow")

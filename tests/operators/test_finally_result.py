@@ -31,6 +31,7 @@ from rxllm.testing import record as record_file
 from rxllm.testing.loopback import Loopback
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import Message, Response, Session, Thread, ValidationError, user
+from tests.examples import examples
 from tests.operators.threads import together
 from tests.runtime.support import (
     BEGIN,
@@ -383,7 +384,7 @@ def test_when_it_is_called_after_a_dispose_the_server_sees_the_close() -> None:
     assert_prompt(closes)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(deadline=None, max_examples=examples(50))
 @given(st.integers(0, 6), st.integers(2, 6))
 def test_it_is_called_once_however_many_threads_dispose_it_as_it_ends(pieces: int, disposers: int) -> None:
     ends = Ends()
@@ -676,7 +677,7 @@ def test_what_makes_no_sense_is_refused(fn: Any, fold: Any, name: str, fault: st
     assert fault in caught.value.errors[0][1]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(st.lists(st.sampled_from(["a", "b ", ToolCall("c1", "f", {"x": 1}), ("thinking", "hm")]), min_size=1), st.data())
 def test_the_result_is_the_fold_of_what_was_delivered(pieces: list[Any], data: st.DataObject) -> None:
     """On completion it equals the streamed fold, on a dispose the fold of the events before it."""

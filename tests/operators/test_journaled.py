@@ -25,6 +25,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Stream
 from rxllm.testing import assert_operator
+from tests.examples import examples
 from tests.operators.journal import MemoryJournal
 from tests.runtime.support import until
 
@@ -439,7 +440,7 @@ def test_the_calls_of_a_tool_are_noted_too() -> None:
     assert (RAN, len(inner.requests)) == (["ask", "ask"], 1)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_wherever_it_stops_a_second_run_gives_the_same_and_finished_tools_run_once(data: st.DataObject) -> None:
     RAN.clear()

@@ -42,6 +42,7 @@ from rxllm.testing import strategies
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat, chat_event, chat_finish
 from rxllm.testing.marbles import START, cold, record
 from rxllm.values import Tool, ToolCall
+from tests.examples import examples
 from tests.operators.tools import THREAD, calling, contents, events_of, response, result, told
 
 PATIENCE = 5.0  # seconds until a test that would hang fails
@@ -248,7 +249,7 @@ data = st.recursive(scalars, lambda inner: st.lists(inner) | st.dictionaries(str
 edits = st.dictionaries(strategies.texts, data, max_size=3)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(edits, st.booleans())
 def test_a_live_edit_and_a_resumed_one_are_one(edit: dict[str, Any], from_json: bool) -> None:
     """Law: what edits a call, live or later, is what the tool and the events have; the thread keeps the model's."""

@@ -36,6 +36,7 @@ from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing._virtual_time import EVERY, Clock, Source
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.values import AdapterError, EngineError, ProviderPart, StreamError, Usage, ValidationError
+from tests.examples import examples
 from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, model, now
 
@@ -156,7 +157,7 @@ def test_each_pipe_has_a_call_of_its_own() -> None:
 watches = st.tuples(st.integers(0, 80), st.none() | st.integers(0, 40), st.sampled_from([None, None, 1, 3, 7]))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(scripts.scripts, st.lists(watches, min_size=1, max_size=5))
 def test_every_watcher_folds_to_the_result_wherever_it_joined_and_left(script: Any, plan: Any) -> None:
     """Law: fold(watched) == fold(all), of whoever stays to the end; of whoever leaves, it is the fold until then."""
@@ -493,7 +494,7 @@ def test_what_agents_say_at_once_is_joined() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(strategies.lawful_chats, st.floats(0, 1), st.floats(0, 1))
 def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event], joins: float, full: float) -> None:
     cut, end = round(joins * len(events)), round(full * len(events))

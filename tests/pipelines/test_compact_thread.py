@@ -48,6 +48,7 @@ from rxllm.pipelines._compact_thread import QUESTION
 from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import Loopback, Reply, chat, endless
 from rxllm.values import Call, TokenCount, estimated_tokens, unanswered
+from tests.examples import examples
 from tests.pipelines.conversations import conversations
 from tests.testing.simulated import engine_of, slowly
 
@@ -131,7 +132,7 @@ def test_usage_that_comes_as_a_raw_chunk_counts_too() -> None:
 
 
 @given(conversations(min_exchanges=1), st.integers(1, 200), st.integers(1, 3))
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 def test_what_is_sent_is_lawful_and_the_last_exchanges_are_as_they_were(
     messages: list[Message], at: int, keep: int
 ) -> None:

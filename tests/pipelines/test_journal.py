@@ -236,11 +236,12 @@ def test_the_tool_that_asks_many_keeps_to_the_budget_of_its_chat(tmp_path: Path)
 
 
 @pytest.mark.long
-def test_a_file_that_ends_at_any_byte_is_read_again(tmp_path: Path) -> None:
+def test_a_file_that_ends_anywhere_is_read_again(tmp_path: Path) -> None:
     path = tmp_path / "out"
     list(generate_many(Fake(shout), {"x": "a", "y": "b", "z": "ü"}, journal=path, concurrency=1))
     whole = path.read_bytes()
-    for size in range(len(whole) + 1):
+    sizes = [size for size in range(len(whole) + 1) if size % 5 == 0 or b"\n" in whole[max(size - 3, 0) : size + 3]]
+    for size in sizes:
         for end in (b"", b"\0\0"):
             path.write_bytes(whole[:size] + end)
             fake = Fake(shout)
@@ -437,11 +438,11 @@ for response in rxllm.generate_many(engine, many, journal=sys.argv[2], ordered=s
 @posix
 @pytest.mark.parametrize("ordered", ["yes", "no"])
 @pytest.mark.timeout(300)
-def test_a_batch_that_is_killed_twenty_times_asks_nothing_again_that_is_in_its_file(
+def test_a_batch_that_is_killed_again_and_again_asks_nothing_again_that_is_in_its_file(
     tmp_path: Path, ordered: str
 ) -> None:
     """At a random moment of each of its runs, SIGKILL; one question in ten fails the first time."""
-    total, chance, path = 400, random.Random(7), tmp_path / "out"
+    total, chance, path = 160, random.Random(7), tmp_path / "out"
     failed: set[str] = set()
 
     def answer(received: Received) -> Reply:
@@ -454,7 +455,7 @@ def test_a_batch_that_is_killed_twenty_times_asks_nothing_again_that_is_in_its_f
     with Loopback(answer) as server:
         command = [sys.executable, "-c", BATCH, server.url, str(path), str(total), ordered]
         asked, emitted, shown = 0, 0, ""
-        for _ in range(20):
+        for _ in range(8):
             known = ids_in(path)
             with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as batch:
                 assert batch.stdout is not None

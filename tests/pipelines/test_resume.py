@@ -41,6 +41,7 @@ from rxllm.events import (
     ToolResultEncoded,
 )
 from rxllm.pipelines import resume, stream_resume
+from tests.examples import examples
 from tests.laws import scripts
 
 RUNS: list[str] = []
@@ -537,7 +538,7 @@ def test_disposing_ends_the_tools_that_run() -> None:
 # Laws
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(scripts.scripts, scripts.chat_options, st.data())
 def test_any_halted_chat_can_go_on(script: Any, options: Any, data: st.DataObject) -> None:
     """Law: a chat that halts with pending calls, written to JSON and resumed with an answer to each, asks the model

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 import rxllm
 from rxllm import ChatResult, Engine, Fake, Response, StepResult, ToolCall, Usage, ValidationError, serializer, tool
 from rxllm import operators as ops
+from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.scripts import fake as scripted
 from tests.laws.test_laws import AT_ONCE
@@ -178,7 +179,7 @@ def outcome(make: Callable[[], Any]) -> Any:
         return error
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(scripts.scripts, scripts.chat_options, scripts.presentations)
 def test_a_chat_is_the_fold_of_its_stream_read_by_the_same_format(script: Any, options: Any, shown: Any) -> None:
     """Law: chat(response_format) = stream(response_format) |> to_chat_result(parse=response_format)."""
@@ -200,7 +201,7 @@ def test_a_chat_is_the_fold_of_its_stream_read_by_the_same_format(script: Any, o
         assert result.final_response == result.steps[-1].response
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(scripts.scripts, scripts.step_options)
 def test_a_step_is_the_fold_of_its_stream_read_by_the_same_function(script: Any, options: Any) -> None:
     """Law: a `parse` reads a step's text exactly where it is the answer."""

@@ -21,6 +21,7 @@ from rxllm import StreamError, bridge, from_async_iter, to_async_iter, to_iter
 from rxllm import operators as ops
 from rxllm.runtime import Gate, LoopScheduler, clock, current_gate
 from rxllm.runtime._clock import PacedScheduler
+from tests.examples import examples
 from tests.programs import python
 from tests.runtime.support import until
 
@@ -269,7 +270,7 @@ SOURCES: dict[str, Callable[[list[int]], Observable[int]]] = {
 
 
 @given(st.sampled_from(sorted(SOURCES)), st.lists(st.integers(), max_size=30), st.integers(1, 9), st.booleans())
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 def test_nothing_is_lost_and_nothing_changes_places(name: str, items: list[int], maxsize: int, on_loop: bool) -> None:
     assert (read_async if on_loop else read)(SOURCES[name](items), maxsize=maxsize) == items
 

@@ -38,6 +38,7 @@ from rxllm.runtime import Decoder
 from rxllm.values import Call, EngineError, Message, Request, Session, Thread, Turn, ValidationError, user
 from tests.adapters import streams
 from tests.corpus import recordings
+from tests.examples import examples
 from tests.laws import scripts
 from tests.runtime.support import PATIENCE
 
@@ -366,7 +367,7 @@ def test_so_it_is_for_recorded_answers(wire: str) -> None:
             assert_legal(wire, following.thread)
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(scripts.scripts, scripts.chat_options, st.integers(0, 20))
 def test_so_it_is_wherever_a_chat_is_cut(script: Any, options: Any, count: int) -> None:
     """And the text of the unfinished step is what was shown of it."""

@@ -14,10 +14,11 @@ from rxllm import Fake, RetryPolicy, serializer, session, validate
 from rxllm import operators as ops
 from rxllm.runtime import Stream
 from rxllm.values import Session, Thread, Turn, user
+from tests.examples import examples
 from tests.laws import scripts
 from tests.laws.scripts import fake
 
-law = settings(deadline=None, max_examples=80)
+law = settings(deadline=None, max_examples=examples(80))
 AT_ONCE = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
 INITIAL = Session("s", Thread((user("Hi"),)), context={"user": "ada"}, metadata={"made": 1})
 

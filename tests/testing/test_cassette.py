@@ -41,6 +41,7 @@ from rxllm.testing._observe import becomes
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply, chat_chunk
 from rxllm.testing.loopback import chat as chat_body
 from rxllm.values import AdapterError, EngineError, ModelInfo, Request, StreamError, Usage, ValidationError
+from tests.examples import examples
 from tests.testing.wires import AnthropicWire, GeminiWire, OllamaWire, OpenAIChatWire, ResponsesWire
 
 
@@ -492,7 +493,7 @@ def test_a_missing_folder_is_made(path: Path) -> None:
 
 
 @given(strategies.lawful_events)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_answer_comes_back(path: Path, emitted: list[Event]) -> None:
     path.unlink(missing_ok=True)
     first = list(ask(Cassette(path, Fake(emitted), "record")))
@@ -500,7 +501,7 @@ def test_any_answer_comes_back(path: Path, emitted: list[Event]) -> None:
 
 
 @given(strategies.requests)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_request_is_found_again(path: Path, request: Request) -> None:
     path.unlink(missing_ok=True)
     Cassette(path, Fake("Hi")).stream(request, rxllm.values.Call()).run()

@@ -18,6 +18,7 @@ from rxllm.runtime import Question, Stream
 from rxllm.testing import strategies
 from rxllm.tools._idempotency_key import idempotency_key
 from rxllm.values import Image, ImagePart, Message, Thread, tool_result, user
+from tests.examples import examples
 from tests.operators.tools import calling
 
 AT_ONCE = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)
@@ -241,7 +242,7 @@ def test_the_key_is_made_when_it_is_read_and_once() -> None:
 # Law
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(strategies.threads, strategies.tool_calls, st.lists(strategies.tool_calls, max_size=2), st.none() | st.text())
 def test_a_thread_that_has_gone_on_in_json_gives_the_same_key(
     before: Thread, made: ToolCall, beside: list[ToolCall], session_id: str | None

@@ -48,6 +48,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.testing import strategies
 from rxllm.values import ThinkingPart
+from tests.examples import examples
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
@@ -173,7 +174,7 @@ def test_the_client_folds_recorded_streams_as_we_do(api: str) -> None:
 functions = st.sampled_from([rxllm.stream, rxllm.stream_step, rxllm.stream_generate])
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(scripts.scripts, functions, scripts.presentations)
 def test_every_stream_keeps_the_rules_of_the_client(script: Any, function: Any, options: Any) -> None:
     frames = framed(client(of_script(script, function, **options)))
@@ -181,13 +182,13 @@ def test_every_stream_keeps_the_rules_of_the_client(script: Any, function: Any, 
     assert "CANARY" not in json.dumps(frames)
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(strategies.event_lists)
 def test_any_events_keep_the_rules_of_the_client(events: list[Event]) -> None:
     check_rules(framed(client(events)))
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(scripts.scripts, st.booleans(), scripts.presentations)
 def test_every_resumed_chat_comes_back(script: Any, approved: bool, options: Any) -> None:
     waits = [["I do.", ToolCall("m", "manual"), ToolCall("p", "approval"), ToolCall("x", "add")]]
@@ -202,7 +203,7 @@ def test_every_resumed_chat_comes_back(script: Any, approved: bool, options: Any
 def test_the_client_folds_scripts_as_we_do() -> None:
     collected: list[list[Event]] = []
 
-    @settings(deadline=None, max_examples=80, database=None)
+    @settings(deadline=None, max_examples=examples(80), database=None)
     @given(scripts.scripts, scripts.presentations)
     def collect(script: Any, options: Any) -> None:
         collected.append(client(of_script(script, **options)))

@@ -37,6 +37,7 @@ from rxllm.testing.loopback import STALL, Loopback, Reply
 from rxllm.values import ProviderPart, ThinkingPart
 from rxllm.web import AGUI
 from rxllm.web._ag_ui_adapter import to_input
+from tests.examples import examples
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.runtime.support import assert_prompt, close_times, now, on_loop, until
@@ -197,7 +198,7 @@ def fold(events: list[rxllm.Event]) -> rxllm.ChatResult:
     return state.to_chat_result()
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.lists(st.sampled_from(scripts.AGENT_NAMES), min_size=1, max_size=3), scripts.scripts, scripts.presentations)
 def test_what_agents_inside_do_comes_back(names: list[str], script: Any, options: Any) -> None:
     agents = [ToolCall(f"z{i}", name, {"x": 1}) for i, name in enumerate(names)]

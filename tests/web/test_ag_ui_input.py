@@ -15,6 +15,7 @@ from rxllm import ChatResult, Fake, Thread, ToolCall, ValidationError, web
 from rxllm import operators as ops
 from rxllm.values import ThinkingPart
 from rxllm.web import from_ag_ui
+from tests.examples import examples
 from tests.web.test_ag_ui import add_twice, ask, framed, judged, locate, pay
 from tests.web.test_codec import hostile
 
@@ -131,7 +132,7 @@ def test_a_deep_input_is_refused() -> None:
     assert fault(body) == (("body",), "is nested more than 64 levels deep")
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(
     st.dictionaries(
         st.sampled_from(["role", "content", "toolCalls", "toolCallId", "interruptId", "status", "name"]), hostile

@@ -15,10 +15,11 @@ import rxllm
 from rxllm import ErrorEvent, Event, Fake, Stream, StreamCollector, StreamError, TextDelta, Thread, ValidationError, web
 from rxllm import operators as ops
 from rxllm.testing import strategies
+from tests.examples import examples
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
-law = settings(deadline=None, max_examples=60)
+law = settings(deadline=None, max_examples=examples(60))
 protocols = pytest.mark.parametrize("protocol", ["rxllm", "ui", "ag-ui"])
 
 
@@ -53,7 +54,7 @@ def test_any_event_comes_back_in_our_own_protocol(events: list[Event]) -> None:
 
 @pytest.mark.long
 @protocols
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(strategies.event_lists)
 def test_any_event_for_a_client_comes_back(protocol: str, events: list[Event]) -> None:
     events = client(events)
@@ -120,7 +121,7 @@ tags = st.sampled_from(
 
 @pytest.mark.long
 @protocols
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.lists(st.dictionaries(st.text(max_size=8), hostile, max_size=4), max_size=3), tags)
 def test_hostile_frames_are_one_typed_error(protocol: str, frames: list[Any], tag: str) -> None:
     for frame in frames:

@@ -47,6 +47,7 @@ from rxllm import operators as ops
 from rxllm.testing import strategies
 from rxllm.values import ProviderPart, TextPart, ThinkingPart
 from rxllm.web._codec import PROTOCOLS
+from tests.examples import examples
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
 
@@ -227,7 +228,7 @@ def test_usage_in_raw_frames_is_told() -> None:
     ]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(scripts.scripts, st.sampled_from([rxllm.stream, rxllm.stream_step]))
 def test_results_are_folds_of_what_the_client_sees(script: Any, function: Any) -> None:
     events = client(of_script(script, function))
@@ -241,7 +242,7 @@ def test_results_are_folds_of_what_the_client_sees(script: Any, function: Any) -
     assert CANARY not in "".join(map(serializer.to_json, events))
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=examples(100))
 @given(strategies.event_lists)
 def test_it_takes_any_events(events: list[Event]) -> None:
     client(events)

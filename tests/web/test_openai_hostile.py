@@ -20,6 +20,7 @@ import rxllm
 from rxllm import Engine, Fake, OpenAIChat, ToolCall, ToolContext, ValidationError, tool, web
 from rxllm.testing.loopback import Loopback, Reply, chat, chat_chunk, endless
 from rxllm.web import _openai_http
+from tests.examples import examples
 from tests.web.served import PATIENCE, Served
 
 HI: Any = {"model": "m0", "messages": [{"role": "user", "content": "Hi"}]}
@@ -316,7 +317,7 @@ FIELDS = [
 ]
 
 
-@settings(deadline=None, max_examples=400)
+@settings(deadline=None, max_examples=examples(400))
 @given(st.dictionaries(st.sampled_from(FIELDS), shaped, min_size=1, max_size=3))
 def test_any_json_in_any_field_is_an_answer_or_a_clear_error(fields: Any) -> None:
     answer = answer_to(json.dumps({**HI, **fields}).encode())
@@ -325,7 +326,7 @@ def test_any_json_in_any_field_is_an_answer_or_a_clear_error(fields: Any) -> Non
         assert answer.json()["error"]["message"]
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.dictionaries(st.text(max_size=8), anything, max_size=3) | anything)
 def test_any_json_as_a_body_is_a_clear_error(body: Any) -> None:
     assert answer_to(json.dumps(body).encode()).status_code in (400, 404)

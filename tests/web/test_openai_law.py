@@ -31,10 +31,11 @@ from rxllm import (
     web,
 )
 from rxllm import operators as ops
+from tests.examples import examples
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings
 
-law = settings(deadline=None, max_examples=60)
+law = settings(deadline=None, max_examples=examples(60))
 EVERY = 1 if os.environ.get("RXLLM_JUDGES") == "required" else 8
 HI = Thread((user("Hi"),))
 RETRY = RetryPolicy(max_attempts=2, base_delay=0.0, jitter=0.0)

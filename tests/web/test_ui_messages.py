@@ -25,6 +25,7 @@ from rxllm import (
     web,
 )
 from rxllm.values import FilePart, Image, ImagePart, TextPart, ThinkingPart
+from tests.examples import examples
 
 
 def text(words: str) -> Any:
@@ -338,7 +339,7 @@ parts = st.builds(
 messages = st.builds(lambda role, parts: message(role, *parts), st.sampled_from(["user", "assistant"]), st.lists(parts))
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.lists(messages | json_values, max_size=3), st.booleans())
 def test_hostile_bodies_are_one_typed_error(entries: list[Any], is_stored: bool) -> None:
     try:

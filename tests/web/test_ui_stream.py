@@ -45,6 +45,7 @@ from rxllm import operators as ops
 from rxllm.collector import event_fault
 from rxllm.testing.loopback import Loopback, Pause, Reply, Request
 from rxllm.web._ui_stream import Decoder, Encoder
+from tests.examples import examples
 from tests.judges import absent, node
 from tests.laws import scripts
 from tests.web.streams import DECODERS, of_recordings, of_script
@@ -207,7 +208,7 @@ def test_the_client_folds_recorded_streams_as_we_do(api: str) -> None:
         assert_folds_equal(result, events, name)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(st.data(), scripts.scripts)
 def test_a_stream_that_is_cut_off_ends_with_an_error(data: st.DataObject, script: Any) -> None:
     events = client(of_script(script))
@@ -225,7 +226,7 @@ def test_a_stream_that_is_cut_off_after_a_restart_is_an_error_on_the_wire(protoc
     assert {"error", "RUN_ERROR"} & {frame["type"] for frame in frames}
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.data(), st.booleans())
 def test_a_frame_that_is_wrong_is_one_typed_error(data: st.DataObject, is_ours: bool) -> None:
     frames: list[Any] = json.loads(json.dumps(framed(by_hand())))
@@ -246,7 +247,7 @@ def test_a_frame_that_is_wrong_is_one_typed_error(data: st.DataObject, is_ours: 
         assert error.reason == "malformed_event"  # noqa: PT017
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(scripts.scripts, st.lists(st.sampled_from([True, False, "no"]), min_size=9, max_size=9))
 def test_resumed_streams_come_back(script: Any, answers: Any) -> None:
     model = scripts.fake([[ToolCall("z", "approval"), ToolCall("y", "manual"), ToolCall("x", "approval")], *script])
@@ -261,7 +262,7 @@ def test_resumed_streams_come_back(script: Any, answers: Any) -> None:
     assert again(frames) == events
 
 
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=examples(80))
 @given(
     scripts.scripts, st.sampled_from([rxllm.stream, rxllm.stream_step, rxllm.stream_generate]), scripts.presentations
 )
@@ -272,7 +273,7 @@ def test_every_stream_keeps_the_rules_of_the_client(script: Any, function: Any, 
 def test_the_client_folds_scripts_as_we_do() -> None:
     collected: list[list[Event]] = []
 
-    @settings(deadline=None, max_examples=80, database=None)
+    @settings(deadline=None, max_examples=examples(80), database=None)
     @given(scripts.scripts, scripts.presentations)
     def collect(script: Any, options: Any) -> None:
         collected.append(client(of_script(script, **options)))

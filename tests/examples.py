@@ -1,0 +1,13 @@
+"""How many examples a property is tried with: RXLLM_EXAMPLES, where one says a number of its own its share of that."""
+
+from __future__ import annotations
+
+import os
+
+WANTED = os.environ.get("RXLLM_EXAMPLES")
+USUAL = int(WANTED or (10 if os.environ.get("RXLLM_JUDGES") == "none" else 40))
+
+
+def examples(of_a_hundred: int) -> int:
+    """Return the number for a property that would have `of_a_hundred` where others have a hundred."""
+    return max(5, of_a_hundred * USUAL // 100)
