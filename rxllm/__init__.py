@@ -41,11 +41,12 @@ from importlib import import_module
 from types import ModuleType as _ModuleType
 from typing import TYPE_CHECKING, Any
 
-from rxllm import events, operators, validate
+from rxllm import events, keys, models, operators, validate
 from rxllm import plugins as plugins
 from rxllm.collector import StreamCollector
 from rxllm.engine import Engine, aclose, alongside
 from rxllm.events import *  # noqa: F403
+from rxllm.http import Timeouts
 from rxllm.pipelines import (
     chat,
     compact_thread,
@@ -69,12 +70,9 @@ from rxllm.runtime import (
     Budget,
     RetryPolicy,
     Stream,
-    Timeouts,
     from_async_iter,
     hedge,
-    keys,
     merge_labelled,
-    models,
     race,
     run,
     to_async_iter,

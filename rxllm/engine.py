@@ -13,7 +13,7 @@ from reactivex import Observable
 
 from rxllm.events import Custom, Event
 from rxllm.runtime import Retry
-from rxllm.runtime._stream_arguments import check_operators
+from rxllm.runtime.stream_arguments import check_operators
 from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
 from rxllm.values.argument_checks import (

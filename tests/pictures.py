@@ -22,7 +22,7 @@ from rxllm import operators as ops
 from rxllm.display import MarbleDiagram, marble_diagram
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextDelta
 from rxllm.runtime import Gate, Stream
-from rxllm.runtime._back_pressure import read_by
+from rxllm.runtime.back_pressure import read_by
 from rxllm.testing.marbles import parse
 from rxllm.values import Thread, assistant, user
 from tests.operators.journal import MemoryJournal

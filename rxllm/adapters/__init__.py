@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rxllm.adapters.openai_chat import OpenAIChat
     from rxllm.adapters.openai_responses import OpenAIResponses
     from rxllm.adapters.profiles import connect, providers
+    from rxllm.http import aiohttp_client
     from rxllm.images import (
         FakeImages,
         GeminiImages,
@@ -28,7 +29,6 @@ if TYPE_CHECKING:
         OpenAIImages,
         as_image_adapter,
     )
-    from rxllm.runtime import aiohttp_client
 
 __all__ = [
     "Adapter",
@@ -83,7 +83,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         if name in _IMAGES:
             return getattr(import_module("rxllm.images"), name)
         if name == "aiohttp_client":
-            from rxllm.runtime import aiohttp_client
+            from rxllm.http import aiohttp_client
 
             return aiohttp_client
         if name not in _MODULES:

@@ -6,11 +6,13 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from rxllm import keys
 from rxllm.adapters._http_base import HTTPBase
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
-from rxllm.runtime import Decoder, Stream, http_stream, keys
-from rxllm.runtime._redact_secrets import without
+from rxllm.http import Decoder, http_stream
+from rxllm.http.secrets import without
+from rxllm.runtime import Stream
 from rxllm.values import Call, LLMError, Message, Request, ValidationError
 from rxllm.wire.frames import FrameDecoder, unreadable
 

@@ -10,10 +10,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Self, cast
 from urllib.parse import urlsplit
 
+from rxllm import keys
 from rxllm.adapters._http_errors import http_error
-from rxllm.runtime import CONNECT_SECONDS, WRITE_SECONDS, Clients, keys, transport_error
-from rxllm.runtime._http_stream import address
-from rxllm.runtime._redact_secrets import keyless_url, public_url, secrets_in, secrets_of_url
+from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
+from rxllm.http.secrets import keyless_url, public_url, secrets_in, secrets_of_url
+from rxllm.http.stream import address
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values.argument_checks import explains_options, invalid_option, is_secret_name
 from rxllm.values.errors import with_origin

@@ -8,7 +8,8 @@ from reactivex import Observable, just, throw
 
 from rxllm.adapters._http import Build, HTTPAdapter, HTTPExchange
 from rxllm.events import ErrorEvent
-from rxllm.runtime import Decoder, Stream, http_stream
+from rxllm.http import Decoder, http_stream
+from rxllm.runtime import Stream
 from rxllm.values import AdapterError, Call, Request, StreamError, TokenCount, estimated_tokens
 from rxllm.values.json_text import UNREADABLE, read_json
 

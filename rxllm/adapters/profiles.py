@@ -15,11 +15,10 @@ from importlib import import_module
 from inspect import signature
 from typing import TYPE_CHECKING, Any
 
-from rxllm import plugins
+from rxllm import keys, plugins
 from rxllm.adapters.openai_chat import OpenAIChat
-from rxllm.runtime import keys
-from rxllm.runtime._http_transport_choice import chosen_transport
-from rxllm.runtime._redact_secrets import public_url
+from rxllm.http._clients import chosen_transport
+from rxllm.http.secrets import public_url
 from rxllm.values import Call, EngineError, Message, Request
 from rxllm.values.argument_checks import did_you_mean, shown
 

@@ -1,6 +1,6 @@
 """Requests that are answered as a whole: to the provider, and to the hosts of images that are given as URLs.
 
-They connect, cancel and close as in ``rxllm.runtime._http_stream``: a response is closed before it is used.
+They connect, cancel and close as in ``rxllm.http.stream``: a response is closed before it is used.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from urllib.parse import urljoin, urlsplit
 
 import msgspec
 
-from rxllm.runtime import Pump, transport_error
-from rxllm.runtime._http_decompress import body_of
-from rxllm.runtime._http_stream import address, opened, read_error
-from rxllm.runtime._idle_timeout import IdleTimeout
-from rxllm.runtime._redact_secrets import public_url
+from rxllm.http import transport_error
+from rxllm.http.decompression import body_of
+from rxllm.http.secrets import public_url
+from rxllm.http.stream import address, opened, read_error
+from rxllm.http.timeouts import IdleTimeout
+from rxllm.runtime import Pump
 from rxllm.values import AdapterError, Image, ImageAdapterError, LLMError
 
 if TYPE_CHECKING:

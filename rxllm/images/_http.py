@@ -7,15 +7,16 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from rxllm import keys
 from rxllm.adapters import http_error
 from rxllm.adapters._http_base import HTTPBase, missing_model
+from rxllm.http._pools import in_use
+from rxllm.http.request_log import request_log
+from rxllm.http.secrets import without
+from rxllm.http.stream import address, begins_page, discreetly, may_be_page, page_error
 from rxllm.images._adapter import refuse_operation
 from rxllm.images._fetch import Answer, Fetcher
-from rxllm.runtime import Pump, Stream, keys, pumped
-from rxllm.runtime._http_pools import in_use
-from rxllm.runtime._http_stream import address, begins_page, discreetly, may_be_page, page_error
-from rxllm.runtime._redact_secrets import without
-from rxllm.runtime._request_log import request_log
+from rxllm.runtime import Pump, Stream, pumped
 from rxllm.values import (
     AdapterError,
     Call,

@@ -7,9 +7,9 @@ from collections.abc import Callable
 from reactivex import Observable
 
 from rxllm.events import Event
+from rxllm.models import price_list
 from rxllm.operators._shared.costs import Prices
 from rxllm.runtime import Stream
-from rxllm.runtime._prices import price_list
 from rxllm.values import Usage
 from rxllm.values.argument_checks import check, check_function
 

@@ -25,8 +25,8 @@ from rxllm.runtime import (
     running_loop,
     shown_frames,
 )
-from rxllm.runtime._endings import current_endings
-from rxllm.runtime._portal import is_read, live_on, start_on
+from rxllm.runtime.back_pressure import current_endings
+from rxllm.runtime.portal import is_read, live_on, start_on
 from rxllm.telemetry import Outcome
 from rxllm.values import LLMError, Response, StreamError
 from rxllm.values.argument_checks import call_fault, check, check_function, invalid_option

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from rxllm import plugins as installed
-from rxllm.runtime._stream_arguments import OperatorMaker
+from rxllm.runtime.stream_arguments import OperatorMaker
 
 
 class Plugins:

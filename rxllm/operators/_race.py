@@ -8,7 +8,7 @@ from reactivex import Observable
 
 from rxllm import runtime
 from rxllm.events import Event
-from rxllm.runtime._stream_arguments import check_streams
+from rxllm.runtime.stream_arguments import check_streams
 
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], runtime.Stream[Event]]:

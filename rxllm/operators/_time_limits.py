@@ -9,8 +9,9 @@ from reactivex import Observable, abc
 
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event
+from rxllm.http import NO_TIMEOUTS, Timeouts
 from rxllm.operators._shared.watchdog import Activity, Watch
-from rxllm.runtime import NO_TIMEOUTS, Stream, Timeouts, engine_call
+from rxllm.runtime import Stream, engine_call
 from rxllm.values import AdapterError, StreamError
 
 

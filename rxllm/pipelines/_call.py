@@ -10,11 +10,12 @@ from typing import Any, TypeVar, cast
 import msgspec
 from reactivex import Observable
 
+from rxllm import models, validate
 from rxllm import operators as ops
-from rxllm import validate
 from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, Operator, as_engine
 from rxllm.events import Event
+from rxllm.http import NO_TIMEOUTS, Timeouts
 from rxllm.pipelines._call_details import Attempts, details
 from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._observers import Observers, Span, notify_retry, watched
@@ -25,7 +26,6 @@ from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._request import complete_request, option_for, unanswered_calls
 from rxllm.pipelines._spans import CallSpan, StepSpan
 from rxllm.runtime import (
-    NO_TIMEOUTS,
     Budget,
     EngineCall,
     HoldsBudget,
@@ -33,11 +33,9 @@ from rxllm.runtime import (
     RecallingJournal,
     Scope,
     Stream,
-    Timeouts,
     applying_operators,
     budgets_of,
     current_scope,
-    models,
     policy,
     provider_name,
     returned_by,

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypedDict, Unpack, cast
 from reactivex import Observable
 
 from rxllm import images as image_adapters
-from rxllm import validate
+from rxllm import models, validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
 from rxllm.pipelines._call_details import Attempts, details
@@ -20,7 +20,7 @@ from rxllm.pipelines._option_checks import checked_options
 from rxllm.pipelines._option_help import describe, with_options
 from rxllm.pipelines._options import request_id, set_options
 from rxllm.pipelines._spans import ImagesSpan
-from rxllm.runtime import Retry, Stream, models, policy, provider_name, retrying, returned_by
+from rxllm.runtime import Retry, Stream, policy, provider_name, retrying, returned_by
 from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 

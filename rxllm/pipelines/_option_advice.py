@@ -143,7 +143,7 @@ _ELSEWHERE = {
         ),
         (
             ("transport", "http_transport"),
-            "write rxllm.runtime.use_transport('aiohttp') once, for all calls; "
+            "write rxllm.http.use_transport('aiohttp') once, for all calls; "
             "a client with a transport of your own is rxllm.OpenAIChat(client=...)",
         ),
         (

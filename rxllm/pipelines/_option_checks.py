@@ -8,9 +8,10 @@ from typing import Any, cast
 from reactivex import Observable
 
 from rxllm.engine import Engine
+from rxllm.http import Timeouts
 from rxllm.pipelines._option_advice import advice
 from rxllm.pipelines._options import ChatOptions, StepOptions, set_options
-from rxllm.runtime import RetryPolicy, Timeouts, policy
+from rxllm.runtime import RetryPolicy, policy
 from rxllm.validate import is_response_format, is_temperature, is_top_p
 from rxllm.values import (
     EngineError,

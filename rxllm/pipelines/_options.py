@@ -16,8 +16,9 @@ from typing import Any, Literal, TypedDict
 from reactivex import Observable
 
 from rxllm.events import Event
+from rxllm.http import Timeouts
 from rxllm.pipelines._option_help import describe
-from rxllm.runtime import Retry, Timeouts, current_scope, new_id
+from rxllm.runtime import Retry, current_scope, new_id
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.values import (
     ApiKey,

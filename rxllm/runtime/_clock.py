@@ -24,9 +24,9 @@ from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentD
 from reactivex.scheduler import CurrentThreadScheduler
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
-from rxllm.runtime._back_pressure import Gate, current_gate
-from rxllm.runtime._portal import call_loop, chosen_loop, has_ended, live_on, portal, running_loop, start_on
 from rxllm.runtime._unhandled import report_unheard
+from rxllm.runtime.back_pressure import Gate, current_gate
+from rxllm.runtime.portal import call_loop, chosen_loop, has_ended, live_on, portal, running_loop, start_on
 
 S = TypeVar("S")
 

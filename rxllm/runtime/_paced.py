@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
-from rxllm.runtime._back_pressure import Gate, current_gate
 from rxllm.runtime._stream import Stream
+from rxllm.runtime.back_pressure import Gate, current_gate
 
 T = TypeVar("T")
 

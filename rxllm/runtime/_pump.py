@@ -26,11 +26,11 @@ from typing import Any, Generic, TypeVar
 
 from reactivex import abc
 
-from rxllm.runtime._back_pressure import current_gate
 from rxllm.runtime._clock import loop_of
-from rxllm.runtime._portal import call_context, is_read, live_on, running_loop, start_on
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import fail, report_unheard
+from rxllm.runtime.back_pressure import current_gate
+from rxllm.runtime.portal import call_context, is_read, live_on, running_loop, start_on
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check
 

@@ -1,4 +1,7 @@
-"""The scope of a subscription: the chat, step and tool that a call is made for.
+"""The scope of a subscription: the chat, step and tool that a call is made for, and what it notes to be run again.
+
+A pipeline sets `current_engine_call` while it applies ``engine.operators``. An operator that needs more than the events
+reads it when it is applied, not later.
 
 It is a context variable, like the gate of back-pressure: an operator sets it while it subscribes to its source, and
 calls below read it there. It is never part of an event, so no prompt leaves the process with one.
@@ -26,21 +29,129 @@ What these deliver to their own subscribers is delivered in the scope of those, 
 from __future__ import annotations
 
 import contextlib
+import contextvars
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
 from reactivex import Observable, abc
 
-from rxllm.events import ErrorEvent
+from rxllm.events import ErrorEvent, Event
 from rxllm.runtime._budget import Budget
-from rxllm.runtime._journal import Journal
 from rxllm.runtime._stream import Stream
-from rxllm.values import LLMError, Thread, Usage
+from rxllm.values import Call, LLMError, Request, Thread, ToolCall, Usage
+
+
+class ToolRecord(msgspec.Struct, frozen=True):
+    """What a journal has of a tool call: `call` as it began, with its arguments then, and `events`, its outcome.
+
+    Without `events` it was interrupted; without `call` it was denied before it began.
+    """
+
+    call: ToolCall | None = None
+    events: Sequence[Event] | None = None
+
+
+class Journal(Protocol):
+    """What an earlier run of the same stream has noted, and what this one notes; see ``operators.journaled``.
+
+    `path` has the ids of the tool calls around a request or a tool call, the outermost first. A key with its path is
+    equal whenever the same call is made again. Several calls may have one key: then the first of them gets what was
+    noted first. Methods are called on any thread and on any event loop. One that has those of ``RecallingJournal`` too
+    keeps the corrections of ``steer``.
+    """
+
+    def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
+        """Return what the model answered if it is noted, else `events`, noting what they end with.
+
+        Called at each subscription; the n-th one of a key is the n-th in every run. `key` names the request, as
+        ``rxllm.values.request_key`` does, without the descriptions of its tools.
+        """
+        ...
+
+    def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
+        """Return what an earlier run has noted of this tool call."""
+        ...
+
+    async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
+        """Note that the tool runs now. It runs when this has returned; an error of this ends the stream."""
+        ...
+
+    async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
+        """Note the outcome. It is emitted when this has returned; an error of this ends the stream."""
+        ...
+
+
+@runtime_checkable
+class RecallingJournal(Journal, Protocol):
+    """A `Journal` that keeps events too, by which a chat that is run again is steered as before; see ``steer``."""
+
+    def has_response(self, path: Sequence[str], key: str) -> bool:
+        """Return whether the next call of `response` with this key is answered by what is noted."""
+        ...
+
+    def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
+        """Return the events that an earlier run has kept under this key, None if it has kept none."""
+        ...
+
+    def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
+        """Keep events. What is noted later is not there without them."""
+        ...
+
+
+class Ask(Protocol):
+    """Send the same request to another engine, or to an adapter with a `model`."""
+
+    def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
+
+
+class EngineCall(msgspec.Struct, frozen=True):
+    """The call that operators are applied to: its `request` with all options, and the `call` beside it.
+
+    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` has the chat's budgets,
+    `operators` are the engine's.
+    ``ask(engine)`` is a cold Observable of another engine's answer to the request.
+    """
+
+    request: Request
+    call: Call
+    ask: Ask
+    provider: str
+    before: Usage
+    chat: dict[Any, Budget] = msgspec.field(default_factory=dict[Any, Budget])
+    operators: tuple[Any, ...] = ()
+
+
+current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.ContextVar(
+    "rxllm_engine_call", default=None
+)
+
+
+def engine_call() -> EngineCall | None:
+    """Return the call that operators are being applied to, or None in a pipe.
+
+    For operators that are closures: cloudpickle finds this function by its name, and cannot pickle a context variable.
+    """
+    return current_engine_call.get()
+
+
+@contextlib.contextmanager
+def applying_operators(call: EngineCall) -> Generator[None]:
+    """Apply operators inside as part of `call`."""
+    token = current_engine_call.set(call)
+    try:
+        yield
+    finally:
+        current_engine_call.reset(token)
+
+
+def provider_name(adapter: Any) -> str:
+    """Return the adapter's provider, or else its own name."""
+    return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
 class Question(msgspec.Struct):

@@ -31,7 +31,7 @@ from typing import Any, TypeVar, cast
 import reactivex
 from reactivex import abc
 
-from rxllm.runtime._portal import call_loop
+from rxllm.runtime.portal import call_loop
 from rxllm.values import LLMError, ToolError
 
 T = TypeVar("T")

@@ -16,7 +16,7 @@ from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm.engine import Engine
 from rxllm.events import ErrorEvent, Event, TextDelta, ThinkingDelta, ToolCallStarted
-from rxllm.runtime import Timeouts
+from rxllm.http import Timeouts
 from rxllm.testing._adapter_rules import ADAPTER_RULES
 from rxllm.testing._adapter_run import ScriptedRun
 from rxllm.testing._event_checks import expect_json, fold

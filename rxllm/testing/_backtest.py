@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 
 from reactivex import Observable
 
-from rxllm.runtime._stream_arguments import check_operators
+from rxllm.runtime.stream_arguments import check_operators
 from rxllm.testing._backtest_run import Operator, Run, Shown, Tape, tapes_of
 from rxllm.testing._backtest_table import markdown, plain
 from rxllm.testing._record import as_path

@@ -14,12 +14,13 @@ from reactivex import Observable, Subject, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 from reactivex.scheduler import CurrentThreadScheduler, VirtualTimeScheduler
 
+from rxllm import models
 from rxllm import operators as ops
 from rxllm.adapters import Fake
 from rxllm.engine import as_engine
 from rxllm.events import ErrorEvent, Event, TextDelta
-from rxllm.runtime import EngineCall, Stream, applying_operators, is_content, models, provider_name
-from rxllm.runtime._stream_arguments import check_source
+from rxllm.runtime import EngineCall, Stream, applying_operators, is_content, provider_name
+from rxllm.runtime.stream_arguments import check_source
 from rxllm.serializer import from_json
 from rxllm.testing._cassette import Cassette
 from rxllm.testing._recordings import Recorded, is_left, recordings_in

@@ -15,12 +15,13 @@ from typing import Any, Literal
 
 from reactivex import abc
 
+from rxllm import models
 from rxllm import operators as ops
 from rxllm.adapters import Adapter, as_adapter
 from rxllm.engine import Engine, as_engine
 from rxllm.events import Event, MessageCompleted
-from rxllm.runtime import Stream, models, provider_name
-from rxllm.runtime._redact_secrets import without
+from rxllm.http.secrets import without
+from rxllm.runtime import Stream, provider_name
 from rxllm.testing._record import Recording, as_path, recording_with
 from rxllm.testing._recordings import Recorded, recordings_in
 from rxllm.testing._replay import check_speed, play

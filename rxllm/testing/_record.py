@@ -28,7 +28,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.runtime import Stream
-from rxllm.runtime._endings import current_endings
+from rxllm.runtime.back_pressure import current_endings
 from rxllm.serializer import to_json
 from rxllm.values import LLMError, StreamError, ValidationError
 

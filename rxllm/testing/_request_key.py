@@ -12,7 +12,7 @@ from itertools import zip_longest
 from typing import Any, cast
 
 from rxllm.adapters._http_base import HTTPBase
-from rxllm.runtime._redact_secrets import secrets_in, without
+from rxllm.http.secrets import secrets_in, without
 from rxllm.serializer import to_json
 from rxllm.testing._rule_table import near_the_difference
 from rxllm.values import Call, Request, Tool

@@ -17,7 +17,7 @@ from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponse
 from rxllm.adapters.local.decoder import CallDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event
-from rxllm.runtime import Decoder
+from rxllm.http import Decoder
 from rxllm.serializer import from_json, to_json
 from rxllm.testing import cut
 from tests.adapters import streams

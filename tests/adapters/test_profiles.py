@@ -15,12 +15,11 @@ from urllib.parse import urlsplit
 import pytest
 
 import rxllm
-from rxllm import Engine, generate
+from rxllm import Engine, generate, keys
 from rxllm.adapters import profiles
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.adapters.profiles import PROFILES, Compatible, connect
-from rxllm.runtime import keys
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import (
     AdapterError,

@@ -257,14 +257,14 @@ def test_so_are_those_of_an_adapter(wrong: Any) -> None:
 )
 @pytest.mark.parametrize("transport", ["httpx", "aiohttp"])
 def test_a_header_that_no_request_can_have_is_not_sent(name: str, transport: Any) -> None:
-    rxllm.runtime.use_transport(transport)
+    rxllm.http.use_transport(transport)
     try:
         with Loopback(HELLO) as server:
             answer = rxllm.generate(Engine(OpenAIChat(base_url=server.url), model="m"), "Hi", headers={name: "7"})
             with pytest.raises(ValidationError) as caught:
                 answer.run()
     finally:
-        rxllm.runtime.use_transport(None)
+        rxllm.http.use_transport(None)
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_request", ("headers", name.lower()))
     assert server.requests == []
 

@@ -109,7 +109,7 @@ def test_the_address_the_headers_and_the_client_belong_to_the_adapter() -> None:
 
 
 def test_the_transport_is_chosen_once_for_all_calls() -> None:
-    assert "rxllm.runtime.use_transport('aiohttp')" in refusal("transport", "aiohttp")
+    assert "rxllm.http.use_transport('aiohttp')" in refusal("transport", "aiohttp")
 
 
 def test_what_has_no_json_is_not_shown_as_a_field_for_the_provider() -> None:

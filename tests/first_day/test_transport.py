@@ -23,7 +23,7 @@ HELLO = Reply(chat("Hello"))
 @pytest.fixture(autouse=True)
 def _choose_anew() -> Iterator[None]:
     yield
-    rxllm.runtime.use_transport(None)
+    rxllm.http.use_transport(None)
 
 
 def transport_of(adapter: Any) -> str:
@@ -43,7 +43,7 @@ def test_every_named_model_is_called_over_it(name: Any, choose: str, monkeypatch
         monkeypatch.setenv("RXLLM_TRANSPORT", name)
     else:
         monkeypatch.setenv("RXLLM_TRANSPORT", "nonsense")
-        rxllm.runtime.use_transport(name)
+        rxllm.http.use_transport(name)
     with Loopback(HELLO) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         assert transport_of(connect("openai")) == name
@@ -53,9 +53,9 @@ def test_httpx_is_the_default_though_aiohttp_is_installed() -> None:
     with Loopback(HELLO) as server:
         adapter = OpenAIChat(base_url=server.url)
         assert transport_of(adapter) == "httpx"
-        rxllm.runtime.use_transport("aiohttp")
+        rxllm.http.use_transport("aiohttp")
         assert transport_of(adapter) == "aiohttp"  # on a new loop
-        rxllm.runtime.use_transport(None)
+        rxllm.http.use_transport(None)
         assert transport_of(adapter) == "httpx"
 
 
@@ -69,7 +69,7 @@ def test_in_a_notebook_the_next_call_of_a_named_model_goes_over_it(monkeypatch: 
     with Loopback(HELLO) as server:
         monkeypatch.setenv("OPENAI_BASE_URL", server.url)
         assert library() == "httpx"
-        rxllm.runtime.use_transport("aiohttp")
+        rxllm.http.use_transport("aiohttp")
         assert library().startswith("httpx_aiohttp")
 
 
@@ -79,14 +79,14 @@ def test_a_client_of_ones_own_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         return httpx.Response(200, content=b"".join(chat("Hello")), headers={"content-type": "text/event-stream"})
 
-    rxllm.runtime.use_transport("aiohttp")
+    rxllm.http.use_transport("aiohttp")
     mock = OpenAIChat(client=lambda: httpx.AsyncClient(transport=httpx.MockTransport(answer)), api_key="key")
     assert rxllm.generate(Engine(mock, model="m"), "Hi").run().output_text == "Hello"
 
 
 def test_a_name_that_is_none_is_answered_with_those_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValidationError, match="name must be 'httpx', 'httpx2' or 'aiohttp', not 'aiohtp'"):
-        rxllm.runtime.use_transport("aiohtp")  # type: ignore[arg-type]
+        rxllm.http.use_transport("aiohtp")  # type: ignore[arg-type]
     monkeypatch.setenv("RXLLM_TRANSPORT", "requests")
     with pytest.raises(ValidationError, match="RXLLM_TRANSPORT must be 'httpx', 'httpx2' or 'aiohttp'"):
         rxllm.generate(Engine(OpenAIChat(base_url="http://127.0.0.1:1"), model="m"), "Hi").run()
@@ -98,7 +98,7 @@ def test_a_name_that_is_none_is_answered_with_those_there_are(monkeypatch: pytes
 def test_without_its_package_the_extra_is_named(name: Any, package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(EngineError, match=rf"pip install 'rxllm\[{name}\]'") as caught:
-        rxllm.runtime.use_transport(name)
+        rxllm.http.use_transport(name)
     assert caught.value.reason == "missing_dependency"
     monkeypatch.setenv("RXLLM_TRANSPORT", name)
     with pytest.raises(EngineError, match=rf"pip install 'rxllm\[{name}\]'"):
@@ -107,7 +107,7 @@ def test_without_its_package_the_extra_is_named(name: Any, package: str, monkeyp
 
 def test_aiohttp_refuses_a_socks_proxy_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would speak HTTP to it."""
-    rxllm.runtime.use_transport("aiohttp")
+    rxllm.http.use_transport("aiohttp")
     monkeypatch.setenv("ALL_PROXY", "socks5://me:password@127.0.0.1:1")
     with pytest.raises(EngineError, match=r"SOCKS proxy.*use the transport 'httpx'") as caught:
         rxllm.generate(Engine(OpenAIChat(base_url="http://model.invalid"), model="m"), "Hi").run()

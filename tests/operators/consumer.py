@@ -8,7 +8,7 @@ from typing import Any
 from reactivex import Observable, Subject
 
 from rxllm.runtime import Gate
-from rxllm.runtime._back_pressure import read_by
+from rxllm.runtime.back_pressure import read_by
 from rxllm.testing._virtual_time import Clock
 
 

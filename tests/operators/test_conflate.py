@@ -25,7 +25,7 @@ from rxllm.events import (
 )
 from rxllm.operators._conflate import MOST
 from rxllm.runtime import Gate
-from rxllm.runtime._back_pressure import read_by
+from rxllm.runtime.back_pressure import read_by
 from rxllm.testing import assert_operator, strategies
 from rxllm.testing.marbles import check
 from rxllm.values import Usage, ValidationError

@@ -26,7 +26,7 @@ from rxllm import AdapterError, Engine, Fake, StreamError, ToolCall, session, st
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, MessageCompleted, StepRestarted, TextDelta
 from rxllm.runtime import Stream
-from rxllm.runtime._portal import portal
+from rxllm.runtime.portal import portal
 from rxllm.testing import record as record_file
 from rxllm.testing.loopback import Loopback
 from rxllm.testing.marbles import check, cold, record

@@ -226,7 +226,7 @@ def test_the_check_of_the_arguments_takes_none_of_the_tool_s_time(monkeypatch: p
 def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_than_so_many_run_on(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr("rxllm.runtime._thread_pool._threads", None)  # other tests leave functions behind too
+    monkeypatch.setattr("rxllm.runtime.threads._threads", None)  # other tests leave functions behind too
     monkeypatch.setattr("rxllm.tools._caller.THREADS_LEFT", 2)
     leave, threads = threading.Event(), daemon_threads()
     stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))
@@ -249,7 +249,7 @@ def test_plain_functions_that_are_left_behind_are_counted_and_told_and_no_more_t
 def test_a_burst_of_calls_leaves_no_more_functions_behind_than_may_run_at_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("rxllm.runtime._thread_pool._threads", None)
+    monkeypatch.setattr("rxllm.runtime.threads._threads", None)
     monkeypatch.setattr("rxllm.tools._caller.THREADS", 5)
     leave, threads = threading.Event(), daemon_threads()
     stuck = tool(name="stuck", handler=lambda arguments: leave.wait(4 * PATIENCE))

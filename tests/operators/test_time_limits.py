@@ -32,7 +32,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.runtime._back_pressure import Gate, read_by
+from rxllm.runtime.back_pressure import Gate, read_by
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import AdapterError, Call, Message, ProviderPart, Request, StreamError, Usage, ValidationError
 

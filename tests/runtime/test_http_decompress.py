@@ -15,7 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rxllm import AdapterError, ErrorEvent, generate, stream_generate
-from rxllm.runtime._http_decompress import SLICE_BYTES, DecompressionError, body_of
+from rxllm.http.decompression import SLICE_BYTES, DecompressionError, body_of
 from rxllm.testing.loopback import Loopback, Reply
 from tests.runtime.support import ON_BOTH, model
 

@@ -222,7 +222,7 @@ def test_an_error_body_that_breaks_off_keeps_its_status(body: Any) -> None:
 
 
 def test_an_error_body_that_stalls_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.runtime._http_stream.ERROR_BODY_SECONDS", 0.1)
+    monkeypatch.setattr("rxllm.http.stream.ERROR_BODY_SECONDS", 0.1)
     assert failure(Reply([b"busy", STALL], status=503)).status == 503
 
 

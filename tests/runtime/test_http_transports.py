@@ -27,8 +27,8 @@ import rxllm
 from rxllm import AdapterError, Engine, EngineError, Event, MessageCompleted, OpenAIChat, TextDelta
 from rxllm import operators as ops
 from rxllm.adapters import OpenAIImages, aiohttp_client
+from rxllm.http._clients import httpx_client
 from rxllm.pipelines import generate, generate_image, stream_generate
-from rxllm.runtime._http_client_settings import httpx_client
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError
@@ -476,7 +476,7 @@ def test_a_body_whose_framing_breaks_ends(way: Way) -> None:
 
 def test_what_else_aiohttp_raises_is_left_alone() -> None:
     """An error that merely came of one of aiohttp's is not the transport's."""
-    from rxllm.runtime import transport_error
+    from rxllm.http import transport_error
 
     mine = ValueError("mine")
     mine.__cause__ = aiohttp.ClientError("its")

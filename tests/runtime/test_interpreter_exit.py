@@ -84,7 +84,7 @@ def test_at_exit_a_call_that_has_fallen_silent_is_waited_for_only_so_long(reply:
         BEGIN
         + """
 import signal, time
-import rxllm.runtime._interpreter_exit as limits
+import rxllm.runtime.threads as limits
 limits.SILENT_SECONDS, limits.FIRST_SECONDS = 0.2, 0.5
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(3))
 ask().subscribe(print, lambda error: print(error.reason))
@@ -105,7 +105,7 @@ time.sleep(20)
 def test_at_exit_a_callback_that_blocks_the_loop_is_waited_for_only_so_long() -> None:
     code = """
     import threading, time
-    import rxllm.runtime._interpreter_exit as limits
+    import rxllm.runtime.threads as limits
     from rxllm import from_async_iter
     async def count():
         yield 1

@@ -11,7 +11,7 @@ import reactivex
 
 from rxllm import AdapterError, ErrorEvent, Event, Fake, Stream, generate, stream_generate
 from rxllm import operators as ops
-from rxllm.runtime import _retry_hint
+from rxllm.runtime import _stream_methods
 
 METHODS: dict[str, Callable[[Stream[Any]], Stream[Any]]] = {
     "retry": lambda stream: stream.retry(3),
@@ -23,7 +23,7 @@ BY_METHOD = pytest.mark.parametrize("name", METHODS)
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    monkeypatch.setattr(_retry_hint, "_hinted", set())
+    monkeypatch.setattr(_stream_methods, "_hinted", set())
     caplog.set_level(logging.WARNING, "rxllm")
 
 

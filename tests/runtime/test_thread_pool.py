@@ -9,8 +9,8 @@ import time
 
 import pytest
 
-from rxllm.runtime import _thread_pool, daemon_threads, in_thread
-from rxllm.runtime._thread_pool import DaemonThreads
+from rxllm.runtime import daemon_threads, in_thread, threads
+from rxllm.runtime.threads import DaemonThreads
 from tests.runtime.support import finished, script
 
 name: contextvars.ContextVar[str] = contextvars.ContextVar("name")
@@ -47,7 +47,7 @@ def test_after_a_burst_most_threads_end() -> None:
     futures = [pool.submit(together.wait, 5) for _ in range(60)]
     assert len({future.result(5) for future in futures}) == 60
     end = time.monotonic() + 5
-    while pool.running or threading.active_count() > before + _thread_pool.IDLE_KEPT:
+    while pool.running or threading.active_count() > before + threads.IDLE_KEPT:
         assert time.monotonic() < end
         time.sleep(0.01)
     assert [pool.submit(int, "7").result(5) for _ in range(100)] == [7] * 100

@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from rxllm import Timeouts, ValidationError
-from rxllm.runtime import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS
-from rxllm.runtime._http_client_settings import client_settings
+from rxllm.http import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS
+from rxllm.http._clients import client_settings
 
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan, True, "3", [1]])

@@ -12,7 +12,7 @@ from reactivex import Observable, abc
 from rxllm import Engine, Event, Fake, Request, Stream, StreamError, TextDelta, generate, stream_generate
 from rxllm import operators as ops
 from rxllm.runtime import conclude, fail
-from rxllm.runtime._back_pressure import read_by
+from rxllm.runtime.back_pressure import read_by
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import Call
 from tests.runtime.support import model

@@ -34,7 +34,7 @@ from rxllm.events import (
     ToolExecutionStarted,
     ToolResultEncoded,
 )
-from rxllm.runtime import Decoder
+from rxllm.http import Decoder
 from rxllm.values import Call, EngineError, Message, Request, Session, Thread, Turn, ValidationError, user
 from tests.adapters import streams
 from tests.corpus import recordings

@@ -17,7 +17,8 @@ from rxllm.adapters.local.in_process_server import Server, bindings, serve
 from rxllm.adapters.local.tools import ANSWER_TOKENS, in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
-from rxllm.runtime import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder, Stream, in_thread
+from rxllm.http import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder
+from rxllm.runtime import Stream, in_thread
 from rxllm.values import Call, Request, TokenCount
 from rxllm.values.argument_checks import explains_options, invalid_option, must_be
 

@@ -18,7 +18,7 @@ from rxllm.events import (
     TextDelta,
     UsageUpdated,
 )
-from rxllm.runtime import Decoder
+from rxllm.http import Decoder
 from rxllm.values import Request
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker

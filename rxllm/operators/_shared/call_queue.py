@@ -14,7 +14,7 @@ from reactivex.scheduler import VirtualTimeScheduler
 from rxllm.operators._shared.limited_call import LimitedCall
 from rxllm.operators._shared.rates import Entry, Rates
 from rxllm.runtime import LoopScheduler, blocked_loops, call_loop, clock, fail, stopwatch
-from rxllm.runtime._portal import portal
+from rxllm.runtime.portal import portal
 from rxllm.values import EngineError
 
 _BLOCKED = (

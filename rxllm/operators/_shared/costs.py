@@ -7,10 +7,11 @@ from typing import Any, cast
 
 from reactivex import Observable, abc
 
+from rxllm import models
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted, RawChunk, StepRestarted, UsageUpdated
+from rxllm.models import price_context, with_price
 from rxllm.operators._shared.event_operators import handle_each
-from rxllm.runtime import EngineCall, Stream, engine_call, models
-from rxllm.runtime._prices import price_context, priced
+from rxllm.runtime import EngineCall, Stream, engine_call
 from rxllm.values import EngineError, Usage
 from rxllm.values.argument_checks import invalid_option, shown
 
@@ -97,7 +98,7 @@ class Prices:
         requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
 
         def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
-            return priced(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
+            return with_price(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
 
         return cost
 

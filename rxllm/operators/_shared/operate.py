@@ -8,7 +8,7 @@ from typing import TypeVar
 from reactivex import Observable, abc
 
 from rxllm.runtime import Stream
-from rxllm.runtime._stream_arguments import check_source
+from rxllm.runtime.stream_arguments import check_source
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 
+from rxllm import models
 from rxllm.events import (
     MessageCompleted,
     MessageStarted,
@@ -20,7 +21,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._shared.costs import Cost, cost_of, raw_usage
-from rxllm.runtime import Budget, EngineCall, models
+from rxllm.runtime import Budget, EngineCall
 from rxllm.values import Response, Spending, Usage, estimated_tokens
 
 CHARACTERS_PER_TOKEN = 4

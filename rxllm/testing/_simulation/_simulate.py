@@ -13,9 +13,8 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
+from rxllm.http._clients import chosen_transport, prepare
 from rxllm.runtime import daemon_threads, running_loop
-from rxllm.runtime._http_client_settings import prepare
-from rxllm.runtime._http_transport_choice import chosen_transport
 from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
 from rxllm.testing._simulation._loop import MAX_STEPS, RUNS, NumberedTask, StuckError, VirtualLoop
 from rxllm.testing._simulation._network import world_context

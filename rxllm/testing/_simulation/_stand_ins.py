@@ -19,9 +19,8 @@ from anyio._backends._asyncio import CancelScope
 from reactivex.scheduler import TimeoutScheduler
 
 from rxllm.runtime._clock import LoopScheduler
-from rxllm.runtime._interpreter_exit import Live
-from rxllm.runtime._portal import Portal, stand_in_portal
-from rxllm.runtime._thread_pool import DaemonThreads, stand_in_threads
+from rxllm.runtime.portal import Portal, stand_in_portal
+from rxllm.runtime.threads import DaemonThreads, Live, stand_in_threads
 from rxllm.testing._simulation._loop import VirtualLoop, outside_of_loop
 from rxllm.testing._simulation._network import world_context
 from rxllm.testing._simulation._pools import PoolWatch

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import pytest
 
+from rxllm import keys
 from rxllm.adapters.gemini import Gemini
-from rxllm.runtime import keys
 from rxllm.values import (
     Call,
     EngineError,

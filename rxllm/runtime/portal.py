@@ -33,8 +33,7 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
-from rxllm.runtime._interpreter_exit import CLOSE_SECONDS, Drain, Live
-from rxllm.runtime._thread_pool import daemon_threads, is_daemon_worker
+from rxllm.runtime.threads import CLOSE_SECONDS, Drain, Live, daemon_threads, is_daemon_worker
 from rxllm.values import EngineError
 
 is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)

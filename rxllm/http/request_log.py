@@ -22,7 +22,8 @@ from rxllm.events import ErrorEvent, MessageCompleted
 from rxllm.values import ImageResponse, LLMError, TokenCount
 
 if TYPE_CHECKING:
-    from rxllm.runtime._http_stream import Decoder
+    from rxllm.http.stream import Decoder
+
 
 log = logging.getLogger("rxllm")
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, cast
 if TYPE_CHECKING:
     import httpx
 
+
 SLICE_BYTES = 1 << 16
 """How much is decompressed at a time."""
 

@@ -31,20 +31,20 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
-from rxllm.runtime._http_decompress import body_of, is_decompressed_here
-from rxllm.runtime._http_pools import in_use
-from rxllm.runtime._http_redirects import followed
-from rxllm.runtime._http_transports import AddressError, may_be_cancelled, transport_error
-from rxllm.runtime._idle_timeout import IdleTimeout
+from rxllm.http._pools import AddressError, in_use, may_be_cancelled, transport_error
+from rxllm.http._redirects import followed
+from rxllm.http.decompression import body_of, is_decompressed_here
+from rxllm.http.request_log import RequestLog, request_log
+from rxllm.http.secrets import hide_in_log, public_url
+from rxllm.http.timeouts import IdleTimeout
 from rxllm.runtime._pump import Pump, pumped
-from rxllm.runtime._redact_secrets import hide_in_log, public_url
-from rxllm.runtime._request_log import RequestLog, request_log
 from rxllm.runtime._stream import Stream
 from rxllm.values import AdapterError, LLMError, StreamError
 from rxllm.values.errors import with_origin
 
 if TYPE_CHECKING:
     import httpx
+
 
 T = TypeVar("T")
 E = TypeVar("E", bound=LLMError)

@@ -8,11 +8,12 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
-from rxllm.runtime._redact_secrets import secrets_in, secrets_of_url
+from rxllm.http.secrets import secrets_in, secrets_of_url
 from rxllm.values import AdapterError
 
 if TYPE_CHECKING:
     import httpx
+
 
 BODY_BYTES = 1 << 16
 """How much of a redirect's own body is read, so that its connection can be used again."""

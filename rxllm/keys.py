@@ -28,8 +28,8 @@ from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal
 
-from rxllm.runtime._redact_secrets import redacted, secrets_in
-from rxllm.runtime._thread_pool import in_thread
+from rxllm.http.secrets import redacted, secrets_in
+from rxllm.runtime.threads import in_thread
 from rxllm.values import ApiKey, EngineError, LLMError
 from rxllm.values.argument_checks import did_you_mean, invalid_option
 

@@ -1,0 +1,33 @@
+"""HTTP: one request a subscription, and how its response is read, timed out, redirected and closed.
+
+================================  =====================================================================================
+file                              holds
+================================  =====================================================================================
+``stream``                        the source: a request, its response, and the events that a decoder makes of its bytes
+``_clients``, ``_pools``          which client and which connections a call uses, and who closes them
+``timeouts``                      the seconds of each timeout
+``_redirects``                    redirects, and what is not sent to another host
+``decompression``                 bodies that are decompressed slice by slice
+``secrets``, ``request_log``      keys, kept out of errors, URLs and logs; requests in the log
+================================  =====================================================================================
+"""
+
+from rxllm.http._clients import Clients, aiohttp_client, use_transport
+from rxllm.http._pools import transport_error
+from rxllm.http.stream import Decoder, Exchange, http_stream
+from rxllm.http.timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
+
+__all__ = [
+    "CONNECT_SECONDS",
+    "NO_TIMEOUTS",
+    "READ_SECONDS",
+    "WRITE_SECONDS",
+    "Clients",
+    "Decoder",
+    "Exchange",
+    "Timeouts",
+    "aiohttp_client",
+    "http_stream",
+    "transport_error",
+    "use_transport",
+]
