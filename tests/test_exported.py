@@ -8,7 +8,7 @@ import rxllm
 from rxllm import operators, values
 from tests.programs import python
 
-MODULES = ["adapters", "chunks", "images", "operators", "pipelines", "runtime", "values", "wire"]
+MODULES = ["adapters", "chunks", "http", "images", "operators", "pipelines", "runtime", "values", "wire"]
 
 OPTIONAL = ["aiohttp", "httpx", "httpx2", "xllamacpp", "IPython", "ipykernel", "jsonschema_rs", "openai", "pydantic"]
 OPTIONAL += ["pytest", "uvloop"]
@@ -38,6 +38,7 @@ def test_what_is_public_in_the_package_is_exported() -> None:
         "display",
         "engine",
         "events",
+        "http",
         "images",
         "pipelines",
         "plugins",

@@ -5,6 +5,8 @@ Observables, and those that filter as Observables of Any. A method that is not h
 operator inside ``.pipe(...)`` gives a Stream.
 """
 
+# pyright: reportNoOverloadImplementation=false
+
 from __future__ import annotations
 
 import logging
@@ -48,16 +50,12 @@ def _hint(method: str, error: Exception) -> None:
         log.warning("%s; write .pipe(ops.raise_errors()).%s(...), or see docs/errors.md for other ways", fault, method)
 
 
-# pyright: reportNoOverloadImplementation=false
-
-
 T = TypeVar("T", covariant=True)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, overload
+    from typing import overload
 
-    from reactivex import GroupedObservable, Notification, abc
+    from reactivex import GroupedObservable, Notification
     from reactivex.operators._timestamp import Timestamp
     from reactivex.typing import AbsoluteOrRelativeTime, RelativeTime
 
