@@ -31,7 +31,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.adapters import aiohttp_client
-from rxllm.adapters.local.in_process_server import Server
+from rxllm.adapters.local.server import Server
 from rxllm.engine import as_engine, merge_tools
 from rxllm.images import GeminiImages, OpenAIImages
 from rxllm.testing.loopback import Loopback, Reply, chat

@@ -1,34 +1,32 @@
 """One package per wire: values to an HTTP request, and the bytes of its answer to events.
 
-A wire's package has ``adapter`` (its class), ``request`` (values to the HTTP body), ``decoder`` (frames to events),
-``frames`` (their types) and, where they are its own, ``errors``.
+A wire's package is its adapter. It has ``request`` (values to the HTTP body), ``decoder`` (frames to events),
+``frames`` (their types), ``usage`` and, where they are its own, ``errors`` and ``images``. Other rooms also use
+``http_base``, ``images`` and ``profiles``.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rxllm._lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rxllm.adapters._http import HTTPAdapter
-    from rxllm.adapters._http_base import missing_model
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._protocol import Adapter, as_adapter
     from rxllm.adapters.anthropic import Anthropic
     from rxllm.adapters.fake import Fake
+    from rxllm.adapters.fake.images import FakeImages
     from rxllm.adapters.gemini import Gemini
+    from rxllm.adapters.gemini.images import GeminiImages
+    from rxllm.adapters.http_base import missing_model
+    from rxllm.adapters.images import HTTPImageAdapter, ImageAdapter, as_image_adapter
     from rxllm.adapters.local import Local
     from rxllm.adapters.ollama import Ollama
     from rxllm.adapters.openai_chat import OpenAIChat
+    from rxllm.adapters.openai_chat.images import OpenAIImages
     from rxllm.adapters.openai_responses import OpenAIResponses
     from rxllm.adapters.profiles import connect, providers
     from rxllm.http import aiohttp_client
-    from rxllm.images import (
-        FakeImages,
-        GeminiImages,
-        HTTPImageAdapter,
-        ImageAdapter,
-        OpenAIImages,
-        as_image_adapter,
-    )
 
 __all__ = [
     "Adapter",
@@ -55,43 +53,30 @@ __all__ = [
     "providers",
 ]
 
-_MODULES = {
-    "Adapter": "_protocol",
-    "Anthropic": "anthropic",
-    "Fake": "fake",
-    "Gemini": "gemini",
-    "HTTPAdapter": "_http",
-    "Local": "local",
-    "Ollama": "ollama",
-    "OpenAIChat": "openai_chat",
-    "OpenAIResponses": "openai_responses",
-    "as_adapter": "_protocol",
-    "connect": "profiles",
-    "http_error": "_http_errors",
-    "missing_model": "_http_base",
-    "provider_error": "_http_errors",
-    "providers": "profiles",
-}
-
-_IMAGES = {"FakeImages", "GeminiImages", "HTTPImageAdapter", "ImageAdapter", "OpenAIImages", "as_image_adapter"}
-"""Names that live in ``rxllm.images``, a layer above this one: looked up there on use, never imported from here."""
-
 if not TYPE_CHECKING:  # to a type checker every name would be there
-
-    def __getattr__(name: str) -> Any:
-        # A program needs one or two of them; the modules of the others are not imported.
-        if name in _IMAGES:
-            return getattr(import_module("rxllm.images"), name)
-        if name == "aiohttp_client":
-            from rxllm.http import aiohttp_client
-
-            return aiohttp_client
-        if name not in _MODULES:
-            from rxllm.values.argument_checks import no_attribute
-
-            raise no_attribute(f"module {__name__!r}", name, __all__)
-        value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-        return value
+    # A program needs one or two of them; the modules of the others are not imported.
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "_http": "HTTPAdapter",
+            "_http_errors": "http_error provider_error",
+            "_protocol": "Adapter as_adapter",
+            "anthropic": "Anthropic",
+            "fake": "Fake",
+            "fake.images": "FakeImages",
+            "gemini": "Gemini",
+            "gemini.images": "GeminiImages",
+            "http_base": "missing_model",
+            "images": "HTTPImageAdapter ImageAdapter as_image_adapter",
+            "local": "Local",
+            "ollama": "Ollama",
+            "openai_chat": "OpenAIChat",
+            "openai_chat.images": "OpenAIImages",
+            "openai_responses": "OpenAIResponses",
+            "profiles": "connect providers",
+            "rxllm.http": "aiohttp_client",
+        },
+    )
 
 
 def __dir__() -> list[str]:

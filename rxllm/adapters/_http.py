@@ -1,23 +1,37 @@
-"""The base class of adapters that stream over HTTP."""
+"""The base class of adapters that stream over HTTP, and how a server is asked how many tokens a request has."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from reactivex import Observable, just, throw
 
 from rxllm import keys
-from rxllm.adapters._http_base import HTTPBase
+from rxllm.adapters.http_base import HTTPBase
 from rxllm.collector import Unfinished
 from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
 from rxllm.http import Decoder, http_stream
 from rxllm.http.secrets import without
 from rxllm.runtime import Stream
-from rxllm.values import Call, LLMError, Message, Request, ValidationError
+from rxllm.values import (
+    AdapterError,
+    Call,
+    LLMError,
+    Message,
+    Request,
+    StreamError,
+    TokenCount,
+    ValidationError,
+    estimated_tokens,
+)
+from rxllm.values.json_text import UNREADABLE, read_json
 from rxllm.wire.frames import FrameDecoder, unreadable
 
 if TYPE_CHECKING:
     import httpx
+
 
 Build = Callable[[Request, Call], "httpx.Request"]
 
@@ -145,3 +159,76 @@ class _Redacting:
     def _redacted(self, events: list[Event]) -> list[Event]:
         last = events[-1] if events else None  # an error is the last event of a stream
         return [*events[:-1], ErrorEvent(self._redact(last.error))] if type(last) is ErrorEvent else events
+
+
+LONGEST = 1 << 20
+"""The largest answer, in bytes: it is a number."""
+
+_NOT_THERE = (404, 405, 501)
+
+
+def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
+    """Return the count in the `field` of the server's answer to the request that `build` returns.
+
+    A compatible server may lack the path: then it is an estimate. At the provider's own address that is an error.
+    """
+    counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
+
+    def estimate(error: Exception, _: Any) -> Observable[TokenCount]:
+        if isinstance(error, AdapterError) and error.status in _NOT_THERE and _is_elsewhere(adapter):
+            return just(TokenCount(estimated_tokens(request), estimated=True))
+        return throw(error)
+
+    return Stream.of(counts.map(_count_or_raise).catch(estimate))
+
+
+def _is_elsewhere(adapter: HTTPAdapter) -> bool:
+    return adapter.base_url != adapter.default_base_url
+
+
+def _count_or_raise(item: Any) -> TokenCount:
+    if isinstance(item, ErrorEvent):
+        raise item.error
+    return item
+
+
+class _Counting(HTTPExchange):
+    """The exchange of a count: another request, and an answer that is read at its end."""
+
+    def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
+        super().__init__(adapter, request, call, build)
+        self.content_only = False
+        self._field = field
+
+    def decoder(self) -> Decoder:
+        return cast(Decoder, _Body(self.provider, self._field))
+
+
+class _Body:
+    """Collects the body of an answer, and reads the count in it."""
+
+    def __init__(self, provider: str, field: str) -> None:
+        self._provider = provider
+        self._field = field
+        self._body = bytearray()
+
+    def feed(self, data: bytes) -> list[Any]:
+        self._body += data
+        if len(self._body) > LONGEST:
+            raise self._malformed(f"it has more than {LONGEST} bytes")
+        return []
+
+    def close(self) -> list[Any]:
+        try:
+            answer = read_json(bytes(self._body))
+        except UNREADABLE:  # the source knows better if the connection has failed
+            message = "the count of tokens ended early"
+            return [ErrorEvent(StreamError("truncated", message, provider=self._provider))]
+        tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
+        if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
+            return [ErrorEvent(self._malformed(f"it has no number of tokens in {self._field!r}"))]
+        return [TokenCount(tokens)]
+
+    def _malformed(self, why: str) -> AdapterError:
+        message = f"the count of tokens cannot be read: {why}"
+        return AdapterError("malformed_response", message, provider=self._provider)

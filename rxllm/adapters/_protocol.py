@@ -155,7 +155,7 @@ class _GeneratorAdapter:
 
 async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
     from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # only programs with such an adapter need it
-    from rxllm.chunks._from_completion_chunks import CompletionFeeder
+    from rxllm.chunks.completion import CompletionFeeder
 
     feeder: Any = _Bookends()
     try:

@@ -12,12 +12,17 @@ completion     `CompletionChunk` and its `ToolCallDelta`, which is not the event
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator
-from rxllm.chunks._collect_completion import CompletionResponse, CompletionToolCall, collect_completion
-from rxllm.chunks._completion_chunk import CompletionChunk, CompletionStream, ToolCallDelta
-from rxllm.chunks._feeder import ChunkFeeder
-from rxllm.chunks._from_chunks import from_chunks
-from rxllm.chunks._from_completion_chunks import from_completion_chunks
+from rxllm.chunks._from_chunks import ChunkFeeder, from_chunks
 from rxllm.chunks._stream_chunk import StreamChunk, content_part, meta, text, thinking, tool_call, validate
+from rxllm.chunks.completion import (
+    CompletionChunk,
+    CompletionResponse,
+    CompletionStream,
+    CompletionToolCall,
+    ToolCallDelta,
+    collect_completion,
+    from_completion_chunks,
+)
 
 __all__ = [
     "ChunkAccumulator",

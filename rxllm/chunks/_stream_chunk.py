@@ -1,4 +1,4 @@
-"""The chunks of the StreamChunk dialect: text, thinking, tool calls, and what a stream says about itself.
+"""The chunks of the StreamChunk dialect, and how their metadata are read, with the tables of its names.
 
 Authors of adapters make them with `text`, `thinking`, `tool_call`, `meta` and `content_part`. These keys of their
 metadata have a meaning:
@@ -18,17 +18,19 @@ chunk             keys
 ================  ====================================================================================================
 
 Wherever chunks are read, a plain mapping of a chunk's fields will do: ``{"type": "content", "text": "Hi"}``.
+
+Nothing here raises: metadata may come from anybody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
 import msgspec
 
 from rxllm.events import NOTHING
-from rxllm.values import Part, ValidationError
+from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be
 
 SHOWN = 20
@@ -156,3 +158,173 @@ def _fault(chunk: Any) -> tuple[str, str] | None:
             return None if isinstance(chunk.metadata, Mapping) else ("metadata", "a mapping")
         case _:
             return "type", "content, thinking, tool_call, meta or content_part"
+
+
+Index = str | int | None
+
+_EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
+
+CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
+"""The keys of a tool call's metadata that say how to assemble it; all others belong to the call."""
+
+FINISH_REASONS: dict[str, FinishReason] = {
+    "stop": "stop",
+    "completed": "stop",
+    "end_turn": "stop",
+    "tool_calls": "tool_calls",
+    "tool_use": "tool_calls",
+    "length": "length",
+    "max_tokens": "length",
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+    "error": "error",
+}
+"""The fixed table; every other word is ``other``."""
+
+_USAGE = {
+    "input_tokens": ("input_tokens", "input"),
+    "output_tokens": ("output_tokens", "output"),
+    "cached_input_tokens": ("cached_input_tokens", "cached_tokens", "cache_read_input_tokens"),
+    "cache_write_input_tokens": ("cache_write_input_tokens", "cache_creation_tokens", "cache_creation_input_tokens"),
+    "reasoning_tokens": ("reasoning_tokens",),
+    "total_tokens": ("total_tokens",),
+    "input_cost": ("input_cost",),
+    "output_cost": ("output_cost",),
+    "total_cost": ("total_cost", "cost"),
+}
+"""The fields of `Usage`, and the names under which counters come, the best one first."""
+
+
+class CallRecord(msgspec.Struct, frozen=True):
+    """A tool call chunk, its metadata read."""
+
+    id: str | None
+    name: str
+    arguments: Any
+    index: Index
+    metadata: dict[str, Any]
+    builtin: bool
+    expects_fragments: bool
+    first_fragment: str
+
+
+def read_call(chunk: StreamChunk) -> CallRecord | None:
+    """Return the call that a chunk begins; None without a name."""
+    metadata = mapping(chunk.metadata)
+    name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
+    if not isinstance(name, str) or not name:
+        return None
+    return CallRecord(
+        id=id if isinstance(id, str) and id else None,
+        name=name,
+        arguments={} if chunk.arguments is None else chunk.arguments,
+        index=_index(metadata),
+        metadata=_without_control(metadata),
+        builtin=metadata.get("builtin?") is True,
+        expects_fragments=any(metadata.get(key) is True for key in _EXPECTS_FRAGMENTS),
+        first_fragment=raw if isinstance(raw, str) else "",
+    )
+
+
+def read_fragment(entry: Any) -> tuple[Index, str] | None:
+    """Return the index and the text of a ``tool_call_args`` entry; None if it is malformed."""
+    fragment = mapping(entry).get("fragment")
+    return (_index(entry), fragment) if isinstance(fragment, str) else None
+
+
+def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
+    """Return the index and the updates of a ``tool_call_metadata`` entry; None if it is malformed."""
+    updates = mapping(entry).get("metadata")
+    return (_index(entry), _without_control(mapping(updates))) if isinstance(updates, Mapping) else None
+
+
+def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, the larger of two numbers: counters only grow, so a late chunk full of zeros takes nothing back."""
+    merged = dict(usage)
+    for name, value in more.items():
+        known = merged.get(name)
+        if value is not None:
+            merged[name] = max(known, value) if _is_number(known) and _is_number(value) else value
+    return merged
+
+
+def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return both, the later of two numbers, since providers do correct themselves; but no zero replaces a number."""
+    updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
+    return {**usage, **updates}
+
+
+def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the counters merged, their total the sum of input and output, whatever the provider says."""
+    merged = merge_counters(usage, more)
+    counts = (merged.get("input_tokens"), merged.get("output_tokens"))
+    input, output = (count if _is_number(count) else 0 for count in counts)
+    return {**merged, "total_tokens": input + output, "input": input, "output": output}
+
+
+def to_usage(counters: Mapping[str, Any]) -> Usage:
+    """Return the counters as a value; those without a field of their own are in `extra`.
+
+    >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
+    Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
+    """
+    numbers: dict[str, Any] = {name: value for name, value in counters.items() if _is_number(value)}
+    fields = {field: next((numbers[n] for n in names if n in numbers), None) for field, names in _USAGE.items()}
+    known = {name for names in _USAGE.values() for name in names if name in numbers}
+    tools = counters.get("tool_usage")
+    if isinstance(tools, Mapping):
+        known.add("tool_usage")
+    extra = {name: value for name, value in counters.items() if name not in known}
+    return Usage(**fields, tool_usage=dict(mapping(tools)), extra=extra)
+
+
+def normalised(reason: Any) -> FinishReason:
+    """Return rxllm's word for a provider's finish reason.
+
+    >>> normalised("end_turn"), normalised("pause_turn")
+    ('stop', 'other')
+    """
+    return FINISH_REASONS.get(str(reason).lower(), "other")
+
+
+def as_json(arguments: Any) -> str | None:
+    """Return arguments as JSON text, and text as it is; None if they have no JSON form."""
+    if isinstance(arguments, str):
+        return arguments
+    value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
+    try:
+        return msgspec.json.encode(value).decode()
+    except (TypeError, ValueError, RecursionError):
+        return None
+
+
+def is_stream_only(chunk: StreamChunk) -> bool:
+    """Whether a chunk is shown only, and not part of the message."""
+    return mapping(chunk.metadata).get("stream_only?") is True
+
+
+def mapping(value: Any) -> Mapping[str, Any]:
+    """Return `value` if it is a mapping, otherwise an empty one."""
+    return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
+
+
+def annotation_key(annotation: Any) -> bytes | str:
+    """Return a key that is the same for equal annotations, whatever the order of their fields."""
+    try:
+        return msgspec.json.encode(annotation, order="deterministic")
+    except (TypeError, ValueError, RecursionError):
+        return repr(annotation)
+
+
+def _without_control(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in metadata.items() if key not in CONTROL}
+
+
+def _index(metadata: Mapping[str, Any]) -> Index:
+    # None is an index of its own; a value that cannot be an index counts as missing.
+    index = metadata.get("index", 0)
+    return index if isinstance(index, str | int | None) else 0
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)

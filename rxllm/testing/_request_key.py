@@ -11,7 +11,7 @@ from difflib import SequenceMatcher
 from itertools import zip_longest
 from typing import Any, cast
 
-from rxllm.adapters._http_base import HTTPBase
+from rxllm.adapters.http_base import HTTPBase
 from rxllm.http.secrets import secrets_in, without
 from rxllm.serializer import to_json
 from rxllm.testing._rule_table import near_the_difference

@@ -1,12 +1,9 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
 from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
-from rxllm.tools._approval import WAITING, WaitingCalls, edited
-from rxllm.tools._execution import execution
-from rxllm.tools._outcome import failed, is_halting
-from rxllm.tools._prompt import PROMPT
-from rxllm.tools._question import QUESTION, is_question
-from rxllm.tools._settings import Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
+from rxllm.tools._approval import QUESTION, WAITING, WaitingCalls, edited, is_question
+from rxllm.tools._execution import execution, failed, is_halting
+from rxllm.tools._settings import PROMPT, Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
 __all__ = [
     "PROMPT",

@@ -11,8 +11,7 @@ from reactivex import Observable
 
 from rxllm.events import Event
 from rxllm.runtime import Question, Stream
-from rxllm.tools._prompt import PROMPT
-from rxllm.tools._settings import ToolSettings, tool_error
+from rxllm.tools._settings import PROMPT, ToolSettings, tool_error
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values.codec import value
 from rxllm.values.json_text import json_text

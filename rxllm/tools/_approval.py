@@ -1,4 +1,8 @@
-"""Read what an approver answers: run the call, run it with other arguments, deny it, or leave it to the caller."""
+"""Read what an approver answers: run the call, with other arguments, deny it, or leave it to the caller; and ask again.
+
+Until then the call is open, as that of an agent that has halted: its "chat" is the question, and then the answer. So
+several tools of a step may ask, at any depth, and what they ask is in the thread's JSON.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +10,35 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
-from rxllm.events import Event, ToolApprovalRequested, ToolExecutionCompleted, ToolExecutionStarted
+from rxllm.collector import nest
+from rxllm.events import (
+    AskUserRequested,
+    ChatCompleted,
+    Event,
+    ToolApprovalRequested,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+)
 from rxllm.tools._settings import argument_faults
-from rxllm.values import FunctionTool, Halt, Tool, ToolCall, ToolError, ValidationError, denied, described
+from rxllm.values import (
+    ChatResult,
+    FunctionTool,
+    Halt,
+    Message,
+    Response,
+    Thread,
+    Tool,
+    ToolCall,
+    ToolError,
+    ValidationError,
+    denied,
+    described,
+)
 from rxllm.values.argument_checks import did_you_mean, shown
 from rxllm.values.errors import Path
 from rxllm.values.json_text import json_data
 from rxllm.values.responses import shorten
+from rxllm.values.sessions import question
 from rxllm.values.tools import convert
 
 NO_ANSWER = object()
@@ -92,3 +118,51 @@ class WaitingCalls:
     def _noted(self, call: ToolCall) -> ToolCall:
         note = self._notes[call.id]
         return replace(call, metadata={**call.metadata, **note}) if note else call
+
+
+QUESTION = "question"
+"""The id of the question in its chat: behind the call's, it is the id under which the caller answers."""
+
+
+STATE = "tool_state"
+"""The metadata of the question with what the tool has kept for its next run."""
+
+
+def halted(halt: Halt, call: ToolCall) -> list[Event]:
+    """Return the events of `call`, whose tool has returned `halt`."""
+    opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
+    asking = question(halt.question or "", QUESTION, opts)
+    return _waiting(replace(asking, metadata={**asking.metadata, STATE: halt.tool_state}), call)
+
+
+def halted_again(thread: Thread, call: ToolCall) -> list[Event]:
+    """Return the events of `call`, whose question in `thread` has no answer yet."""
+    return _waiting(thread[0], call)
+
+
+def replied(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
+    """Return the user's answer in the thread of a call that goes on, and what the tool has kept."""
+    match resumed[0].messages if resumed is not None else ():
+        case (asking, reply, *_) if is_question(asking):
+            return reply.text, asking.metadata.get(STATE)
+        case _:
+            return None, None
+
+
+def is_question(message: Message) -> bool:
+    """Whether a chat that begins with `message` is the question of a tool; that of an agent never does."""
+    return bool(message.metadata.get("ask_user"))
+
+
+def _waiting(asking: Message, call: ToolCall) -> list[Event]:
+    opts = {name: asking.metadata[name] for name in ("ask_user_opts",) if name in asking.metadata}
+    result = ChatResult(
+        thread=Thread((asking,)),
+        final_response=Response(),
+        halted_reason="ask_user",
+        pending_question=asking.text,
+        pending_tool_call_id=QUESTION,
+        metadata=opts,
+    )
+    requested = AskUserRequested(QUESTION, call.name, asking.text, opts.get("ask_user_opts", {}))
+    return [nest(call.id, requested), nest(call.id, ChatCompleted(result))]

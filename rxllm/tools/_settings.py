@@ -3,27 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
 
 import msgspec
 
-from rxllm.tools._prompt import PROMPT, prompt_faults
-from rxllm.values import (
-    FunctionTool,
-    Tool,
-    ToolCall,
-    ToolContext,
-    ToolError,
-    ValidationError,
-    described,
-    schema_faults,
-)
-from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, shown
+from rxllm.values import FunctionTool, Tool, ToolCall, ToolContext, ToolError, ValidationError, described, schema_faults
+from rxllm.values.argument_checks import check, invalid_option, is_count, is_positive, must_be, shown
 from rxllm.values.errors import Path
 from rxllm.values.json_text import json_text, well_formed
 from rxllm.values.responses import shorten
+
+PROMPT: Mapping[str, Any] = {
+    "type": "object",
+    "properties": {"prompt": {"type": "string", "description": "The task, with all that is needed to do it."}},
+    "required": ["prompt"],
+    "additionalProperties": False,
+}
+
+
+def prompt_faults(arguments: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
+    """Yield where the arguments of a call do not fit `PROMPT`."""
+    if "prompt" not in arguments:
+        yield ("prompt",), "is missing; pass the task as text"
+    elif not isinstance(arguments["prompt"], str):
+        yield ("prompt",), must_be("text", arguments["prompt"])
+    yield from (((name,), "is not an argument; the only one is prompt") for name in arguments if name != "prompt")
+
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
 Encoder = Callable[[Any], str]

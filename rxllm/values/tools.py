@@ -279,10 +279,10 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         """Return the parameter with this hint and default, which may be a ``Field`` of pydantic's."""
         if is_field(default):
             hint, default = Annotated[hint, default], Signed.empty
-        fields = (each for each in getattr(hint, "__metadata__", ()) if is_field(each) and not each.is_required())
+        fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
         make = None if default is Signed.empty else lambda: default
-        for each in fields if make is None else ():
-            make = partial(each.get_default, call_default_factory=True)
+        for info in fields if make is None else ():
+            make = partial(info.get_default, call_default_factory=True)
         if not brings_pydantic(hint):
             return cls(_spelled_out(hint, lambda text: msgspec.Meta(description=text)), make)
         hint = _spelled_out(hint, lambda text: import_module("pydantic").Field(description=text))

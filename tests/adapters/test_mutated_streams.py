@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rxllm import LLMError, Request
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters.local.decoder import CallDecoder
+from rxllm.adapters.local.tools import CallDecoder
 from rxllm.collector import StreamCollector
 from rxllm.events import ErrorEvent, Event
 from rxllm.http import Decoder

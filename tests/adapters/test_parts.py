@@ -16,8 +16,8 @@ import msgspec
 import pytest
 
 from rxllm.adapters import Anthropic, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters._parts import TAKEN_BY
-from rxllm.adapters.local.in_process_server import Server
+from rxllm.adapters._requests import TAKEN_BY
+from rxllm.adapters.local.server import Server
 from rxllm.adapters.profiles import Compatible
 from rxllm.values import (
     Call,

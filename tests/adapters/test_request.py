@@ -19,7 +19,7 @@ from rxllm import (
     user,
     validate,
 )
-from rxllm.adapters._request import response_format
+from rxllm.adapters._requests import response_format
 from rxllm.values import Call
 
 WIRES = [Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses]

@@ -111,7 +111,7 @@ def test_an_error_shows_neither_the_user_of_a_url_nor_its_query() -> None:
 
 
 def test_a_picture_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.images._fetch.FETCH_BYTES", 100_000)
+    monkeypatch.setattr("rxllm.adapters.images.FETCH_BYTES", 100_000)
     error = unfetched(Reply([b"x" * 60_000] * 9, headers={"Content-Type": "image/png"}))
     assert error.reason == "invalid_request"
     assert "100000 bytes" in error.message
@@ -119,11 +119,11 @@ def test_a_picture_that_is_too_large(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("reply", [Reply([b"x", STALL], headers={"Content-Type": "image/png"}), Reply(before=STALL)])
 def test_a_picture_that_does_not_come(monkeypatch: pytest.MonkeyPatch, reply: Reply) -> None:
-    monkeypatch.setattr("rxllm.images._fetch.FETCH_SECONDS", 0.1)
+    monkeypatch.setattr("rxllm.adapters.images.FETCH_SECONDS", 0.1)
     assert unfetched(reply).reason == "timeout"
 
 
 def test_a_slow_drip_is_no_way_round_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.images._fetch.FETCH_SECONDS", 0.2)
+    monkeypatch.setattr("rxllm.adapters.images.FETCH_SECONDS", 0.2)
     drip = [piece for _ in range(40) for piece in (b"x", Pause(0.05))]
     assert unfetched(Reply(drip, headers={"Content-Type": "image/png"})).reason == "timeout"

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from google.genai import types
 
+from rxllm.adapters.gemini.images import image_config
 from rxllm.images import GeminiImages
-from rxllm.images._gemini import image_config
 from rxllm.pipelines import edit_image, generate_image
 from rxllm.testing import PNG
 from rxllm.testing.loopback import Loopback, Reply

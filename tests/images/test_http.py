@@ -136,7 +136,7 @@ def test_a_refused_connection() -> None:
 
 
 def test_an_answer_that_is_too_long_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.images._fetch.ANSWER_BYTES", 9)
+    monkeypatch.setattr("rxllm.adapters.images.ANSWER_BYTES", 9)
     assert failure(MADE).reason == "malformed_response"
 
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rxllm.adapters.anthropic import Anthropic
-from rxllm.adapters.local.in_process_server import serve
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find, serve
 from rxllm.events import MessageCompleted, TextDelta, UsageUpdated
 from rxllm.runtime import run
 from rxllm.values import AdapterError, Call, EngineError, Request, system, user

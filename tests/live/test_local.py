@@ -14,7 +14,7 @@ from reactivex import Subject
 import rxllm
 from rxllm import Engine, compact_thread, count_tokens, operators, session
 from rxllm.adapters.local import Local
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, MessageCompleted, TextDelta, ToolCallDelta, UsageUpdated
 from rxllm.runtime import run
@@ -196,7 +196,7 @@ def test_a_model_that_is_not_there(tmp_path: Path) -> None:
 
 
 LEFT_ALIVE = """
-import rxllm.adapters.local.adapter as local, threading, time
+import rxllm.adapters.local as local, threading, time
 from rxllm.values import Call, Request, user
 came = threading.Event()
 request = Request((user("Write a very long story."),), options={"ignore_eos": True}, max_tokens=%d)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters.local.in_process_server import serve
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find, serve
 from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.collector import StreamCollector
 from rxllm.events import RawChunk, TextDelta

@@ -105,7 +105,7 @@ def test_a_finished_response_is_not_asked_again() -> None:
 
 def test_without_a_journal_nothing_is_noted_and_no_key_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rxllm.pipelines._call.request_key", lambda *args: pytest.fail("a key is made"))
-    monkeypatch.setattr("rxllm.tools._tool_execution.idempotency_key", lambda *args: pytest.fail("a key is made"))
+    monkeypatch.setattr("rxllm.tools._execution.idempotency_key", lambda *args: pytest.fail("a key is made"))
     assert rxllm.chat(Fake(ToolCall("c0", "add", {"x": 1}), "two"), "1 + 1?", tools=[add]).run().output_text == "two"
 
 

@@ -14,7 +14,7 @@ import pytest
 import rxllm
 from rxllm import AdapterError, Engine, Fake, ToolCall, ask_user, tool
 from rxllm import operators as ops
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find
 from rxllm.events import Event, Nested, TextDelta, ToolExecutionCompleted
 from rxllm.runtime import daemon_threads
 from rxllm.testing import World, simulate_cancels, simulate_many

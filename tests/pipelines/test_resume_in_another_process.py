@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rxllm import ChatResult, serializer
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find
 from rxllm.values import EngineError, Session
 from tests.programs import python
 

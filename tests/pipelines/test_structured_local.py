@@ -10,7 +10,7 @@ import pytest
 
 import rxllm
 from rxllm import EngineError, Local
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 

@@ -380,7 +380,7 @@ def test_a_refused_connection_is_a_network_error(way: Way) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a full queue refuses")
 def test_a_connection_that_is_not_made_is_a_timeout(way: Way, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rxllm.adapters._http_base.CONNECT_SECONDS", 0.1)
+    monkeypatch.setattr("rxllm.adapters.http_base.CONNECT_SECONDS", 0.1)
     with never_accepts() as url:
         error = failure(way, url, timeout=60.0)
     assert (error.reason, "could not be reached" in error.message) == ("timeout", True)

@@ -231,7 +231,7 @@ def test_the_option_is_not_the_calls() -> None:
 
 
 def local() -> Local:
-    from rxllm.adapters.local.in_process_server import Server
+    from rxllm.adapters.local.server import Server
 
     adapter = Local()
     adapter._server = Server("http://127.0.0.1:1", knows_tools=True)  # pyright: ignore[reportPrivateUsage]

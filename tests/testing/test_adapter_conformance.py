@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rxllm import Anthropic, Fake, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters.local.weights import find
+from rxllm.adapters.local.server import find
 from rxllm.events import (
     Event,
     MessageCompleted,

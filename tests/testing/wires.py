@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from rxllm import Anthropic, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters.local.in_process_server import Server
+from rxllm.adapters.local.server import Server
 from rxllm.testing import HTTPAdapterConformance, Script, refusal
 from rxllm.testing.loopback import DONE, Reply, chat_chunk, chat_event, chat_finish
 from rxllm.values import AdapterError, ToolCall, Usage

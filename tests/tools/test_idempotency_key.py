@@ -16,7 +16,7 @@ from rxllm import operators as ops
 from rxllm.pipelines import resume
 from rxllm.runtime import Question, Stream
 from rxllm.testing import strategies
-from rxllm.tools._idempotency_key import idempotency_key
+from rxllm.tools._caller import idempotency_key
 from rxllm.values import Image, ImagePart, Message, Thread, tool_result, user
 from tests.examples import examples
 from tests.operators.tools import calling

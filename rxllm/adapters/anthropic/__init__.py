@@ -1,5 +1,85 @@
 """Anthropic's Messages API: https://platform.claude.com/docs/en/api/messages."""
 
-from rxllm.adapters.anthropic.adapter import Anthropic
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from rxllm.adapters._http import HTTPAdapter, counted
+from rxllm.adapters.anthropic.decoder import MessagesDecoder
+from rxllm.adapters.anthropic.errors import anthropic_http_error
+from rxllm.adapters.anthropic.request import count_body, messages_body
+from rxllm.adapters.http_base import missing_model, versioned
+from rxllm.runtime import Stream
+from rxllm.values import AdapterError, Call, Request, TokenCount
+
+if TYPE_CHECKING:
+    import httpx
+
 
 __all__ = ["Anthropic"]
+
+
+_IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
+
+VERSION = "2023-06-01"
+"""The version of the API. The later 2026-10-21 has no temperature; to use it, set the header."""
+
+
+class Anthropic(HTTPAdapter):
+    """``POST {base_url}/messages`` of Anthropic, or of a server that is compatible with it.
+
+    Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. Without a `base_url`,
+    ``ANTHROPIC_BASE_URL`` of the environment is used, which has no ``/v1``. ``Request.options`` is merged over the
+    body, so any field that a server understands can be set there; an option of None removes a field, and ``betas`` (a
+    list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
+
+    Only the system messages at the beginning of a thread are the body's ``system``; later ones stay in their places, so
+    that what is cached remains so. Models that obey an entry of the role ``system`` get one, others a text between
+    ``<system>`` tags, which users can type too; the option ``system_entries`` (True, False) forces either form.
+
+    A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
+    entry in the body (``{"eager_input_streaming": True}``); if it has a ``"type"``, as the tools that the server runs
+    do (``{"type": "web_search_20250305"}``), it replaces everything but the name. ``metadata["cache"]`` of a part, a
+    message or a tool (True, ``"5m"``, ``"1h"``) marks the end of a prefix to cache.
+    """
+
+    provider = "anthropic"
+    key_variable = "ANTHROPIC_API_KEY"
+    default_base_url = "https://api.anthropic.com/v1"
+    base_url_variable = "ANTHROPIC_BASE_URL"
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        return versioned(text, "v1")
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        return self._post_body("/messages", messages_body, request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the server counts: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
+        build = partial(self._post_body, "/messages/count_tokens", count_body)
+        return counted(self, request, call, build, "input_tokens")
+
+    def _post_body(
+        self, path: str, body_of: Callable[..., dict[str, Any]], request: Request, call: Call
+    ) -> httpx.Request:
+        if not request.model:
+            raise missing_model(self.provider, self)
+        key = self.key(call)
+        headers = {"anthropic-version": VERSION} | ({"x-api-key": key} if key else {})
+        body = body_of(request, provider=self.provider, is_own=_IS_OWN.match(self.base_url) is not None)
+        betas = body.pop("betas", None)
+        if betas:
+            headers["anthropic-beta"] = ",".join(betas)
+        return self.post(path, body, call, headers=headers)
+
+    def decoder(self, request: Request, *, raw: bool = False) -> MessagesDecoder:
+        return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return anthropic_http_error(self.provider, status, headers, body)

@@ -32,7 +32,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._metadata import metadata_of
+from rxllm.adapters._answers import metadata_of
 from rxllm.adapters.anthropic.errors import anthropic_error
 from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame
 from rxllm.adapters.anthropic.usage import to_usage

@@ -19,8 +19,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
-from rxllm.adapters._parts import Carries, mime_type_of, sendable
-from rxllm.adapters._request import invalid_field, response_format
+from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, sendable
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,

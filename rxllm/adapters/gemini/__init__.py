@@ -1,5 +1,96 @@
 """Google's Gemini API: https://ai.google.dev/api/generate-content."""
 
-from rxllm.adapters.gemini.adapter import Gemini
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from rxllm.adapters._http import HTTPAdapter, counted
+from rxllm.adapters.gemini.decoder import GeminiDecoder
+from rxllm.adapters.gemini.errors import answer_error
+from rxllm.adapters.gemini.request import count_body, gemini_body
+from rxllm.adapters.http_base import HTTPBase, missing_model, versioned
+from rxllm.runtime import Stream
+from rxllm.values import AdapterError, Call, Request, TokenCount
+
+if TYPE_CHECKING:
+    import httpx
+
 
 __all__ = ["Gemini"]
+
+
+GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
+
+
+class GoogleKeys(HTTPBase):
+    """Finds the address, and sends the key as Google's API or Vertex wants it: as a key or as a token."""
+
+    provider = "google"
+    default_base_url = GOOGLE
+    base_url_variable = "GOOGLE_GEMINI_BASE_URL"
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        return versioned(text, "v1beta")
+
+    def _auth(self, key: str) -> dict[str, str]:
+        is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
+        return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
+
+
+def model_path(model: str) -> str:
+    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
+    ``tunedModels/``, or else in ``models/``.
+
+    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
+    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
+    """
+    collection, _, rest = model.partition("/")
+    if not rest or collection not in _COLLECTIONS:
+        return f"models/{quote(model, safe='@')}"
+    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
+
+
+_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
+_DOTS = {".": "%2E", "..": "%2E%2E"}
+
+
+class Gemini(GoogleKeys, HTTPAdapter):
+    """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
+
+    The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. Without a `base_url`,
+    ``GOOGLE_GEMINI_BASE_URL`` of the environment is used, which has no ``/v1beta``. For Vertex, pass the `base_url`
+    ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
+    ``Request.options`` is merged over the body, objects field by field: ``{"generationConfig": {"topP": 0.9}}``; its
+    ``tools`` (``[{"googleSearch": {}}]``) are added to the request's functions; None removes a field.
+    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` asks for log-probabilities, see
+    ``Response.metadata["logprobs"]``.
+    """
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the server counts: https://ai.google.dev/api/tokens."""
+        build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
+        return counted(self, request, call, build, "totalTokens")
+
+    def _post_body(
+        self, method: str, body_of: Callable[[Request], dict[str, Any]], request: Request, call: Call
+    ) -> httpx.Request:
+        if not request.model:
+            raise missing_model(self.provider, self)
+        key = self.key(call)
+        path = f"/{model_path(request.model)}:{method}"
+        return self.post(path, body_of(request), call, headers=self._auth(key) if key else {})
+
+    def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
+        return GeminiDecoder(messages=request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return answer_error(status, headers, body)

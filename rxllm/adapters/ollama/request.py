@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._parts import Carries, sendable
-from rxllm.adapters._request import invalid_field, merge, response_format
+from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, sendable
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text

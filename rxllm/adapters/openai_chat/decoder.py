@@ -26,9 +26,8 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, most_severe, to_usage
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._metadata import metadata_of, metadata_of_usage, most_severe
-from rxllm.adapters._usage import costs_beside, to_usage
 from rxllm.adapters.openai_chat.frames import (
     AzureMessage,
     CallDelta,

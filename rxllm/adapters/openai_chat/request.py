@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._parts import Carries, kind_of, mime_type_of, name_of, sendable
-from rxllm.adapters._request import image_url, response_format
+from rxllm.adapters._requests import Carries, image_url, kind_of, mime_type_of, name_of, response_format, sendable
 from rxllm.values import (
     FilePart,
     Image,

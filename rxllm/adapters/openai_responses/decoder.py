@@ -12,9 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.adapters._answers import costs_beside, metadata_of, to_usage
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters._metadata import metadata_of
-from rxllm.adapters._usage import costs_beside, to_usage
 from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
 from rxllm.adapters.openai_responses.usage import USAGE

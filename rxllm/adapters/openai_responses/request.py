@@ -19,8 +19,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from rxllm.adapters._parts import Carries, mime_type_of, name_of, sendable
-from rxllm.adapters._request import image_url, response_format
+from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, sendable
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from rxllm.adapters.local.decoder import CallDecoder
+from rxllm.adapters.local.tools import CallDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta, ToolCallCompleted, ToolCallDelta
 from rxllm.values import Message, Request, ToolCall, user

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters.local import in_process_server
-from rxllm.adapters.local.in_process_server import Server, serve
+from rxllm.adapters.local import server
+from rxllm.adapters.local.server import Server, serve
 from rxllm.values import EngineError
 
 
 @pytest.fixture(autouse=True)
 def _no_servers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(in_process_server, "_servers", {})
+    monkeypatch.setattr(server, "_servers", {})
     return
 
 
@@ -30,7 +30,7 @@ def test_callers_at_the_same_time_share_one(monkeypatch: pytest.MonkeyPatch, tmp
         time.sleep(0.05)
         return Server("http://one", True)
 
-    monkeypatch.setattr(in_process_server, "_start", start)
+    monkeypatch.setattr(server, "_start", start)
     gate = threading.Barrier(8, timeout=30)
 
     def call(_: Any) -> Server:
@@ -47,10 +47,10 @@ def test_a_failed_start_is_tried_again(monkeypatch: pytest.MonkeyPatch, tmp_path
     def fail(path: Path, n_ctx: int) -> Server:
         raise EngineError("invalid_engine", "broken")
 
-    monkeypatch.setattr(in_process_server, "_start", fail)
+    monkeypatch.setattr(server, "_start", fail)
     with pytest.raises(EngineError, match="broken"):
         serve(tmp_path, 8192)
-    monkeypatch.setattr(in_process_server, "_start", lambda path, n_ctx: Server("http://two", True))
+    monkeypatch.setattr(server, "_start", lambda path, n_ctx: Server("http://two", True))
     assert serve(tmp_path, 8192).url == "http://two"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._usage import to_usage
+from rxllm.adapters._answers import to_usage
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_chat.usage import USAGE
 from rxllm.collector import StreamCollector

@@ -14,16 +14,15 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from rxllm.adapters import OpenAIChat
-from rxllm.adapters._http_base import File
-from rxllm.images._adapter import refuse_operation
-from rxllm.images._fetch import Answer
-from rxllm.images._http import HTTPImageAdapter
+from rxllm.adapters.http_base import File
+from rxllm.adapters.images import Answer, HTTPImageAdapter, refuse_operation
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 from rxllm.values.json_text import json_text
 from rxllm.values.usage import whole
 
 if TYPE_CHECKING:
     import httpx
+
 
 _PATHS = {"generate": "/images/generations", "edit": "/images/edits", "variation": "/images/variations"}
 _RESPONSE_FORMATS = {"binary": "b64_json", "base64": "b64_json", "url": "url"}

@@ -11,7 +11,7 @@ from reactivex import abc
 from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.images._adapter import refuse_operation
+from rxllm.adapters.images import refuse_operation
 from rxllm.runtime import Stream, clock, fail
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 from rxllm.values.argument_checks import is_seconds, shown

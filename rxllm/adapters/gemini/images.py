@@ -12,15 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rxllm.adapters._request import merge
-from rxllm.adapters.gemini.auth import GoogleKeys, model_path
+from rxllm.adapters._requests import merge
+from rxllm.adapters.gemini import GoogleKeys, model_path
 from rxllm.adapters.gemini.decoder import FINISH_REASONS
 from rxllm.adapters.gemini.errors import answer_error
 from rxllm.adapters.gemini.frames import FirstChunk, Part
 from rxllm.adapters.gemini.request import gemini_body
 from rxllm.adapters.gemini.usage import to_usage
-from rxllm.images._fetch import Answer
-from rxllm.images._http import HTTPImageAdapter
+from rxllm.adapters.images import Answer, HTTPImageAdapter
 from rxllm.values import (
     AdapterError,
     Call,
@@ -37,6 +36,7 @@ from rxllm.values import (
 
 if TYPE_CHECKING:
     import httpx
+
 
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}

@@ -23,6 +23,7 @@ from rxllm.values.json_text import json_bytes, well_formed
 if TYPE_CHECKING:
     import httpx
 
+
 File = tuple[str, tuple[str, bytes, str]]
 """A file in a form: the field's name, and the file's name, bytes and type."""
 
