@@ -21,64 +21,41 @@ your own        lift, continue_with
 ==============  =======================================================================================================
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rxllm._lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from rxllm.operators._budget import budget
-    from rxllm.operators._checkpoint import checkpoint
-    from rxllm.operators._circuit_breaker import circuit_breaker
-    from rxllm.operators._conflate import conflate
-    from rxllm.operators._continue_with import continue_with
     from rxllm.operators._cost import cost
-    from rxllm.operators._errors_as_events import errors_as_events
-    from rxllm.operators._fallback import fallback
-    from rxllm.operators._filter_deltas import filter_deltas
+    from rxllm.operators._event_operators import lift
+    from rxllm.operators._event_operators import plugins as plugins
     from rxllm.operators._finally_result import finally_result
-    from rxllm.operators._gate import gate
+    from rxllm.operators._fold import (
+        parsed,
+        scan_collect,
+        to_chat_result,
+        to_response,
+        to_session,
+        to_step_result,
+        to_text,
+    )
     from rxllm.operators._guard import guard
-    from rxllm.operators._hedge import hedge
-    from rxllm.operators._include_raw_chunks import include_raw_chunks
-    from rxllm.operators._items import items
-    from rxllm.operators._journaled import journaled
-    from rxllm.operators._keep_latest import keep_latest
-    from rxllm.operators._lift import lift
-    from rxllm.operators._map_text import map_text
-    from rxllm.operators._only import only
-    from rxllm.operators._parsed import parsed
-    from rxllm.operators._partial_json import partial_json
-    from rxllm.operators._partials import partials
-    from rxllm.operators._plugins import plugins as plugins
-    from rxllm.operators._race import race
-    from rxllm.operators._raise_errors import raise_errors
+    from rxllm.operators._json_answers import items, partial_json, partials, text_at
+    from rxllm.operators._look import checkpoint, journaled, tally, tap, trace
+    from rxllm.operators._race_and_fallback import circuit_breaker, fallback, hedge, race
     from rxllm.operators._rate_limited import rate_limited
-    from rxllm.operators._redact import redact
-    from rxllm.operators._repeat_until_halt import repeat_until_halt
-    from rxllm.operators._restart import restart
-    from rxllm.operators._retry_before_content import retry_before_content
+    from rxllm.operators._redact import map_text, redact
+    from rxllm.operators._repeat_until_halt import continue_with, repeat_until_halt
+    from rxllm.operators._retry import errors_as_events, raise_errors, restart, retry_before_content
     from rxllm.operators._run_tools import run_tools
-    from rxllm.operators._scan_collect import scan_collect
-    from rxllm.operators._sentences import sentences
+    from rxllm.operators._select import filter_deltas, include_raw_chunks, only, text, thinking, tool_calls, usage
     from rxllm.operators._share_folded import share_folded
-    from rxllm.operators._smooth import smooth
-    from rxllm.operators._snapshots import snapshots
-    from rxllm.operators._stall_warning import stall_warning
-    from rxllm.operators._tally import tally
-    from rxllm.operators._tap import tap
-    from rxllm.operators._text import text
-    from rxllm.operators._text_at import text_at
-    from rxllm.operators._thinking import thinking
-    from rxllm.operators._time_limits import time_limits
-    from rxllm.operators._to_chat_result import to_chat_result
-    from rxllm.operators._to_response import to_response
-    from rxllm.operators._to_session import to_session
-    from rxllm.operators._to_step_result import to_step_result
-    from rxllm.operators._to_text import to_text
-    from rxllm.operators._tool_calls import tool_calls
-    from rxllm.operators._trace import trace
-    from rxllm.operators._usage import usage
+    from rxllm.operators._slow_consumers import conflate, keep_latest
+    from rxllm.operators._time_limits import stall_warning, time_limits
+    from rxllm.operators._timing import gate, smooth, snapshots
     from rxllm.operators._verify import verify
-    from rxllm.operators._words import words
+    from rxllm.operators._words_and_sentences import sentences, words
 
 __all__ = [
     "budget",
@@ -136,15 +113,6 @@ __all__ = [
     "words",
 ]
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
-
-    def __getattr__(name: str) -> Any:
-        # Each operator is in a file of its own name, which is imported when the operator is first used.
-        if name not in (*__all__, "plugins"):
-            raise _no_operator(name)
-        operator = globals()[name] = getattr(import_module(f"{__name__}._{name}"), name)
-        return operator
-
 
 def _no_operator(name: str) -> AttributeError:
     import reactivex.operators
@@ -158,6 +126,37 @@ def _no_operator(name: str) -> AttributeError:
         theirs = f"stream.{name}(...), or reactivex.operators.{name}(...): it is an operator of reactivex"
         remedies = {name: theirs, **OF_OPERATORS}
     return no_attribute("module 'rxllm.operators'", name, __all__, remedies)
+
+
+if not TYPE_CHECKING:  # to a type checker every name would be there
+    # A theme is imported when one of its operators is first used.
+    __getattr__ = lazy_exports(
+        __name__,
+        {
+            "_budget": "budget",
+            "_cost": "cost",
+            "_event_operators": "lift plugins",
+            "_finally_result": "finally_result",
+            "_fold": "parsed scan_collect to_chat_result to_response to_session to_step_result to_text",
+            "_guard": "guard",
+            "_json_answers": "items partial_json partials text_at",
+            "_look": "checkpoint journaled tally tap trace",
+            "_race_and_fallback": "circuit_breaker fallback hedge race",
+            "_rate_limited": "rate_limited",
+            "_redact": "map_text redact",
+            "_repeat_until_halt": "continue_with repeat_until_halt",
+            "_retry": "errors_as_events raise_errors restart retry_before_content",
+            "_run_tools": "run_tools",
+            "_select": "filter_deltas include_raw_chunks only text thinking tool_calls usage",
+            "_share_folded": "share_folded",
+            "_slow_consumers": "conflate keep_latest",
+            "_time_limits": "stall_warning time_limits",
+            "_timing": "gate smooth snapshots",
+            "_verify": "verify",
+            "_words_and_sentences": "sentences words",
+        },
+        _no_operator,
+    )
 
 
 def __dir__() -> list[str]:

@@ -1,17 +1,291 @@
-"""Calculate what a response costs."""
+"""Calculate what a response costs, and count what it uses while it comes."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, cast
 
-from reactivex import Observable
+import msgspec
+from reactivex import Observable, abc
 
-from rxllm.events import Event
-from rxllm.models import price_list
-from rxllm.operators._shared.costs import Prices
-from rxllm.runtime import Stream
-from rxllm.values import Usage
-from rxllm.values.argument_checks import check, check_function
+from rxllm import models
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    RawChunk,
+    StepRestarted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    UsageUpdated,
+)
+from rxllm.models import price_context, price_list, with_price
+from rxllm.operators._event_operators import handle_each
+from rxllm.runtime import Budget, EngineCall, Stream, engine_call
+from rxllm.values import EngineError, Response, Spending, Usage, estimated_tokens
+from rxllm.values.argument_checks import check, check_function, invalid_option, shown
+
+Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
+"""Takes a response's usage, the provider's name for the model and the end's metadata; returns the usage with costs."""
+
+_NO_METADATA: Mapping[str, Any] = {}
+
+_READ = frozenset({MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted, ErrorEvent})
+
+
+def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Before a response's last event, emit its last usage once more with costs, if `cost` finds any.
+
+    ::
+
+        source         --start--usage--usage--end--|
+        fill_costs     --start--usage--usage--(usage end)|
+    """
+
+    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        usage: Usage | None = None
+        model: str | None = None
+
+        def handle(event: Event) -> None:
+            nonlocal usage, model
+            if type(event) not in _READ:
+                on_next(event)
+                return
+            match event:
+                case MessageStarted(message=message):
+                    model = message.metadata.get("model")
+                case UsageUpdated():
+                    usage = event.usage
+                case RawChunk(kind="usage", data=Mapping()):
+                    usage = raw_usage(event.data) or usage
+                case StepRestarted():
+                    usage = None
+                case MessageCompleted() | ErrorEvent() if usage is not None:
+                    metadata = event.metadata if isinstance(event, MessageCompleted) else _NO_METADATA
+                    stated, usage = usage, None  # the next response has its own
+                    try:
+                        filled = cost(stated, model, metadata)
+                    except Exception as error:
+                        on_error(error)
+                        return
+                    if filled != stated:
+                        on_next(UsageUpdated(filled))
+                case _:
+                    pass
+            on_next(event)
+
+        return handle
+
+    return handle_each(make_handler)
+
+
+def raw_usage(data: Any) -> Usage | None:
+    """Return the usage in the data of a ``RawChunk("usage")``; None unless its keys are fields of `Usage`."""
+    try:
+        return Usage(**cast(Mapping[str, Any], data))
+    except TypeError:  # unknown names: the fold raises a better error
+        return None
+
+
+Price = Callable[[Usage], Usage]
+
+
+class Prices:
+    """The operator ``cost``, whose prices the budgets of its engine take too."""
+
+    def __init__(self, model: str | None = None, price: Price | None = None) -> None:
+        self._model = model
+        self._price = price
+
+    def __call__(self, source: Observable[Event]) -> Stream[Event]:
+        return fill_costs(self.cost(engine_call()))(source)
+
+    def cost(self, call: EngineCall | None) -> Cost:
+        """Return the costs of the answer to `call`. They raise ``EngineError`` if the price list is not installed."""
+        price = self._price
+        if price is not None:
+            return lambda usage, _, __: _checked(price(usage))
+        requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
+
+        def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
+            return with_price(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
+
+        return cost
+
+
+def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
+    """Return the costs of the answer to `call`, from the first that knows them.
+
+    These are its catalogue entry, `price`, the operators ``cost`` of its engine, and the price list, if `uses_list`.
+    """
+    entry = None if call is None else models.find(call.provider, call.request.model)
+    known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
+    if uses_list:
+        operators = () if call is None else call.operators
+        known += [*(operator for operator in operators if isinstance(operator, Prices)), Prices()]
+    costs = [prices.cost(call) for prices in known]
+
+    def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
+        for fill in costs:
+            if not usage.total_cost:  # a stated cost of 0 next to a price is no statement
+                try:
+                    usage = fill(usage, response_model, metadata)
+                except EngineError:  # the price list is not installed
+                    break
+        return usage
+
+    return cost
+
+
+def _checked(usage: Any) -> Usage:
+    if not isinstance(usage, Usage):
+        remedy = "write lambda usage: dataclasses.replace(usage, total_cost=...)"
+        raise invalid_option("price", f"must return a Usage, not {shown(usage)}; {remedy}")
+    return usage
+
+
+def _fallback(metadata: Mapping[str, Any]) -> str | None:
+    """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
+    match metadata:
+        case {"fallback": {"answered_by": str(name)}}:
+            return name if ":" in name else ":"  # a stream may be of any provider
+        case _:
+            return None
+
+
+CHARACTERS_PER_TOKEN = 4
+
+OUTPUT_TOKENS = 1_000
+"""What is reserved for an answer if neither the request nor the catalogue limits it."""
+
+
+class Estimate(msgspec.Struct, frozen=True):
+    """What a request may use: `usage`, with its cost if the price is known; its answer has a `limit`."""
+
+    usage: Usage = Usage(0, 0, total_cost=0.0)
+    cost: Cost | None = None
+    limit: int | None = None
+
+
+NOTHING = Estimate()
+
+
+def estimate(call: EngineCall, budget: Budget) -> Estimate:
+    """Return what the request of `call` may use of `budget`."""
+    if not budget.reserves and budget.usd is None:
+        return NOTHING
+    request, model = call.request, models.find(call.provider, call.request.model)
+    limit = None if model is None else model.max_output_tokens
+    usage = Usage(estimated_tokens(request), request.max_tokens or limit or OUTPUT_TOKENS)
+    cost = cost_of(call, budget.price, uses_list=budget.usd is not None)
+    return Estimate(cost(usage, None, request.options), cost, request.max_tokens)
+
+
+def estimate_unasked(budget: Budget) -> Estimate:
+    """Return the estimate of a response that no engine of this process has asked for."""
+    return Estimate(cost=cost_of(None, budget.price, uses_list=budget.usd is not None))
+
+
+def spending_of(call: EngineCall, budget: Budget, response: Response[Any]) -> Spending:
+    """Return what `response`, the answer to `call`, has used of `budget`."""
+    usage, model = response.usage, response.message and response.message.metadata.get("model")
+    estimated = 0
+    if not usage.total:  # as while it arrived
+        usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
+        estimated = usage.total
+    cost = cost_of(call, budget.price, uses_list=budget.usd is not None)
+    usd = cost(usage, model, response.metadata).total_cost
+    return Spending(usage.total, usd, calls=1, estimated=estimated, unpriced=int(usd is None))
+
+
+class ResponseCount:
+    """What one response has used so far: as its provider states, and an estimate of what came after that."""
+
+    def __init__(self, request: Estimate = NOTHING) -> None:
+        self._request = request
+        self._limit = math.inf if request.limit is None else request.limit
+        self._void = Spending()  # spent before a restart
+        self._reset()
+
+    def begin(self) -> None:
+        """Count the request: the answer has begun, or was left before it did, and the provider works on it."""
+        if self._stated is None:
+            self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
+
+    def _reset(self) -> None:
+        self._stated: Usage | None = None
+        self._model: str | None = None
+        self._metadata: Mapping[str, Any] = {}
+        self._known = self._void.tokens  # all tokens but those of `characters`
+        self.characters = 0
+        """Those of the answer that came after the provider's last usage."""
+
+    def see(self, event: object) -> None:
+        match event:
+            case TextDelta(delta=text) | ThinkingDelta(delta=text) | ToolCallDelta(arguments_delta=text):
+                self.characters += len(text)
+            case MessageStarted(message=message):
+                self._model = message.metadata.get("model")
+                self.begin()
+            case MessageCompleted(metadata=metadata):
+                self._metadata = metadata
+            case UsageUpdated(usage=usage):
+                self._state(usage)
+            case RawChunk(kind="usage", data=data) if (usage := raw_usage(data)) is not None:
+                self._state(usage)
+            case StepRestarted():
+                self._void = self.spent
+                self._reset()
+            case _:
+                pass
+
+    def _state(self, usage: Usage) -> None:
+        self._stated, self._known, self.characters = usage, self._void.tokens + usage.total, 0
+
+    @property
+    def tokens(self) -> int:
+        return self._known + self._answer
+
+    def characters_of(self, tokens: float) -> float:
+        """Return how many characters since the last usage make so many tokens."""
+        return (tokens - self._known) * CHARACTERS_PER_TOKEN
+
+    @property
+    def _answer(self) -> int:
+        """The tokens of the answer that nobody has stated."""
+        tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
+        return tokens if tokens <= self._limit else int(self._limit)
+
+    @property
+    def usd(self) -> float | None:
+        """The cost since the last restart, None if it is not known."""
+        stated, cost = self._stated, self._request.cost
+        if stated is not None and (stated.total_cost or cost is None):
+            return stated.total_cost
+        if cost is None:
+            return None
+        if stated is None:
+            usage = Usage(self._known - self._void.tokens, self._answer)
+        else:
+            usage = replace(stated, output_tokens=(stated.output_tokens or 0) + self._answer)
+        return cost(usage, self._model, self._metadata).total_cost
+
+    @property
+    def spent(self) -> Spending:
+        void, usd = self._void, self.usd
+        used = self.tokens - void.tokens
+        costs = [cost for cost in (void.usd, usd) if cost is not None]
+        return Spending(
+            self.tokens,
+            sum(costs) if costs else None,
+            calls=1,
+            estimated=void.estimated + (used if self._stated is None else self._answer),
+            unpriced=int(void.unpriced > 0 or (usd is None and used > 0)),
+        )
 
 
 def cost(

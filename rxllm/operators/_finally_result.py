@@ -14,17 +14,9 @@ from reactivex.disposable import CompositeDisposable, Disposable
 from reactivex.scheduler import CurrentThreadScheduler, VirtualTimeScheduler
 
 from rxllm.events import ErrorEvent, Event, StepRestarted
-from rxllm.operators._shared.event_operators import EVENTS, not_an_event
-from rxllm.operators._shared.operate import operate
-from rxllm.operators._to_response import to_response
-from rxllm.runtime import (
-    Stream,
-    call_context,
-    call_loop,
-    report_unheard,
-    running_loop,
-    shown_frames,
-)
+from rxllm.operators._event_operators import EVENTS, not_an_event, operate
+from rxllm.operators._fold import to_response
+from rxllm.runtime import Stream, call_context, call_loop, report_unheard, running_loop, shown_frames
 from rxllm.runtime.back_pressure import current_endings
 from rxllm.runtime.portal import is_read, live_on, start_on
 from rxllm.telemetry import Outcome

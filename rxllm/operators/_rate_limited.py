@@ -8,10 +8,8 @@ from typing import Any, TypeVar, overload
 
 from reactivex import Observable, abc
 
-from rxllm.operators._shared.call_queue import CallQueue, Turn
-from rxllm.operators._shared.limited_call import LimitedCall, PermittedCall
-from rxllm.operators._shared.operate import operate, shared
-from rxllm.operators._shared.rates import Rates
+from rxllm.operators._call_queue import CallQueue, LimitedCall, PermittedCall, Rates, Turn
+from rxllm.operators._event_operators import operate, shared
 from rxllm.runtime import EngineCall, Limiter, Stream, engine_call, stopwatch
 from rxllm.values import EngineError
 from rxllm.values.argument_checks import check, explains_call, invalid_option, is_count, is_positive

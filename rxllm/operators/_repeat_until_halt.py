@@ -1,4 +1,4 @@
-"""Run step after step until the chat halts, and say why it has."""
+"""Run step after step until the chat halts, and say why it has; continue a stream with the next."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial, reduce
 from inspect import iscoroutinefunction
 from threading import get_ident
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
@@ -15,10 +15,9 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAs
 
 from rxllm.collector import PAUSE, StreamCollector, halted_by, is_unfinished
 from rxllm.events import ChatCompleted, ErrorEvent, Event, MessageStarted, Steered, StepCompleted
-from rxllm.operators._errors_as_events import errors_as_events
-from rxllm.operators._shared.event_operators import EVENTS, not_an_event
-from rxllm.operators._shared.operate import operate
-from rxllm.operators._shared.steering import Steer, Steering
+from rxllm.operators._event_operators import EVENTS, not_an_event, operate
+from rxllm.operators._retry import errors_as_events
+from rxllm.operators._steering import Steer, Steering
 from rxllm.runtime import (
     Question,
     RecallingJournal,
@@ -33,8 +32,58 @@ from rxllm.runtime import (
     within,
 )
 from rxllm.values import ChatResult, LLMError, Request, StepResult, StreamError, Thread, Usage, request_key
-from rxllm.values.argument_checks import check, check_count, check_function, check_instance, shown
+from rxllm.values.argument_checks import check, check_count, check_function, check_instance, must_be, shown
 from rxllm.values.sessions import question, waits_in_agent
+
+T = TypeVar("T")
+
+
+def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observable[T]], Stream[T]]:
+    """When a stream completes, continue with ``fn(last)`` of its last item; None ends it, and so does an empty stream.
+
+    ::
+
+        source               --1|
+        continue_with(fn)    --1--2--3|        (fn: 1 to ---2|, 2 to ---3|, 3 to None)
+
+    >>> from reactivex import of
+    >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
+    [1, 2, 3]
+    """
+
+    def subscribe(
+        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        current = SerialDisposable()
+
+        def follow(stream: Observable[T]) -> None:
+            last: list[T] = []
+            subscription = current.disposable = SingleAssignmentDisposable()  # before it can complete
+
+            def on_next(item: T) -> None:
+                last[:] = (item,)
+                observer.on_next(item)
+
+            def on_completed() -> None:
+                try:
+                    following = fn(last[0]) if last else None
+                    if following is not None and not isinstance(following, Observable):  # pyright: ignore[reportUnnecessaryIsInstance]
+                        raise TypeError(f"continue_with: fn's result {must_be('an Observable or None', following)}")
+                except Exception as error:
+                    observer.on_error(error)
+                    return
+                if following is None:
+                    observer.on_completed()
+                else:
+                    follow(following)
+
+            subscription.disposable = stream.subscribe(on_next, observer.on_error, on_completed, scheduler=scheduler)
+
+        follow(source)
+        return current
+
+    return operate(subscribe)
+
 
 Ask = Callable[[Thread], Observable[Event]]
 

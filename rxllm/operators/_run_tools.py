@@ -12,9 +12,8 @@ from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector, joined
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
-from rxllm.operators._shared.event_operators import EVENTS, not_an_event
-from rxllm.operators._shared.operate import operate
-from rxllm.operators._shared.steering import until_sentence
+from rxllm.operators._event_operators import EVENTS, not_an_event, operate
+from rxllm.operators._steering import until_sentence
 from rxllm.runtime import (
     Bounded,
     Question,

@@ -40,7 +40,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._shared.rules.phases import Rules
+from rxllm.operators._verify import Rules
 from rxllm.testing import strategies
 from rxllm.values import Message, StreamError, Thread, Usage, user
 from tests.corpus import recordings

@@ -37,7 +37,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._shared.join_deltas import continues, joined, text_of
+from rxllm.operators._slow_consumers import continues, joined, text_of
 from rxllm.runtime import to_iter
 from rxllm.testing import strategies
 from rxllm.testing._events import played

@@ -14,7 +14,7 @@ from reactivex.testing import TestScheduler
 from rxllm import Engine, Fake, generate
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, TextDelta
-from rxllm.operators._shared.circuit import Circuit
+from rxllm.operators._race_and_fallback import Circuit
 from rxllm.testing.marbles import cold
 from rxllm.values import AdapterError, EngineError, Message, StreamError, ValidationError
 from tests.operators.threads import together

@@ -23,7 +23,7 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._conflate import MOST
+from rxllm.operators._slow_consumers import MOST
 from rxllm.runtime import Gate
 from rxllm.runtime.back_pressure import read_by
 from rxllm.testing import assert_operator, strategies

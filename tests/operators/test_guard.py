@@ -33,8 +33,8 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.operators._shared.guard_checks import AT_ONCE
-from rxllm.operators._shared.guarding import MOST
+from rxllm.operators._guard import MOST
+from rxllm.operators._guard_parts import AT_ONCE
 from rxllm.runtime import current_gate
 from rxllm.testing import assert_operator, events
 from rxllm.testing._virtual_time import Clock, OperatorRun

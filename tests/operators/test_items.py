@@ -13,7 +13,7 @@ from reactivex import from_iterable
 from rxllm import Fake, ToolCall, ValidationError, stream, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, StepRestarted, TextDelta
-from rxllm.operators._shared.array_splitter import ArraySplitter
+from rxllm.operators._json_scanner import ArraySplitter
 from rxllm.testing import assert_operator
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check

@@ -24,7 +24,7 @@ from rxllm.events import (
     ThinkingDelta,
     ToolCallDelta,
 )
-from rxllm.operators._shared.redactor import Redactor
+from rxllm.operators._redact import Redactor
 from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing._events import played
 from rxllm.testing.marbles import check

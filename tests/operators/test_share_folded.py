@@ -29,8 +29,8 @@ from rxllm.events import (
     ToolProgress,
     UsageUpdated,
 )
-from rxllm.operators._shared.rules.phases import Rules
-from rxllm.operators._shared.watcher import MOST, Backlog
+from rxllm.operators._share_folded import MOST, Backlog
+from rxllm.operators._verify import Rules
 from rxllm.runtime import Gate, Stream, read_by
 from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing._virtual_time import EVERY, Clock, Source

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, StepRestarted, TextCompleted, TextDelta, ThinkingDelta, ToolCallDelta
-from rxllm.operators._shared.words_and_sentences import split_words
+from rxllm.operators._words_and_sentences import split_words
 from rxllm.testing.marbles import check
 from rxllm.values import StreamError
 from tests.operators.scripts import TEXTS, pieces, recorded, said, texts, through

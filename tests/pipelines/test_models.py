@@ -30,7 +30,7 @@ from rxllm import (
 )
 from rxllm import operators as ops
 from rxllm.images import FakeImages
-from rxllm.operators._shared.costs import fill_costs
+from rxllm.operators._cost import fill_costs
 from rxllm.telemetry import CallFinished
 from rxllm.values import Image, ImagePart, ModelInfo, TextPart
 from tests.laws import scripts

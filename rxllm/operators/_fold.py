@@ -1,0 +1,387 @@
+"""Fold a stream to a response, a step, a chat, a session or a text, and parse the answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from types import UnionType
+from typing import Any, TypeVar, overload
+
+from reactivex import Observable
+
+from rxllm.collector import StreamCollector, with_partial_step
+from rxllm.collector.parsed import Read, chat_with_parsed, step_with_parsed, with_parsed
+from rxllm.events import Custom, Event, StepCompleted
+from rxllm.operators._event_operators import EVENTS, fold_events, lift, not_an_event
+from rxllm.runtime import Stream
+from rxllm.values import (
+    ChatResult,
+    Response,
+    ResponseFormat,
+    Session,
+    StepResult,
+    Thread,
+    Turn,
+    ValidationError,
+    is_type,
+    reader,
+)
+from rxllm.values.argument_checks import check_instance, invalid_option, must_be
+from rxllm.values.json_text import decode_json
+from rxllm.values.schemas import decoder, unfenced
+from rxllm.values.sessions import Input, as_thread
+
+Parse = Read | ResponseFormat | UnionType | None
+
+
+def parse_json(text: str) -> Any:
+    """Return the JSON value in `text`, or raise `invalid_output`."""
+    try:
+        return decode_json(unfenced(text))
+    except Exception as error:  # half a surrogate is not a DecodeError
+        raise invalid_output(f"the answer is not JSON: {error}", text) from error
+
+
+def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
+    """Return the error for an answer that does not parse; its metadata keeps the text."""
+    return ValidationError("invalid_output", why, metadata={"text": text, **metadata})
+
+
+def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
+    """Return the function that parses JSON text as `target`.
+
+    A target is a ``response_format``, which includes types, None for plain JSON, or a function of the text. The parser
+    raises ``ValidationError("invalid_output")``, or what that function raises. The text is a whole answer, or
+    `is_element`, one of its elements.
+
+    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is none of these.
+    """
+    if not is_type(target) and callable(target):
+        return target
+    hint = Any if target is None else target
+    try:
+        parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
+    except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
+        raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
+    if not callable(parser):
+        raise invalid_option(name, must_be("a type that JSON can be parsed as, a function or a format of JSON", target))
+    return parser
+
+
+def answer_parser(parse: Parse) -> Read | None:
+    """Return the parser for the option `parse`, as ``operators.parsed(parse)`` has it; None if text stays text.
+
+    Raises ``ValidationError("invalid_option")`` if `parse` makes no sense.
+    """
+    match parse:
+        case None | "text" | {"type": "text"}:
+            return None
+        case _:
+            return text_parser("parse", parse)
+
+
+def final_answer(state: StreamCollector) -> Response[Any]:
+    """Return the response that has the answer: in a chat the final one. Raises the error that ended the stream."""
+    if state.chat_result is None:
+        return state.to_response().raise_for_error()
+    return state.chat_result.raise_for_error().final_response or Response()
+
+
+def parsed_value(response: Response[Any], read: Read) -> Any:
+    """Return the value of an answer.
+
+    Raises ``ValidationError("invalid_output")``, as `with_parsed` does; also for a response that calls tools.
+    """
+    if response.tool_calls:
+        metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
+    return with_parsed(response, read).parsed
+
+
+def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
+    """Emit the collector's state after each event; states are immutable and cheap to keep.
+
+    ::
+
+        source             --H-----i-----end--|
+        scan_collect()     --"H"---"Hi"--"Hi"-|        (current_text)
+
+    >>> from rxllm import Fake, stream_generate
+    >>> states = stream_generate(Fake(["H", "i"]), "Hello").pipe(scan_collect())
+    >>> [state.current_text for state in states]
+    ['', 'H', 'Hi', 'Hi', 'Hi']
+
+    Raises ``ValidationError("invalid_option")`` unless `thread` is a Thread or None.
+    """
+    check_instance("thread", thread, Thread | None, "a Thread")
+    return lambda source: Stream.of(source.scan(_next, StreamCollector(thread)))
+
+
+def _next(state: StreamCollector, event: Event) -> StreamCollector:
+    if type(event) not in EVENTS:
+        raise not_an_event("scan_collect", event)
+    return state.apply_event(event)
+
+
+T = TypeVar("T")
+
+
+@overload
+def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]], Stream[T]]: ...
+@overload
+def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
+def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
+    """Emit the answer, which is JSON, as one validated value of `type`, once it is complete.
+
+    ::
+
+        source         --{"na--me": "Lima"}--end--|
+        parsed(City)   ---------------------------City("Lima")|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
+    [2, 3, 5]
+
+    `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
+    that msgspec knows, or a function of the text. After a request with the same ``response_format`` it emits the same
+    value as ``Response.parsed``: of an answer ``{"value": [2, 3]}`` to ``list[int]`` that is ``[2, 3]``. In a chat only
+    the final answer is parsed. Text that does not fit, and a response that asks for tools instead of answering, end the
+    stream with ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage; a
+    stream that failed ends with its own error.
+
+    Raises ``ValidationError("invalid_option")`` for any other `type`.
+    """
+    read = text_parser("type", type)
+    return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))
+
+
+@overload
+def to_response(parse: None = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
+@overload
+def to_response(parse: Callable[[str], T] | type[T]) -> Callable[[Observable[Event]], Stream[Response[T]]]: ...
+@overload
+def to_response(parse: str | Mapping[str, Any] | UnionType) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
+def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
+    """Fold the stream to its `Response`; with `parse`, the text is parsed too.
+
+    ::
+
+        source            --start--H--i--end--|
+        to_response()     --------------------(Response)|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
+    42
+
+    `parse` is what `ops.parsed` takes: a type or a ``response_format``, against which the text is validated as JSON,
+    with or without a Markdown fence; or a function of the text. A response that failed or has tool calls is not parsed.
+    Text that does not fit ends the stream with ``ValidationError("invalid_output")``, so that ``retry`` and ``catch``
+    see it; its metadata keeps the text, the finish reason and the usage.
+
+    Raises ``ValidationError("invalid_option")`` for any other `parse`.
+    """
+    read = answer_parser(parse)
+    if read is None:
+        return fold_events("to_response", StreamCollector.to_response)
+    return fold_events("to_response", lambda state: with_parsed(state.to_response(), read))
+
+
+@overload
+def to_step_result(
+    thread: Thread | None = None, *, parse: Callable[[str], T] | type[T]
+) -> Callable[[Observable[Event]], Stream[StepResult[T]]]: ...
+@overload
+def to_step_result(
+    thread: Thread | None = None, *, parse: str | Mapping[str, Any] | UnionType | None = None
+) -> Callable[[Observable[Event]], Stream[StepResult]]: ...
+def to_step_result(
+    thread: Thread | None = None, *, parse: Parse = None
+) -> Callable[[Observable[Event]], Stream[StepResult[Any]]]:
+    """Fold the stream to the `StepResult` of its last step.
+
+    ::
+
+        source               --start--..--end--tool--step--|
+        to_step_result()     ------------------------------(StepResult)|
+
+    >>> from rxllm import Fake, stream_step
+    >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
+    True
+
+    A stream that ends without ``StepCompleted`` is added to `thread`, the one that the step began with. `parse` is as
+    in `to_response`, but text that does not fit is a result, whose response has the
+    ``ValidationError("invalid_output")`` as its `error`.
+
+    Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
+    """
+    check_instance("thread", thread, Thread | None, "a Thread")
+    read = answer_parser(parse)
+    if read is None:
+        return fold_events("to_step_result", StreamCollector.to_step_result, thread)
+    return fold_events("to_step_result", lambda state: step_with_parsed(state.to_step_result(), read), thread)
+
+
+@overload
+def to_chat_result(
+    thread: Input | None = None, *, parse: Callable[[str], T] | type[T], keep_partial: bool = False
+) -> Callable[[Observable[Event]], Stream[ChatResult[T]]]: ...
+@overload
+def to_chat_result(
+    thread: Input | None = None,
+    *,
+    parse: str | Mapping[str, Any] | UnionType | None = None,
+    keep_partial: bool = False,
+) -> Callable[[Observable[Event]], Stream[ChatResult]]: ...
+def to_chat_result(
+    thread: Input | None = None, *, parse: Parse = None, keep_partial: bool = False
+) -> Callable[[Observable[Event]], Stream[ChatResult[Any]]]:
+    """Fold the stream to its `ChatResult`.
+
+    ::
+
+        source               --..--step--..--step--chat--|
+        to_chat_result()     ----------------------------(ChatResult)|
+
+    >>> from rxllm import Fake, stream
+    >>> stream(Fake("Hi"), "Hello").pipe(to_chat_result()).run()
+    ChatResult('Hi', completed, 1 steps, 0 tokens)
+
+    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result, or an ``error`` after an
+    ``ErrorEvent``. Its thread is the `thread` that the chat began with, in any form that ``rxllm.chat`` takes, and all
+    completed steps; without `thread` it has these alone. `parse` is as in `to_response` and parses the final response
+    of a completed chat. Text that does not fit does not end the stream, because the chat's tools have run: the result
+    has the `halted_reason` ``"error"`` and the ``ValidationError("invalid_output")`` as its `error`.
+
+    With `keep_partial` the thread of a chat that is cut off also has the text of its unfinished step, and the tool
+    calls with their results, as that of `to_session` has: the user can go on from there.
+
+    >>> from reactivex import operators as rx
+    >>> from rxllm import Thread
+    >>> story, begin = Fake(["Once ", "upon ", "a time"]), Thread().add_user("A story!")
+    >>> stopped = stream(story, begin).pipe(rx.take(3), to_chat_result(begin, keep_partial=True)).run()
+    >>> stopped.thread.last
+    Message('assistant', 'Once upon ')
+
+    Raises ``ValidationError("invalid_option")`` for a wrong `parse` or `keep_partial`, and ``"invalid_thread"`` for a
+    `thread` that is not a conversation.
+    """
+    thread = None if thread is None else as_thread(thread)
+    check_instance("keep_partial", keep_partial, bool, "True or False")
+    read = answer_parser(parse)
+
+    def project(state: StreamCollector) -> ChatResult[Any]:
+        result = state.to_chat_result()
+        result = with_partial_step(state, result) if keep_partial else result
+        return result if read is None else chat_with_parsed(result, read)
+
+    return fold_events("to_chat_result", project, thread)
+
+
+TURN = "session_turn"
+"""The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `operation` and the
+`session` including the user's new message, so that a turn that is cut off loses nothing.
+"""
+
+
+def to_session(
+    session: Session, *, parse: Parse = None, keep_partial: bool = False
+) -> Callable[[Observable[Event]], Stream[Turn]]:
+    """Fold the events of a turn to its `Turn`: the new session and the result of the chat or step.
+
+    ::
+
+        source          --turn--start--..--end--step--chat--|
+        to_session()    ------------------------------------(Turn)|
+
+    >>> from rxllm import Fake
+    >>> from rxllm.session import stream_reply
+    >>> turn = stream_reply(Fake("Hello"), Session(), "Hi").pipe(to_session(Session())).run()
+    >>> turn.session.status, [message.text for message in turn.session.messages]
+    ('completed', ['Hi', 'Hello'])
+
+    `session` is the one that the turn began with. A stream that is cut off becomes a ``cancelled`` result and a session
+    with the user's message and all completed steps. `parse` is as in `to_chat_result`; text that does not fit becomes
+    the result's error, and the session can go on.
+
+    With `keep_partial` the session of a turn that is cut off also keeps what its unfinished step has: the text, and the
+    tool calls with their results. The message's ``metadata["partial"]`` is ``"cancelled"``, or ``"error"`` after an
+    ``ErrorEvent``; it is not sent. Tool calls without a result are left out, and so is a message without text: the
+    next `reply` is legal for every provider.
+
+    >>> from reactivex import operators as rx
+    >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
+    >>> stopped = story.pipe(to_session(Session(), keep_partial=True)).run()
+    >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
+    (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
+
+    Nothing is emitted after a dispose: ``ops.finally_result(save, ops.to_session(session, keep_partial=True))`` calls
+    ``save(turn, outcome)`` then too.
+
+    Raises ``ValidationError("invalid_option")`` for a wrong `session`, `parse` or `keep_partial`.
+    """
+    check_instance("session", session, Session, "a Session")
+    check_instance("keep_partial", keep_partial, bool, "True or False")
+    read = answer_parser(parse)
+    return lift(lambda: _TurnFold(session, read, keep_partial))
+
+
+class _TurnFold:
+    def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
+        self._read = read
+        self._keep_partial = keep_partial
+        self._begin(session, None)
+
+    def _begin(self, session: Session, operation: str | None) -> None:
+        self._session = session
+        self._operation = operation
+        self._state = StreamCollector(session.thread)
+        self._step: StepResult | None = None  # if the last event completed one
+
+    def feed(self, event: Event) -> Iterable[Turn]:
+        match event:
+            case Custom(name=name, data=Mapping()) if name == TURN:
+                self._begin(event.data["session"], event.data["operation"])
+            case _ if type(event) not in EVENTS:
+                raise not_an_event("to_session", event)
+            case _:
+                self._state = self._state.apply_event(event)
+                self._step = event.result if isinstance(event, StepCompleted) else None
+        return ()
+
+    def close(self) -> Iterable[Turn]:
+        result = self._result()
+        yield Turn(self._session.after(result), self._parsed(result))
+
+    def _parsed(self, result: ChatResult | StepResult) -> ChatResult | StepResult:
+        if self._read is None:
+            return result
+        if isinstance(result, ChatResult):
+            return chat_with_parsed(result, self._read)
+        return step_with_parsed(result, self._read)
+
+    def _result(self) -> ChatResult | StepResult:
+        is_step = self._operation == "step" or (self._operation is None and not self._state.done)
+        if is_step and self._step is not None:
+            return self._step
+        result = self._state.to_chat_result()
+        return with_partial_step(self._state, result) if self._keep_partial else result
+
+
+def to_text() -> Callable[[Observable[Event]], Stream[str]]:
+    """Emit the whole text of the response, or of a chat's final response. A stream that failed ends with ``on_error``.
+
+    ::
+
+        source        --start--H--i--end--|
+        to_text()     --------------------("Hi")|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
+    'Hi'
+    """
+    return fold_events("to_text", _text)
+
+
+def _text(state: StreamCollector) -> str:
+    if state.chat_result is not None:
+        return state.chat_result.raise_for_error().output_text
+    return state.to_response().raise_for_error().output_text

@@ -1,0 +1,389 @@
+"""Ask more than one model: race, hedge, fall back to another, and stop asking one that keeps failing.
+
+==========  ===========================================  ======================================================
+state       a new call                                   next state
+==========  ===========================================  ======================================================
+closed      passes                                       open, after so many failures in a row within some time
+open        is refused                                   half_open, with the first call after the cooldown
+half_open   is a trial; is refused while one is running  closed when the trial succeeds, open when it fails
+==========  ===========================================  ======================================================
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable
+
+from rxllm import runtime
+from rxllm.adapters import as_adapter, connect
+from rxllm.events import ErrorEvent, Event, MessageCompleted
+from rxllm.operators._event_operators import operate
+from rxllm.runtime import EngineCall, RetryPolicy, Stream, attempting, engine_call, is_prelude, provider_name, stopwatch
+from rxllm.runtime.stream_arguments import check_streams
+from rxllm.values import AdapterError, StreamError
+from rxllm.values.argument_checks import (
+    check,
+    check_count,
+    check_function,
+    explains_call,
+    invalid_option,
+    is_positive,
+    must_be,
+)
+
+if TYPE_CHECKING:
+    from rxllm.engine import Engine
+
+
+def race(*others: Observable[Event]) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
+    """Race the source against `others`: the first with content wins, and the rest are cancelled, to the socket.
+
+    ``a.pipe(ops.race(b, c))`` is ``rxllm.race(a, b, c)``: in the metadata of the result, the source is stream 0.
+
+    Raises ``ValidationError("invalid_option")`` without `others`, and for one that is not an Observable.
+    """
+    check_streams("others", others)
+    return lambda source: runtime.race(source, *others)
+
+
+@explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
+def hedge(after: float) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
+    """Subscribe a second time if the source has no content within `after` seconds; the first with content wins.
+
+    ``stream.pipe(ops.hedge(after=2))`` is ``rxllm.hedge(stream, after=2)``. For each call of an engine:
+    ``Engine(adapter, operators=[ops.hedge(after=2)])``.
+
+    Raises ``ValidationError("invalid_option")`` if `after` is not a number above 0.
+    """
+    check("after", after, is_positive(after), "a number of seconds above 0")
+    return lambda source: runtime.hedge(source, after)
+
+
+log = logging.getLogger("rxllm")
+
+
+def fallback(
+    *engines: Engine | str | Observable[Event] | Any, when: Callable[[Exception], bool] | None = None
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Replace a stream that fails before its first content by the next of `engines`, and so on.
+
+    ::
+
+        source            --start--X
+        second                     ---start--H---------i--end--|
+        fallback(second)  -------------------(start,H)-i--end--|
+
+    >>> from rxllm import AdapterError, Engine, Fake, generate, stream_generate
+    >>> down = Fake(AdapterError("provider_unavailable"))
+    >>> response = generate(Engine(down, operators=[fallback(Fake("Hello"))], retry=False), "Hi").run()
+    >>> response.output_text, response.metadata["fallback"]["answered_by"]
+    ('Hello', 'Fake')
+    >>> stream_generate(down, "Hi", retry=False).pipe(fallback(stream_generate(Fake("Hello"), "Hi"))).run().message.text
+    'Hello'
+
+    As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools and
+    format, and whatever the request or the call sets itself; the other settings are its own engine's, as are always the
+    model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe it takes Observables of
+    events.
+
+    Events of a failed attempt before its first content do not pass. ``MessageCompleted``, and so the response, then has
+    the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error passes unchanged,
+    with the others as notes. ``when(error)`` decides which errors count; by default all but
+    ``StreamError("cancelled")``.
+
+    Raises ``ValidationError("invalid_option")`` if one of `engines` is not an engine, or, when it is applied, if it is
+    an engine in a pipe; ``EngineError("unknown_provider")``.
+    """
+    if not engines:
+        raise invalid_option("engines", "must be at least one")
+    if when is not None:
+        check_function("when", when)
+    alternatives = [_Alternative.of(engine, index) for index, engine in enumerate(engines)]
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        call = engine_call()
+        sources = [source, *(alternative.events(call) for alternative in alternatives)]
+        first = _full_name(call.provider, call.request.model) if call else "the first"
+        names = [first, *(alternative.name for alternative in alternatives)]
+        return attempting(lambda: _Fallback(sources, names, when or _is_failure))
+
+    return operator
+
+
+@dataclass(frozen=True)
+class _Alternative:
+    """A stream, or an engine, adapter or model name to ask for one."""
+
+    engine: Any
+    model: str | None
+    name: str
+
+    @classmethod
+    def of(cls, engine: Any, index: int) -> _Alternative:
+        if isinstance(engine, Observable):
+            return cls(engine, None, f"stream {index + 1}")
+        if isinstance(engine, str):
+            provider, _, model = engine.partition(":")
+            return cls(connect(provider, model), model or None, engine)
+        adapter = getattr(engine, "adapter", engine)
+        try:
+            as_adapter(adapter)
+        except Exception as error:
+            expected = "engines, adapters, names of models or streams"
+            raise invalid_option("engines", must_be(expected, engine)) from error
+        model = getattr(engine, "model", None) if adapter is not engine else None
+        return cls(engine, None, _full_name(provider_name(adapter), model))
+
+    def events(self, call: EngineCall | None) -> Observable[Event]:
+        if isinstance(self.engine, Observable):
+            return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
+        if call is None:
+            fault = (
+                f"{self.name!r} is an engine, which belongs in Engine(operators=[fallback(...)]); in a pipe, pass a "
+                "stream: fallback(stream_generate(engine, question))"
+            )
+            raise invalid_option("engines", fault)
+        return call.ask(self.engine, self.model)
+
+
+class _Fallback:
+    late = False
+
+    def __init__(
+        self, sources: list[Observable[Event]], names: list[str], is_failure: Callable[[Exception], bool]
+    ) -> None:
+        self._sources = sources
+        self._names = names
+        self._is_failure = is_failure
+        self._failures: list[str] = []
+
+    def source(self, attempt: int) -> Observable[Event]:
+        source = self._sources[attempt - 1]
+        return source if attempt == 1 else source.map(self._with_failures)
+
+    def again(self, error: Exception, attempt: int) -> float | None:
+        if attempt < len(self._sources) and self._is_failure(error):
+            log.warning("%s failed (%s); falling back on %s", self._names[attempt - 1], error, self._names[attempt])
+            self._failures.append(f"{self._names[attempt - 1]}: {error!r}")
+            return 0.0
+        for failure in self._failures:
+            if failure not in getattr(error, "__notes__", ()):  # a scripted error may be raised more than once
+                error.add_note(failure)
+        return None
+
+    def opens(self, attempt: int) -> Iterable[Event]:
+        return ()
+
+    def _with_failures(self, event: Event) -> Event:
+        if not isinstance(event, MessageCompleted):
+            return event
+        record = {"answered_by": self._names[len(self._failures)], "errors": tuple(self._failures)}
+        return msgspec.structs.replace(event, metadata={**event.metadata, "fallback": record})
+
+
+def _is_failure(error: Exception) -> bool:
+    return not (isinstance(error, StreamError) and error.reason == "cancelled")
+
+
+def _full_name(provider: str, model: str | None) -> str:
+    return f"{provider}:{model}" if model else provider
+
+
+State = Literal["closed", "open", "half_open"]
+Verdict = Literal["fine", "failed", "unknown"]
+
+
+@dataclass(eq=False)
+class Permit:
+    """Permission for one call."""
+
+    is_trial: bool
+    reported: threading.Lock = field(default_factory=threading.Lock)
+
+
+class Circuit:
+    """Decides which calls pass. Methods may be called from any thread; `now` is the caller's time in seconds."""
+
+    def __init__(
+        self, failures: int, within: float, cooldown: float, on_change: Callable[[State], object] | None
+    ) -> None:
+        self._limit = failures
+        self._within = within
+        self._cooldown = cooldown
+        self._on_change = on_change
+        self._guard = threading.Lock()
+        self._state: State = "closed"
+        self._failures: deque[float] = deque(maxlen=failures)
+        self._open_until = 0.0
+        self._trial: Permit | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Times of another process mean nothing here: a circuit begins closed.
+        return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
+
+    def enter(self, now: float) -> Permit | AdapterError:
+        """Return a permit for a new call, or the error that refuses it."""
+        with self._guard:
+            before = self._state
+            if before == "closed":
+                return Permit(is_trial=False)
+            if now < self._open_until or self._trial is not None:
+                return self._refusal(self._open_until - now)
+            self._state = "half_open"
+            permit = self._trial = Permit(is_trial=True)
+        self._announce_change(before)
+        return permit
+
+    def recovered(self, permit: Permit) -> None:
+        """Record content: a trial has shown that the provider is well, even if its call still fails."""
+        with self._guard:
+            before = self._state
+            if permit is self._trial:
+                self._close()
+        self._announce_change(before)
+
+    def report(self, permit: Permit, verdict: Verdict, now: float) -> None:
+        """Record the outcome of a call; only its first report counts."""
+        if not permit.reported.acquire(blocking=False):
+            return
+        with self._guard:
+            before = self._state
+            if permit is self._trial:
+                self._settle(verdict, now)
+            elif before == "closed":
+                self._count(verdict, now)
+        self._announce_change(before)
+
+    def _settle(self, verdict: Verdict, now: float) -> None:
+        self._trial = None
+        if verdict == "fine":
+            self._close()
+        elif verdict == "failed":
+            self._open(now)
+
+    def _count(self, verdict: Verdict, now: float) -> None:
+        if verdict == "fine":
+            self._failures.clear()
+        elif verdict == "failed":
+            self._failures.append(now)
+            if len(self._failures) == self._limit and now - self._failures[0] <= self._within:
+                self._open(now)
+
+    def _close(self) -> None:
+        self._state, self._trial = "closed", None
+        self._failures.clear()
+
+    def _open(self, now: float) -> None:
+        self._state, self._open_until = "open", now + self._cooldown
+
+    def _refusal(self, remaining: float) -> AdapterError:
+        if remaining > 0:
+            seconds, when = remaining, f"calls are tried again in {remaining:.3g} s"
+        else:  # unknown, except for how long it would be if the running trial failed
+            seconds, when = self._cooldown, f"one call is being tried; try again in {self._cooldown:.3g} s"
+        message = f"the circuit is {self._state}: {when}"
+        return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})
+
+    def _announce_change(self, before: State) -> None:
+        state = self._state
+        if state == before:
+            return
+        log.warning("the circuit is %s", state)
+        if self._on_change is not None:
+            try:
+                self._on_change(state)
+            except Exception as error:
+                log.warning("on_change(%r) failed", state, exc_info=error)
+
+
+_FAILURES = RetryPolicy().retry_on
+
+
+def circuit_breaker(
+    failures: int = 5,
+    *,
+    within: float = 60.0,
+    cooldown: float = 30.0,
+    on_change: Callable[[State], object] | None = None,
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """After `failures` in a row `within` so many seconds, fail calls at once; after `cooldown` seconds let one try.
+
+    ::
+
+        calls                --X   --X                    --H--i--end--|
+        circuit_breaker(2)   --X   --X   X   X   X        --H--i--end--|
+        state                closed  open.............half_open,closed
+
+    >>> from rxllm import AdapterError, Engine, Fake, generate
+    >>> down = Fake(AdapterError("provider_unavailable"))
+    >>> engine = Engine(down, operators=[circuit_breaker(1, on_change=print)], retry=False)
+    >>> for _ in range(2):
+    ...     try: generate(engine, "Hi").run()
+    ...     except AdapterError as error: print(error)
+    open
+    adapter error: provider_unavailable
+    the circuit is open: calls are tried again in 30 s
+    >>> len(down.requests)
+    1
+
+    All subscriptions of one operator share its state, in any thread: all calls of an engine and of its copies. A
+    refused call does not subscribe its source; it gets ``AdapterError("provider_unavailable")`` with the seconds until
+    the next trial as `retry_after`. The first content of that trial (``half_open``) closes the circuit, its failure
+    opens it again, and if it is disposed the next call is the trial. Failures are the errors that are retried by
+    default, raised or streamed; other errors show that the provider is there. ``on_change(state)`` is called at every
+    change; its exceptions are logged.
+
+    Raises ``ValidationError("invalid_option")`` for options that make no sense.
+    """
+    check_count("failures", failures)
+    check("within", within, is_positive(within), "a number of seconds above 0")
+    check("cooldown", cooldown, is_positive(cooldown), "a number of seconds above 0")
+    if on_change is not None:
+        check_function("on_change", on_change)
+    circuit = Circuit(failures, within, cooldown, on_change)  # outside of subscribe: the calls share it
+
+    def subscribe(
+        source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        now = stopwatch(scheduler)
+        permit = circuit.enter(now())
+        if isinstance(permit, AdapterError):
+            observer.on_error(permit)
+            return Disposable()
+        is_trial = permit.is_trial
+
+        def on_next(event: Event) -> None:
+            nonlocal is_trial
+            if isinstance(event, ErrorEvent):
+                circuit.report(permit, _verdict(event.error), now())
+            elif is_trial and not is_prelude(event):
+                is_trial = False
+                circuit.recovered(permit)
+            observer.on_next(event)
+
+        def on_error(error: Exception) -> None:
+            circuit.report(permit, _verdict(error), now())
+            observer.on_error(error)
+
+        def on_completed() -> None:
+            circuit.report(permit, "fine", now())
+            observer.on_completed()
+
+        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+        return CompositeDisposable(subscription, Disposable(lambda: circuit.report(permit, "unknown", now())))
+
+    return operate(subscribe)
+
+
+def _verdict(error: Exception) -> Verdict:
+    if not isinstance(error, AdapterError | StreamError):
+        return "unknown"
+    return "failed" if error.reason in _FAILURES else "fine"

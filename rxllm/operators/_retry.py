@@ -1,0 +1,195 @@
+"""Errors as `on_error` or as events, and what is done about them: try again, or restart a response."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any
+
+from reactivex import Observable, abc
+
+from rxllm.collector import StreamCollector
+from rxllm.events import Custom, ErrorEvent, Event, StepCompleted, StepRestarted
+from rxllm.operators._event_operators import handle_each, operate
+from rxllm.runtime import OnRetry, Retry, RetryPolicy, Stream, attempting, policy_argument, retrying
+from rxllm.values import LLMError
+from rxllm.values.argument_checks import check_function
+
+
+def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
+    """Turn an ``ErrorEvent`` into ``on_error``; every other event passes.
+
+    ::
+
+        source             --a--b--error--|
+        raise_errors()     --a--b--X
+
+    >>> from rxllm import Fake, stream_generate
+    >>> stream_generate(Fake(["Hi", ("error", "timeout")]), "Hello").pipe(raise_errors()).run()
+    Traceback (most recent call last):
+    rxllm.AdapterError: adapter error (fake): timeout
+    """
+
+    def throw(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def on_event(event: Event) -> None:
+            if isinstance(event, ErrorEvent):
+                on_error(event.error)
+            else:
+                on_next(event)
+
+        return on_event
+
+    return handle_each(throw)
+
+
+def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
+    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a normal end; other exceptions pass.
+
+    ::
+
+        source                 --a--b--X
+        errors_as_events()     --a--b--(error)|
+
+    >>> from rxllm import AdapterError, Fake, stream_generate
+    >>> list(stream_generate(Fake(AdapterError("unknown")), "Hello").pipe(errors_as_events()))
+    [ErrorEvent(error=AdapterError('unknown', 'adapter error: unknown'))]
+    """
+
+    def subscribe(
+        source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
+    ) -> abc.DisposableBase:
+        delivering = False  # stays True when a subscriber raises: that error is not part of the stream
+
+        def on_next(event: Event) -> None:
+            nonlocal delivering
+            delivering = True
+            observer.on_next(event)
+            delivering = False
+
+        def on_error(error: Exception) -> None:
+            if isinstance(error, LLMError) and not delivering:
+                observer.on_next(ErrorEvent(error))
+                observer.on_completed()
+            else:
+                observer.on_error(error)
+
+        return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
+
+    return operate(subscribe)
+
+
+def retry_before_content(
+    policy: Retry = "default", *, on_retry: OnRetry | None = None
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Subscribe again to a stream of events that fails before its first content.
+
+    ::
+
+        source                    --start--X
+        again                              ---start--H---------i--end--|
+        retry_before_content()    -------------------(start,H)-i--end--|        (what came before X is dropped)
+
+    >>> from rxllm import Fake, Request, operators as ops, user
+    >>> from rxllm.values import Call
+    >>> busy = Fake([("error", "rate_limited")], ["Hello"])
+    >>> answer = busy.stream(Request((user("Hi"),)), Call())
+    >>> answer.pipe(retry_before_content({"base_delay": 0, "jitter": 0}), ops.to_text()).run()
+    'Hello'
+
+    `policy` is a `RetryPolicy`, a mapping of its fields, or False for none. Each attempt is held back until its first
+    content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``; a failure before that, by
+    ``on_error`` or an ``ErrorEvent``, leads to a new subscription, which is a new request, if the policy retries it.
+    The last failure is passed on unchanged. ``on_retry(attempt, delay, error)`` is called before each wait, with the
+    delay in seconds.
+
+    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which see one
+    answer. After ``stream_generate`` it also restarts those operators, such as a fallback or a budget, and only after
+    the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` sees only ``on_error``, not an
+    ``ErrorEvent``, and repeats the content of a stream that fails half-way; ``ops.restart`` is for that.
+
+    Raises ``ValidationError("invalid_option")`` for any other `policy`, and unless `on_retry` is a function.
+    """
+    rules = policy_argument(policy)
+    if on_retry is not None:
+        check_function("on_retry", on_retry)
+    return lambda source: retrying(lambda: source, rules, on_retry)
+
+
+log = logging.getLogger("rxllm")
+
+ABANDONED = "step_abandoned"
+"""The name of the `Custom` event before a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
+
+
+def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
+    """Start a response that fails after its first content again, with a ``StepRestarted``.
+
+    ::
+
+        source       --start--H--X
+        again                    ---start--H------------------------------i--end--|
+        restart()    ---------(start,H)----(abandoned,restarted,start,H)--i--end--|
+
+    >>> from rxllm import Fake, StepRestarted, generate, stream_generate, Engine, operators as ops
+    >>> torn = Fake(["Hel", ("error", "timeout")], ["Hello"])
+    >>> generate(Engine(torn, operators=[restart({"base_delay": 0})]), "Hi").run().output_text
+    'Hello'
+    >>> torn = Fake(["Hel", ("error", "timeout")], ["Hello"])
+    >>> stream_generate(torn, "Hi").pipe(restart({"base_delay": 0}), ops.only(StepRestarted)).run()
+    StepRestarted(reason='timeout', attempt=2)
+
+    The source is subscribed again, which is a new request. Folds forget everything in the step before the
+    ``StepRestarted``, including usage; the ``Custom("step_abandoned", {"response": ...})`` before it preserves that.
+    Both are emitted with the first content of the new attempt; without any, the earlier content stands. `policy`, a
+    `RetryPolicy` or a mapping of its fields, says how often, after how long and for which errors. Failures before the
+    first content are left to retry until there has been a restart. The last failure is passed on.
+
+    Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. After a
+    ``StepCompleted`` nothing is restarted. ``ops.text`` emits the text of every attempt, for strings cannot be taken
+    back.
+
+    Raises ``ValidationError("invalid_option")`` for any other `policy`.
+    """
+    rules = policy_argument(policy)
+
+    def operator(source: Observable[Event]) -> Stream[Event]:
+        if rules.max_attempts <= 1:
+            return Stream.of(source)
+        return attempting(lambda: _Restarting(source, rules))
+
+    return operator
+
+
+class _Restarting:
+    late = True
+
+    def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
+        self._source = source
+        self._rules = rules
+        self._events: list[Event] = []  # of the current attempt
+        self._standing: list[Event] | None = None  # of the latest attempt with content
+        self._reason = ""
+
+    def source(self, attempt: int) -> Observable[Event]:
+        self._events = []
+        return self._source.do_action(self._events.append)
+
+    def again(self, error: Exception, attempt: int) -> float | None:
+        if self._standing is None or not self._rules.allows(error, attempt):
+            return None
+        if any(isinstance(event, StepCompleted) for event in self._events):
+            return None
+        assert isinstance(error, LLMError)
+        self._reason = error.reason
+        seconds = self._rules.delay(error, attempt)
+        log.warning("attempt %d failed after its first content (%s); restarting in %.1f s", attempt, error, seconds)
+        return seconds
+
+    def opens(self, attempt: int) -> Iterable[Event]:
+        abandoned, self._standing = self._standing, self._events
+        if abandoned is None:
+            return ()
+        state = reduce(StreamCollector.apply_event, abandoned, StreamCollector())
+        data: dict[str, Any] = {"response": state.to_response()}
+        return Custom(ABANDONED, data), StepRestarted(self._reason, attempt)

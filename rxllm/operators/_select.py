@@ -1,0 +1,330 @@
+"""Keep or drop events, and take out of them what one wants: text, thinking, tool calls, usage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Generic, TypeVar, cast
+
+from reactivex import Observable, abc
+
+from rxllm.collector import BlockKey, block_key, innermost, is_incomplete, is_server, unnest
+from rxllm.events import (
+    ErrorEvent,
+    Event,
+    MessageStarted,
+    Nested,
+    RawChunk,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    UsageUpdated,
+)
+from rxllm.operators._event_operators import EVENTS, Feeder, extract, handle_each, not_an_event
+from rxllm.runtime import Stream
+from rxllm.values import ProviderPart, ToolCall, Usage
+from rxllm.values.argument_checks import check_classes, check_instance, invalid_option
+
+E = TypeVar("E")
+
+
+def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
+    """Keep the items of these classes; a type checker knows what is left.
+
+    ::
+
+        source              --start--delta--delta--end--|
+        only(TextDelta)     ---------delta--delta-------|
+
+    >>> from rxllm import Fake, TextDelta, stream_generate
+    >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
+    [TextDelta(delta='Hi', id='block_0')]
+
+    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` has the chat's own text; for that of
+    the agents, take what is inside:
+
+    >>> from reactivex import from_iterable
+    >>> from rxllm import operators as ops
+    >>> from rxllm.events import Nested
+    >>> chat = from_iterable([TextDelta("Ask."), Nested(("c1",), TextDelta("Yes.")), Nested(("c2",), TextDelta("No."))])
+    >>> list(chat.pipe(only(Nested)).filter(lambda nested: nested.path == ("c1",)).map(lambda nested: nested.event))
+    [TextDelta(delta='Yes.', id=None)]
+
+    Raises ``ValidationError("invalid_option")`` without arguments, and for one that is not a class.
+    """
+    if not types:
+        raise invalid_option("types", "must be at least one class")
+    check_classes("types", types)
+
+    def keep(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:
+        def on_item(item: Any) -> None:
+            if isinstance(item, types):
+                on_next(item)
+
+        return on_item
+
+    return handle_each(keep)
+
+
+def filter_deltas(
+    text: bool = True, tool: bool = True, thinking: bool = True
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same.
+
+    ::
+
+        source                        --H--i--Hi--|        (two deltas and their completion)
+        filter_deltas(text=False)     --------Hi--|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> quiet = stream_generate(Fake("Hi"), "Hello").pipe(filter_deltas(text=False))
+    >>> [type(event).__name__ for event in quiet]
+    ['MessageStarted', 'TextCompleted', 'MessageCompleted']
+
+    The deltas of agents (``Nested``) are dropped too.
+
+    Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
+    """
+    for name, flag in ("text", text), ("tool", tool), ("thinking", thinking):
+        check_instance(name, flag, bool, "True or False")
+    flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
+    dropped = frozenset(cls for cls, passes in flags.items() if not passes)
+
+    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def handle(event: Event) -> None:
+            if type(innermost(event)) not in dropped:
+                on_next(event)
+
+        return handle
+
+    return handle_each(make_handler) if dropped else Stream.of
+
+
+def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Drop ``RawChunk`` events, those of agents too, unless `include`; usage and message parts always pass.
+
+    It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
+
+    ::
+
+        source                   --raw--delta--raw--delta--|
+        include_raw_chunks()     -------delta-------delta--|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> fake = Fake([("raw_chunk", {"x": 1}), "Hi"])
+    >>> stream_generate(fake, "Hello", include_raw_chunks=True).pipe(include_raw_chunks()).to_list().run()[1]
+    TextDelta(delta='Hi', id='block_0')
+
+    Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
+    """
+    check_instance("include", include, bool, "True or False")
+
+    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
+        def handle(event: Event) -> None:
+            raw = innermost(event)
+            if type(raw) is not RawChunk or raw.kind == "usage" or isinstance(raw.data, ProviderPart):
+                on_next(event)
+
+        return handle
+
+    return Stream.of if include else handle_each(make_handler)
+
+
+R = TypeVar("R")
+
+FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
+"""What may precede the JSON: small models put a Markdown code fence round it."""
+
+_READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted})
+
+
+class TextPieces:
+    """The strings of the blocks of one kind: their deltas, or the completed text where the deltas were dropped."""
+
+    def __init__(
+        self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
+    ) -> None:
+        self._delta = delta
+        self._completed = completed
+        self._open: dict[BlockKey, None] = {}  # in order
+
+    def __call__(self, event: Event) -> Iterable[str]:
+        if isinstance(event, self._delta):
+            self._open.setdefault(block_key(self._delta, event.id, self._open))
+            return (event.delta,)
+        if isinstance(event, self._completed):
+            block = block_key(self._delta, event.id, self._open)
+            if block not in self._open:
+                return (event.text,) if event.text else ()
+            del self._open[block]
+        elif isinstance(event, StepRestarted):
+            self._open.clear()
+        return ()
+
+
+class AnswerText(Generic[R]):
+    """Feeds the text of each message to a fresh ``make()``. Closes only the last, unless its message calls tools."""
+
+    def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
+        self._name = name
+        self._make = make
+        self._pieces = TextPieces(TextDelta, TextCompleted)
+        self._reader: Feeder[str, R] | None = make()
+
+    def feed(self, event: Event) -> Iterable[R]:
+        if type(event) in _READ:
+            return self._read(event)
+        if type(event) not in EVENTS:
+            raise not_an_event(self._name, event)
+        return ()
+
+    def _read(self, event: Event) -> Iterable[R]:
+        match event:
+            case ErrorEvent():
+                raise event.error
+            case MessageStarted() | StepRestarted():
+                self._reader = self._make()
+            case ToolCallStarted() if not event.metadata.get("server"):
+                self._reader = None
+            case _:
+                pass
+        for text in self._pieces(event):
+            if self._reader is not None:
+                yield from self._reader.feed(text)
+
+    def close(self) -> Iterable[R]:
+        return self._reader.close() if self._reader is not None else ()
+
+
+def text() -> Callable[[Observable[Event]], Stream[str]]:
+    """Emit the pieces of the text as they arrive. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source     --start--H--i--Hi--end--|
+        text()     ---------H--i-----------|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
+    ['Hel', 'lo']
+
+    A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
+    been emitted and cannot be taken back; folds such as `to_text` forget it. What agents write inside a chat is not its
+    text: see `only`.
+    """
+    return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
+
+
+def thinking() -> Callable[[Observable[Event]], Stream[str]]:
+    """Emit the pieces of the thinking as they arrive. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source         --start--hm--hm--Hi--end--|        (two of thinking, one of text)
+        thinking()     ---------hm--hm-----------|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
+    ['hm']
+
+    A block whose deltas were dropped is emitted whole when it is completed.
+    """
+    types = (ThinkingDelta, ThinkingCompleted)
+    return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
+
+
+def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
+    """Emit the completed tool calls that the client has to answer. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source           --start--c1--{..}--c1.done--end--|
+        tool_calls()     -------------------c1------------|
+
+    >>> from rxllm import Fake, ToolCall, stream_generate
+    >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
+    [add(a=1)]
+
+    Those of agents, which answer them themselves, are not among them.
+    """
+    return extract("tool_calls", lambda: _call, ToolCallCompleted)
+
+
+def _call(event: Event) -> Iterable[ToolCall]:
+    if not isinstance(event, ToolCallCompleted):
+        return ()
+    call = event.tool_call
+    return () if is_server(call) or is_incomplete(call) else (call,)
+
+
+def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
+    """Emit the running total of usage over all steps each time it changes. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source      --start--3--5--step--start--4--|        (usage 3, then 5; 4 in the second step)
+        usage()     ---------3--5---------------9--|
+
+    >>> from rxllm import Fake, Usage, stream_generate
+    >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
+    [Usage(input_tokens=3, output_tokens=1)]
+
+    What agents use counts as it comes, at any depth, even that of an agent which is cut off inside its step.
+    """
+    return extract("usage", _Changes, Nested, *_COUNTED)
+
+
+_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+
+
+class _Changes:
+    def __init__(self) -> None:
+        self._total = _Total()
+        self._last = Usage()
+
+    def __call__(self, event: Event) -> Iterable[Usage]:
+        if not isinstance(innermost(event), _COUNTED):
+            return ()
+        self._total.add(event)
+        last, self._last = self._last, self._total.usage
+        return (self._last,) if self._last != last else ()
+
+
+class _Total:
+    """The usage of a chat: its completed steps, the current response, and the agents of the current step."""
+
+    def __init__(self) -> None:
+        self._before = Usage()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._response = Usage()
+        self._agents: dict[str, _Total] = {}
+
+    @property
+    def usage(self) -> Usage:
+        return sum((agent.usage for agent in self._agents.values()), self._before + self._response)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case UsageUpdated(usage=usage):
+                self._response = usage
+            case RawChunk(kind="usage", data=Mapping()):
+                self._response = Usage(**cast(Mapping[str, Any], event.data))
+            case Nested():
+                id, inner = unnest(event)
+                self._agents.setdefault(id, _Total()).add(inner)
+            case StepCompleted(result=result):
+                self._response = result.response.usage
+                self._before = self.usage
+                self._begin()
+            case StepRestarted():
+                self._begin()
+            case _:
+                pass

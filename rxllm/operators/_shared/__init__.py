@@ -1,1 +1,0 @@
-"""The parts that operators are built from. None of them is an operator."""

@@ -1,1 +1,0 @@
-"""The rules that `verify` checks, as a feeder without Rx."""

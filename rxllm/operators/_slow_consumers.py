@@ -1,0 +1,300 @@
+"""Join or drop what a slow consumer is not ready for."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from threading import RLock
+from typing import Any, Generic, TypeVar
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SerialDisposable
+
+from rxllm.events import Nested, ToolCallDelta
+from rxllm.operators._event_operators import DELTAS, operate
+from rxllm.runtime import Gate, Stream, clock, conclude, current_gate, fail
+from rxllm.values.argument_checks import call_fault, check, check_function
+
+
+def text_of(item: Any) -> str | None:
+    """Return the text of a delta, or the string itself; None for anything else, which is never joined."""
+    if type(item) is Nested:
+        return text_of(item.event)
+    if type(item) in DELTAS:
+        return item.arguments_delta if type(item) is ToolCallDelta else item.delta
+    return item if type(item) is str else None
+
+
+def continues(last: Any, item: Any) -> bool:
+    """Whether `item`, which has a text, belongs to the same block or tool call as `last`, the one before it."""
+    if type(last) is not type(item):
+        return False
+    if type(item) is Nested:
+        return last.path == item.path and continues(last.event, item.event)
+    return type(item) is str or last.id == item.id
+
+
+def joined(item: Any, texts: Iterable[str]) -> Any:
+    """Return an item like `item` with all of `texts`."""
+    if type(item) is Nested:
+        return Nested(item.path, joined(item.event, texts))
+    text = "".join(texts)
+    if type(item) is str:
+        return text
+    return ToolCallDelta(item.id, text) if type(item) is ToolCallDelta else type(item)(text, item.id)
+
+
+T = TypeVar("T")
+
+
+class WhileBusy(ABC, Generic[T]):
+    """One subscription. A subclass keeps what waits, in `_add` and `_take_all`; `_count` items have been added.
+
+    At `_most` of them they pass, and the reader's buffer slows the source down.
+    """
+
+    _most = math.inf
+
+    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
+        self._observer = observer
+        self._scheduler = scheduler
+        self._gate = current_gate.get()
+        self._clock = clock(scheduler) if self._gate is not None else None
+        self._wake = SerialDisposable()
+        self._lock = RLock()
+        self._count = 0
+        self._delivering = False
+        self._refused = False  # a subscriber has raised
+
+    def start(self, source: Observable[T]) -> abc.DisposableBase:
+        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
+        return CompositeDisposable(subscription, self._wake)
+
+    @abstractmethod
+    def _add(self, item: T) -> None:
+        """Let `item` wait."""
+
+    @abstractmethod
+    def _take_all(self) -> Iterable[T]:
+        """Return what waits; then nothing waits."""
+
+    def _is_free(self, gate: Gate) -> bool:
+        """Whether the reader is not busy."""
+        return gate.idle
+
+    def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
+        """Call `wake` once it is not."""
+        gate.when_idle(wake)
+
+    def _on_next(self, item: T) -> None:
+        with self._lock:
+            if not (self._count or self._delivering or (self._gate is not None and not self._is_free(self._gate))):
+                self._deliver(item)
+                if not self._count:
+                    return
+            else:
+                if not self._count and self._gate is not None:
+                    self._when_free(self._gate, self._soon)
+                self._count += 1
+                try:
+                    self._add(item)
+                except Exception as error:  # raised by the user's function that joins two items
+                    self._on_error(error)
+                    return
+            if self._delivering:
+                return
+            if self._gate is None or self._count >= self._most or self._is_free(self._gate):
+                self._release()
+
+    def _soon(self) -> None:
+        # The consumer that takes an item may be on another thread; it should not do this work.
+        if self._clock is not None and not self._wake.is_disposed:
+            self._wake.disposable = self._clock.schedule(self._release_now)
+
+    def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        with self._lock:
+            try:
+                self._release()
+            except BaseException as error:  # raised by the subscriber; no caller would deliver it
+                fail(self._observer, error)
+
+    def _release(self) -> None:
+        while self._count and not self._delivering:
+            for item in self._waiting():
+                self._deliver(item)
+
+    def _waiting(self) -> Iterable[T]:
+        if not self._count:
+            return ()
+        self._count = 0
+        return self._take_all()
+
+    def _deliver(self, item: T) -> None:
+        self._delivering = True
+        try:
+            self._observer.on_next(item)
+        except BaseException:
+            self._refused = True
+            raise
+        finally:
+            self._delivering = False
+
+    def _on_completed(self) -> None:
+        with self._lock:
+            self._wake.dispose()
+            conclude(self._observer, self._waiting())
+
+    def _on_error(self, error: Exception) -> None:
+        with self._lock:
+            self._wake.dispose()
+            try:
+                for item in () if self._refused else self._waiting():  # a refused error is the subscriber's
+                    self._observer.on_next(item)
+            except Exception as refusal:
+                error = refusal
+            self._observer.on_error(error)
+
+
+MOST = 1024
+"""At most so many items wait; then they pass, and the consumer's buffer slows the source down."""
+
+
+def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
+    """Join adjacent deltas, or strings, while the consumer is busy; nothing is lost, and the order stays.
+
+    ::
+
+        source         --H-e-l-l-o--end--|
+        conflate()     --H-----(ello)-end|        (the consumer was busy with H)
+
+    >>> import asyncio
+    >>> from rxllm import Fake, TextDelta, stream_generate
+    >>> async def slow_reader():
+    ...     events = stream_generate(Fake(["H", "e", "l", "l", "o"]), "Hi").pipe(conflate())
+    ...     async for event in events:
+    ...         await asyncio.sleep(0.001)        # its work
+    ...         if isinstance(event, TextDelta): print(event.delta)
+    >>> asyncio.run(slow_reader())
+    Hello
+
+    A consumer is busy
+
+    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has items left to take;
+    - while its ``on_next`` runs.
+
+    Then deltas of the same block or tool call become one, and so do strings, which are the pieces of a text; other
+    items wait behind them. When the consumer has taken everything, it gets the waiting batch; so it is never further
+    behind than one batch, and a quick consumer gets every item unchanged. A consumer that only passes items on, to a
+    queue or a task, never counts as busy. The end and ``on_error`` release waiting items first.
+
+    With ``join(waiting, item)``, a function of two items, all that waits becomes one item, whatever the items are:
+
+    >>> import operator
+    >>> import reactivex
+    >>> reactivex.range(5).map(lambda number: [number]).pipe(conflate(operator.add)).to_list().run()
+    [[0], [1], [2], [3], [4]]
+
+    An exception of `join` ends the stream. `keep_latest` drops all but the newest.
+
+    Raises ``ValidationError("invalid_option")`` for a `join` that is not a function of two items.
+    """
+    if join is None:
+        return operate(lambda source, observer, scheduler: _JoiningTexts(observer, scheduler).start(source))
+    check_function("join", join)
+    check("join", join, call_fault(join, None, None) is None, "a function of two items")
+    return operate(lambda source, observer, scheduler: _JoiningAll(join, observer, scheduler).start(source))
+
+
+class _JoiningTexts(WhileBusy[T]):
+    """Each waiting item has a list of the texts that join to its own."""
+
+    _most = MOST
+
+    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
+        super().__init__(observer, scheduler)
+        self._items: list[tuple[T, list[str]]] = []
+
+    def _add(self, item: T) -> None:
+        text = text_of(item)
+        if text is not None and self._items and continues(self._items[-1][0], item):
+            self._items[-1][1].append(text)
+        else:
+            self._items.append((item, [] if text is None else [text]))
+
+    def _take_all(self) -> list[T]:
+        items: list[Any] = [joined(item, texts) if len(texts) > 1 else item for item, texts in self._items]
+        self._items.clear()
+        return items
+
+
+class _JoiningAll(WhileBusy[T]):
+    """At most one item waits: all of them, joined."""
+
+    _most = MOST
+
+    def __init__(
+        self, join: Callable[[T, T], T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> None:
+        super().__init__(observer, scheduler)
+        self._join = join
+        self._items: list[T] = []
+
+    def _add(self, item: T) -> None:
+        self._items[:] = [self._join(self._items[0], item) if self._items else item]
+
+    def _take_all(self) -> list[T]:
+        items, self._items = self._items, []
+        return items
+
+
+def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
+    """Drop the items that come while the consumer is busy, all but the newest.
+
+    ::
+
+        source            --1-2-3-4-5-6-7--|
+        keep_latest()     --1-----4-----7--|        (an item is worked on for six ticks)
+
+    >>> import asyncio
+    >>> from rxllm import from_async_iter, to_async_iter
+    >>> async def readings():
+    ...     for number in range(100):
+    ...         yield number
+    ...         await asyncio.sleep(0)
+    >>> async def slow_reader():
+    ...     async with to_async_iter(from_async_iter(readings).pipe(keep_latest())) as items:
+    ...         async for item in items:
+    ...             await asyncio.sleep(0.05)        # its work
+    ...             print(item)
+    >>> asyncio.run(slow_reader())
+    0
+    99
+
+    A consumer is busy
+
+    - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) asks for the next item: what it then
+      gets is not older than that moment, however long it has worked;
+    - while its ``on_next`` runs.
+
+    The source is never slowed down. A quick consumer gets every item. The last item before the end always comes, and
+    so does the last one before an ``on_error``. A consumer that only passes items on, to a queue or a task, never
+    counts as busy. Deltas need their neighbours: `conflate` joins them.
+    """
+    return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
+
+
+class _KeepingLatest(WhileBusy[T]):
+    _latest: T
+
+    def _add(self, item: T) -> None:
+        self._latest = item
+
+    def _take_all(self) -> tuple[T]:
+        return (self._latest,)
+
+    def _is_free(self, gate: Gate) -> bool:
+        return gate.requested
+
+    def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
+        gate.when_requested(wake)

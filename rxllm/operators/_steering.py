@@ -1,0 +1,228 @@
+"""The user's messages that wait for a chat's next step, and the end of the sentence at which they stop a model."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
+
+from rxllm.collector import STEERED, Unfinished, fold_message
+from rxllm.events import (
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    Steered,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallStarted,
+)
+from rxllm.operators._words_and_sentences import Segmenter, find_sentence
+from rxllm.runtime import RecallingJournal, Stream, call_context, clock, conclude, current_scope, paced, scoped, unpaced
+from rxllm.values import Message, StreamError, TextPart, user
+from rxllm.values.argument_checks import invalid_option, must_be
+
+Steer = Observable[str | Message]
+SteerAt = Literal["sentence", "step"]
+
+MOST = 1024
+"""How many messages may wait. A user does not type so many during one step."""
+
+
+class Steering(abc.DisposableBase):
+    """The messages of one chat; `steer` may emit them on any thread, at its subscription, and inside a delivery.
+
+    The place for a provider that takes messages in the middle of a response, such as OpenAI's Responses API over
+    WebSocket with ``response.steer``, is here: its adapter would take them through the scope, as `until_sentence` does.
+    """
+
+    def __init__(self, steer: Steer | None) -> None:
+        self._steer = steer
+        self._waiting = deque[Message]()
+        self._settled: list[Message] | None = None  # what is taken next, whatever comes meanwhile
+        self._messages = SingleAssignmentDisposable()
+        self._error: Exception | None = None
+        self._failure = SerialDisposable()
+        self._subscriptions = CompositeDisposable(self._messages, self._failure)
+
+    def start(self, fail: Callable[[Exception], None], scheduler: abc.SchedulerBase | None) -> None:
+        """Begin to collect messages. Errors are passed to `fail` where the events of the chat are emitted."""
+        if self._steer is None:
+            return
+        loop, context = clock(scheduler), call_context()
+
+        def on_error(error: Exception) -> None:
+            self._messages.dispose()
+            self._error = self._error or error
+            self._failure.disposable = loop.schedule(lambda scheduler, state: context.run(fail, error))
+
+        def on_next(item: Any) -> None:
+            try:
+                self._add(item)
+            except Exception as error:
+                on_error(error)
+
+        # What a user types does not wait for the reader, and a call that it is made of is not a step of the chat.
+        messages = scoped(paced(self._steer, None), current_scope.get().below_model())
+        self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
+
+    def raise_error(self) -> None:
+        """Raise the error that there was, if it has not been passed on yet."""
+        if self._error is not None:
+            raise self._error
+
+    def waits(self) -> bool:
+        """Whether there are messages."""
+        return bool(self._waiting if self._settled is None else self._settled)
+
+    def take(self) -> list[Message]:
+        """Return the messages, which wait no longer."""
+        if self._settled is None:
+            return [self._waiting.popleft() for _ in range(len(self._waiting))]
+        settled, self._settled = self._settled, None
+        return settled
+
+    def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
+        """Have the same messages taken after this step in every run of the stream; others wait for a later step."""
+        events = journal.recall(path, key)
+        if events is None:
+            events = [Steered(message) for message in self.take()]
+            journal.keep(path, key, events)
+        self._settled = [event.message for event in events if isinstance(event, Steered)]
+
+    def dispose(self) -> None:
+        """Collect no more messages."""
+        self._subscriptions.dispose()
+
+    def _add(self, item: Any) -> None:
+        message = user(item) if isinstance(item, str) else item
+        if not isinstance(message, Message) or message.role != "user":
+            expected = "an Observable of texts or user's messages"
+            raise invalid_option("steer", f"{must_be(expected, item)}; write steer.map(rxllm.user) or the like")
+        if len(self._waiting) == MOST:
+            raise StreamError("overflow", f"{MOST} messages of steer wait for one step; emit fewer, such as the last")
+        if message.text.strip() or not all(isinstance(part, TextPart) for part in message.parts):
+            self._waiting.append(message)
+
+
+_BEGINNINGS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted})
+
+
+Recall = Callable[[], Sequence[Event] | None]
+Note = Callable[[list[Event]], object]
+
+
+def until_sentence(
+    source: Observable[Event], is_steered: Callable[[], bool], recall: Recall = lambda: None, note: Note = list
+) -> Stream[Event]:
+    """Return `source`, a response, which ends with its sentence once ``is_steered()``.
+
+    The source is disposed before the next sentence, block or call begins, and what has been said is completed. Thinking
+    is never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
+    `note` gets the events of a response that was cut. It comes again as ``recall()`` has them, which is called once the
+    response has begun.
+    """
+    return Stream(lambda observer, scheduler=None: _Speech(is_steered, recall, note, observer).start(source, scheduler))
+
+
+class _Speech:
+    def __init__(
+        self,
+        is_steered: Callable[[], bool],
+        recall: Recall,
+        note: Note,
+        observer: abc.ObserverBase[Event],
+    ) -> None:
+        self._is_steered, self._recall, self._note = is_steered, recall, note
+        self._has_begun = False
+        self._observer = observer
+        self._running = SingleAssignmentDisposable()
+        self._ended = False
+        self._begin()
+
+    def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None) -> abc.DisposableBase:
+        self._running.disposable = source.subscribe(
+            self._on_next, self._observer.on_error, self._on_completed, scheduler=scheduler
+        )
+        return self._running
+
+    def _begin(self) -> None:
+        self._seen: list[Event] = []  # until a tool call begins
+        self._has_calls = False
+        self._has_spoken = False  # whether a block of text is the last that has ended
+        self._sentences: Segmenter | None = None  # of the open block
+        self._rest = 0  # the length of its unfinished sentence
+
+    def _on_next(self, event: Event) -> None:
+        if self._ended:
+            return
+        if not self._has_begun:
+            self._has_begun = True
+            if (known := self._recall()) is not None:
+                self._end(known)
+                return
+        if type(event) in _BEGINNINGS and not self._has_calls and self._is_steered():
+            end = self._end_of_sentence(event)
+            if end is not None:
+                self._cut([TextDelta(event.delta[:end], event.id)] if isinstance(event, TextDelta) and end else [])
+                return
+        self._see(event)
+        self._observer.on_next(event)
+
+    def _on_completed(self) -> None:
+        if not self._ended:
+            self._observer.on_completed()
+
+    def _see(self, event: Event) -> None:
+        match event:
+            case TextDelta() | ThinkingDelta():
+                self._has_spoken = False
+            case TextCompleted(text=text):
+                self._has_spoken, self._sentences = bool(text.strip()), None
+            case ToolCallStarted():
+                self._has_calls = True
+                self._seen.clear()
+            case MessageStarted() | StepRestarted():
+                self._begin()
+            case _:
+                pass
+        if not self._has_calls:
+            self._seen.append(event)
+
+    def _end_of_sentence(self, event: Event) -> int | None:
+        """Return how much of a delta belongs to the sentence that ends before or in it; None if none does."""
+        if self._has_spoken:
+            return 0
+        if not isinstance(event, TextDelta):
+            return None
+        if self._sentences is None:
+            text = "".join(text for pieces in self._unfinished().blocks.values() for text in pieces)
+            self._sentences = Segmenter(find_sentence)
+            self._rest = len(text) - sum(map(len, self._sentences.feed(text)))
+        sentences = self._sentences.feed(event.delta)
+        if sentences:
+            return len(sentences[0]) - self._rest
+        self._rest += len(event.delta)
+        return None
+
+    def _unfinished(self) -> Unfinished:
+        unfinished = Unfinished()
+        for event in self._seen:
+            unfinished.see(event)
+        return unfinished
+
+    def _cut(self, last: list[Event]) -> None:
+        self._seen += last
+        closing = self._unfinished().close()
+        end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
+        self._note([*self._seen, *closing, end])  # before the source is left, which a journal notes too
+        self._end([*last, *closing, end])
+
+    def _end(self, events: Sequence[Event]) -> None:
+        self._ended = True
+        self._running.dispose()
+        conclude(self._observer, events)

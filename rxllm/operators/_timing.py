@@ -1,0 +1,463 @@
+"""Change when items come: smooth bursts, show the response at intervals, hold items back."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable
+from functools import cached_property
+from threading import RLock
+from typing import Any, TypeVar
+
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, SerialDisposable
+
+from rxllm.collector import StreamCollector
+from rxllm.events import Event, TextDelta, ThinkingDelta
+from rxllm.operators._event_operators import EVENTS, not_an_event, operate
+from rxllm.operators._words_and_sentences import split_words
+from rxllm.runtime import (
+    LIMIT,
+    MAX_WAITING,
+    Gate,
+    Hold,
+    LoopScheduler,
+    Stream,
+    call_context,
+    clock,
+    current_gate,
+    fail,
+    paced,
+)
+from rxllm.values import Response, StreamError
+from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option, shown
+
+FRAME = 1 / 60
+"""Seconds between two releases of waiting events: the rate of a screen."""
+
+_LONG = 64  # characters; a longer piece is not joined with the next delta
+
+
+def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Even out bursts of text and thinking word by word, delaying each by at most `max_lag` seconds.
+
+    ::
+
+        source         --ABCD----EFGH--|
+        smooth()       --A-B-C-D-E-F-G-H|
+
+    >>> from rxllm import Fake, TextDelta, stream_generate
+    >>> events = stream_generate(Fake("Hello, wide world"), "Hi").pipe(smooth(0.01))
+    >>> [event.delta for event in events if isinstance(event, TextDelta)]
+    ['Hello, ', 'wide ', 'world']
+
+    A burst is spread over the expected time until the next one, judged by the last ones, and at most over `max_lag`;
+    text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
+    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, those of agents
+    among them, and the end wait for the text before them. An ``on_error`` releases all waiting events before it.
+    0 seconds means no smoothing.
+
+    Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
+    """
+    lag = check_seconds("max_lag", max_lag)
+    if not lag:
+        return Stream.of
+    return operate(lambda source, observer, scheduler: _Smoother(observer, lag, scheduler).start(source))
+
+
+class _Smoother:
+    """One subscription. `waiting` holds events, each with the time by which it is due; infinity for all but text."""
+
+    def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
+        self._observer = observer
+        self._lag = lag
+        self._frame = lag / math.ceil(lag / FRAME)
+        self._scheduler = scheduler
+        self._timer = SerialDisposable()
+        self._lock = RLock()  # a source without a loop may run on another thread than the timer
+        self._waiting: deque[tuple[Event, float]] = deque()
+        self._pieces = 0  # pieces of text in `waiting`
+        self._armed = False  # while a timer runs
+        self._share = 0.0  # the part of the next piece whose time has come
+        self._gap = lag  # the expected seconds between bursts
+        self._burst = -math.inf  # when the last burst began
+        self._clock_time = self._set_back = 0.0
+        self._ended = False
+        self._subscriber_raised = False
+
+    def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
+        return CompositeDisposable(subscription, self._timer)
+
+    def _on_next(self, event: Event) -> None:
+        with self._lock:
+            if (type(event) is TextDelta or type(event) is ThinkingDelta) and event.delta:
+                self._take(event)
+            elif type(event) not in EVENTS:
+                self._on_error(not_an_event("smooth", event))
+            elif self._waiting:
+                self._waiting.append((event, math.inf))
+            else:
+                self._deliver(event)
+
+    def _take(self, event: TextDelta | ThinkingDelta) -> None:
+        now = self._now()
+        if now - self._burst > self._frame / 2:  # a new burst
+            self._gap = min(self._lag, max(now - self._burst, 0.75 * self._gap))
+            self._burst = now
+        text, due = event.delta, now + self._lag
+        dues = [due]
+        start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
+        if start is not None:  # the last piece in the queue, which may be half a word
+            text, dues = start + text, [self._waiting.pop()[1]]
+            self._pieces -= 1
+        words = split_words(text)
+        dues += [due] * (len(words) - len(dues))
+        pieces = [(type(event)(word, event.id), due) for word, due in zip(words, dues, strict=True)]
+        first = None if self._armed else pieces.pop(0)[0]
+        self._waiting += pieces
+        self._pieces += len(pieces)
+        if first is not None:
+            self._arm()
+            self._deliver(first)
+
+    def _on_completed(self) -> None:
+        with self._lock:
+            self._ended = True
+            self._end()
+
+    def _on_error(self, error: Exception) -> None:
+        with self._lock:
+            self._timer.dispose()
+            try:
+                while self._waiting and not self._subscriber_raised:  # `error` may be the subscriber's own
+                    self._deliver(self._waiting.popleft()[0])
+            except Exception as raised:
+                error = raised
+            self._observer.on_error(error)
+
+    def _end(self) -> None:
+        if self._ended and not self._waiting:
+            self._timer.dispose()
+            self._observer.on_completed()
+
+    def _arm(self) -> None:
+        self._armed = True
+        self._timer.disposable = self._clock.schedule_relative(self._frame, self._wake)
+
+    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        with self._lock:
+            self._armed = False
+            try:
+                self._release()
+            except BaseException as error:  # the subscriber raised, and nothing above would deliver it
+                self._timer.dispose()
+                fail(self._observer, error)
+            else:
+                self._end()
+
+    def _release(self) -> None:
+        now = self._now()
+        left = max(self._burst + self._gap - now, self._frame)
+        self._share = self._share + self._pieces * self._frame / left if self._pieces else 0.0
+        if self._pieces:
+            self._arm()
+        while self._waiting:
+            event, due = self._waiting[0]
+            if due < math.inf:
+                if self._share < 1 - 1e-9 and due > now + self._frame:
+                    return
+                self._share = max(self._share - 1, 0.0)
+                self._pieces -= 1
+            self._waiting.popleft()
+            self._deliver(event)
+
+    def _deliver(self, event: Event) -> None:
+        try:
+            self._observer.on_next(event)
+        except BaseException:
+            self._subscriber_raised = True
+            raise
+
+    @cached_property
+    def _clock(self) -> abc.SchedulerBase:
+        return clock(self._scheduler)
+
+    def _now(self) -> float:
+        time = self._clock.to_seconds(self._clock.now)
+        self._set_back += max(self._clock_time - time, 0.0)  # a wall clock may be set back
+        self._clock_time = time
+        return time + self._set_back
+
+
+def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
+    """Return the text of `last` that `event` continues; None for another block, and for a long word."""
+    if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
+        return None
+    return last.delta if len(last.delta) < _LONG else None
+
+
+def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
+    """Emit the `Response` so far for a display: at once, then `every` so many seconds while it grows, and at the end.
+
+    ::
+
+        source           --H--i-----!-----end|
+        snapshots(4)     --H---Hi---Hi!---Hi!|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> events = stream_generate(Fake(["Hi", ("delay", 0.3), "!"]), "Hello")
+    >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
+    ['', 'Hi', 'Hi!']
+
+    With 0 seconds there is one for each event. The last one is the result of `to_response`, with an ``ErrorEvent`` as
+    its error; an ``on_error`` comes after the response so far. In a chat it is the current step's response. A snapshot
+    costs time in proportion to its text, and is made only when it is emitted; while nothing changes no timer runs.
+
+    Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
+    """
+    period = check_seconds("every", every)
+    return operate(lambda source, observer, scheduler: _Snapshots(observer, period, scheduler).start(source))
+
+
+class _Snapshots:
+    """One subscription. `emitted` is the state of the last snapshot."""
+
+    def __init__(
+        self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
+    ) -> None:
+        self._observer = observer
+        self._period = period
+        self._scheduler = scheduler
+        self._timer = SerialDisposable()
+        self._lock = RLock()  # a source without a loop may run on another thread than the timer
+        self._state = StreamCollector()
+        self._emitted: StreamCollector | None = None
+        self._armed = False  # while a timer runs
+        self._subscriber_raised = False
+
+    def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
+        return CompositeDisposable(subscription, self._timer)
+
+    def _on_next(self, event: Event) -> None:
+        with self._lock:
+            try:
+                if type(event) not in EVENTS:
+                    raise not_an_event("snapshots", event)
+                self._state = self._state.apply_event(event)
+            except Exception as error:  # a raw usage with unknown keys
+                self._observer.on_error(error)
+                return
+            if not self._armed:
+                self._emit_if_new()
+
+    def _emit_if_new(self) -> None:
+        if self._state is self._emitted:
+            return
+        self._emitted = self._state
+        if self._period:
+            self._armed = True
+            self._timer.disposable = clock(self._scheduler).schedule_relative(self._period, self._wake)
+        self._emit()
+
+    def _emit(self) -> None:
+        try:
+            self._observer.on_next(self._state.to_response())
+        except BaseException:
+            self._subscriber_raised = True
+            raise
+
+    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        with self._lock:
+            self._armed = False
+            try:
+                self._emit_if_new()
+            except BaseException as error:  # the subscriber raised, and nothing above would deliver it
+                fail(self._observer, error)
+
+    def _on_completed(self) -> None:
+        self._conclude(self._observer.on_completed)
+
+    def _on_error(self, error: Exception) -> None:
+        self._conclude(lambda: self._observer.on_error(error))
+
+    def _conclude(self, end: Callable[[], None]) -> None:
+        with self._lock:
+            self._timer.dispose()
+            if self._state is not self._emitted and not self._subscriber_raised:
+                try:
+                    self._emit()
+                except Exception as error:
+                    self._observer.on_error(error)
+                    return
+            end()
+
+
+T = TypeVar("T")
+
+
+def gate(
+    while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int | None = None
+) -> Callable[[Observable[T]], Stream[T]]:
+    """Let items through while the last boolean of `while_open` is True, and hold them back while it is False.
+
+    ::
+
+        source               --a-b-c-d-e-f--|
+        while_open           T-----F-------T---
+        gate(while_open)     --a-b---------(cdef)|
+
+    >>> import reactivex
+    >>> from rxllm import Fake, operators as ops, stream_generate
+    >>> approved = reactivex.timer(0.01).map(lambda _: True)
+    >>> list(stream_generate(Fake(["Hello, ", "world"]), "Hi").pipe(ops.text(), gate(approved)))
+    ['Hello, ', 'world']
+
+    It is closed until the first boolean: write ``while_open.start_with(True)`` for a gate that begins open. Every item
+    comes once and in order; the end waits behind them, and an ``on_error`` passes at once, without them. When
+    `while_open` ends, an open gate stays open, and a closed one ends the stream with ``StreamError("cancelled")``,
+    since nothing could open it any more; its error passes at once, and an item that is not a boolean is one.
+
+    While `maxsize` items wait, a source that can wait does, down to its socket. One that cannot, such as a `Subject`,
+    is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
+    A closed gate is a busy consumer: before it, `keep_latest` lets the newest alone wait, and `conflate` joins deltas.
+
+    Raises ``ValidationError("invalid_option")`` for arguments of another kind.
+    """
+    check_instance("while_open", while_open, Observable, "an Observable of booleans")
+    check_count("maxsize", maxsize)
+    if limit is not None:
+        check_count("limit", limit)
+    most = max(LIMIT, maxsize) if limit is None else limit
+    return operate(
+        lambda source, observer, scheduler: _Gated(observer, maxsize, most, scheduler).start(source, while_open)
+    )
+
+
+class _Gated:
+    """One subscription. The items that wait are those of `gate`, which slows the source down."""
+
+    def __init__(
+        self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None
+    ) -> None:
+        self._observer = observer
+        self._limit = limit
+        self._scheduler = scheduler
+        self._clock = clock(scheduler)
+        self._wake = SerialDisposable()
+        self._lock = RLock()
+        self._context = call_context()
+        self._reader = current_gate.get()
+        self._gate = Hold(min(maxsize, limit))
+        self._gate.closed = True
+        self._delivering = False
+        self._waiting = False  # for the reader
+        self._completed = False  # the source has
+        self._over = False
+
+    def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
+        subscriptions = CompositeDisposable(self._wake)
+        switch = paced(while_open, None)  # a button does not wait for the reader
+        subscriptions.add(
+            switch.subscribe(self._switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
+        )
+        if not self._over:
+            items = paced(source, self._gate)
+            subscriptions.add(items.subscribe(self._on_next, self._fail, self._on_completed, scheduler=self._scheduler))
+        return subscriptions
+
+    def _switch(self, is_open: Any) -> None:
+        # Without the lock: whoever closes the gate does not wait for a delivery.
+        if not isinstance(is_open, bool):  # the text "off" is true
+            remedy = "write while_open.map(...) with a function that returns a boolean"
+            self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
+            return
+        if not is_open:
+            self._gate.closed = True
+            return
+        self._gate.let_through()
+        if self._gate.waiting:
+            self._soon()
+
+    def _on_switch_completed(self) -> None:
+        if self._gate.closed:
+            fault = "gate() is closed for good: while_open ended, and its last item was not True"
+            self._fail(StreamError("cancelled", f"{fault}; end it with True, or let it go on"))
+
+    def _on_next(self, item: Any) -> None:
+        with self._lock:
+            if not (self._gate.closed or self._gate.waiting or self._delivering):
+                self._deliver(item)
+            elif len(self._gate.waiting) < self._limit:
+                self._gate.waiting.append(item)
+            else:
+                self._cut_off()
+            self._release()  # what has come during the delivery, or since the gate has opened
+            if self._completed:
+                self._end()
+
+    def _cut_off(self) -> None:
+        fault = f"the source does not wait for gate() to open: {self._limit} items wait"
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as that of"
+        self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
+
+    def _soon(self) -> None:
+        # Whoever opens the gate may be on another thread; it should not do this work.
+        if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
+            self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
+        elif not self._wake.is_disposed:
+            self._wake.disposable = self._clock.schedule(self._release_now)
+
+    def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        context = self._context.copy()  # whoever opens the gate has another
+        with self._lock:
+            try:
+                context.run(self._release)
+            except BaseException as error:  # raised by the subscriber; no caller would deliver it
+                context.run(fail, self._observer, error)
+            else:
+                context.run(self._end)
+
+    def _release(self) -> None:
+        while self._gate.waiting and not (self._gate.closed or self._delivering):
+            if self._reader is not None and self._reader.full:
+                self._wait_for(self._reader)
+                return
+            self._deliver(self._gate.waiting[0])
+            if not self._over:
+                self._gate.take()  # once the reader has it: what waits for an idle reader must not see a gap
+
+    def _wait_for(self, reader: Gate) -> None:
+        if not self._waiting:
+            self._waiting = True
+            reader.when_open(self._reader_is_open)
+
+    def _reader_is_open(self) -> None:
+        self._waiting = False
+        self._soon()
+
+    def _deliver(self, item: Any) -> None:
+        self._delivering = True
+        try:
+            self._observer.on_next(item)
+        finally:
+            self._delivering = False
+
+    def _on_completed(self) -> None:
+        with self._lock:
+            self._completed = True
+            self._end()
+
+    def _end(self) -> None:
+        if self._completed and not self._gate.waiting and not self._delivering:
+            self._over = True
+            self._wake.dispose()
+            self._observer.on_completed()
+
+    def _fail(self, error: Exception) -> None:
+        with self._lock:
+            self._over = True
+            self._wake.dispose()
+            self._gate.waiting.clear()
+            self._observer.on_error(error)
