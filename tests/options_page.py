@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rxllm.pipelines import ChatOptions, GenerateOptions, StepOptions
-from rxllm.pipelines._option_help import meanings
+from rxllm.pipelines._options import meanings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- written by python -m tests.options_page -->\n", "<!-- until here -->\n"

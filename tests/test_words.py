@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "rxllm").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
 HOOKS = {
     "rxllm/testing/_http_suite.py": {"said"},
-    "rxllm/testing/_script.py": {"asked"},
+    "rxllm/testing/_adapter_run.py": {"asked"},
     "examples/plugin/tests/test_adapter.py": {"said"},
 }
 """Hooks of the kit keep the names that authors have overridden: what a service has `said`, what it was `asked`."""

@@ -1,4 +1,4 @@
-"""The command line: its arguments, and the exit code of each command."""
+"""The command line: its arguments, the exit code of each command, and the table of providers."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ import json
 import logging
 import os
 import sys
+from argparse import Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from rxllm import __version__, json_schema
-from rxllm.cli import _conversation, _new_plugin, _providers, _serve, _worker
-from rxllm.cli._screen import report
+import rxllm
+from rxllm import Engine, LLMError, __version__, json_schema, keys
+from rxllm.cli import _conversation, _new_plugin, _serve
+from rxllm.cli._conversation import plain, report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -69,19 +71,19 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
         added.add_argument("--events", action="store_true", help="print the events, each as a line of JSON")
-    serve = command("serve", _serve.run, "serve models to programs in any language that speak to OpenAI")
+    serve = command("serve", _serve.serve, "serve models to programs in any language that speak to OpenAI")
     serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; repeatable")
     serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine gets in")
     serve.add_argument("--port", type=int, default=8000, help="by default 8000; 0 takes a free one")
     serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
     serve.set_defaults(default_model=model)
-    worker = command("worker", _worker.run, "go on with durable runs that nobody produces")
+    worker = command("worker", _serve.work, "go on with durable runs that nobody produces")
     worker.add_argument("runs", metavar="MODULE:RUNS", help="what rxllm.durable.open_runs(...) returns, or makes it")
     worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look; by default 1")
     worker.add_argument("--most", type=int, default=100, help="how many runs at once; by default 100")
     grace = "how long its runs may take to end at SIGTERM or Ctrl-C; by default 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
-    command("providers", _providers.run, "list the providers, and which have a key")
+    command("providers", list_providers, "list the providers, and which have a key")
     plugin = command("new-plugin", _new_plugin.run, "write a package with an adapter, an operator and their tests")
     plugin.add_argument("name", type=_new_plugin.checked, help="the provider's name: acme makes the package rxllm-acme")
     return parser
@@ -95,3 +97,24 @@ def _schema(path: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise argparse.ArgumentTypeError(f"{path} must be a file with a JSON schema: {error}") from error
     return json_schema("answer", cast(dict[str, Any], schema))
+
+
+def list_providers(options: Namespace) -> int:
+    """Print the table."""
+    rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        print("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+    return 0
+
+
+def _row(name: str) -> tuple[str, str, str, str]:
+    try:
+        adapter: Any = Engine.from_model(name if name == "local" else f"{name}:model").adapter
+    except LLMError as error:  # a plugin that does not load
+        return name, "-", "-", plain(error.message)[:100]
+    provider, needs_key = getattr(adapter, "provider", name), getattr(adapter, "needs_key", False)
+    variable = getattr(adapter, "key_variable", None)
+    state = "set" if keys.find(provider, None, None, variable) else "missing" if needs_key else "not needed"
+    variable = variable or (keys.variable_for(provider) if needs_key else "-")
+    return name, variable, state, getattr(adapter, "default_base_url", "-")

@@ -2,13 +2,11 @@
 
 from typing import Any
 
-from rxllm.display import _showing
-from rxllm.display._chat import ChatPanel, chat
-from rxllm.display._from_widget import from_widget
+from rxllm.display import _show
+from rxllm.display._chat import ChatPanel, chat, from_widget
 from rxllm.display._marble_diagram import MarbleDiagram, marble_diagram
 from rxllm.display._progress_bar import progress_bar
-from rxllm.display._show import show
-from rxllm.display._showing import Showing
+from rxllm.display._show import Showing, show
 from rxllm.display._values import value_html
 
 __all__ = [
@@ -30,5 +28,5 @@ last: Any
 
 def __getattr__(name: str) -> Any:
     if name == "last":
-        return _showing.latest.result
+        return _show.latest.result
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

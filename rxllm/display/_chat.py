@@ -1,31 +1,167 @@
-"""`chat`: a panel of ipywidgets to talk with a model in a notebook."""
+"""Controls of ipywidgets: `chat`, a panel to talk with a model in a notebook, and any widget as a stream of values."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Unpack
 
 from reactivex import abc
+from reactivex.disposable import Disposable
 
-from rxllm import Engine, EngineError, Message, Session, SessionError, user
+from rxllm import Engine, EngineError, Message, Session, SessionError, ToolCall, user
 from rxllm import operators as ops
 from rxllm import session as turns
 from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status, rows_by_step
-from rxllm.display._chat_questions import Questions, button, text_field
 from rxllm.display._html import article, page, row_html, rows_html
 from rxllm.display._plain import Cards, Screen
-from rxllm.display._showing import Showing
+from rxllm.display._show import Showing
 from rxllm.display._values import value_html
 from rxllm.engine import as_engine
 from rxllm.events import Event
 from rxllm.pipelines import ChatOptions
-from rxllm.runtime import Stream
+from rxllm.runtime import Stream, clock, returned_by
 from rxllm.telemetry import Outcome
 from rxllm.values import Turn
-from rxllm.values.argument_checks import check_instance
+from rxllm.values.argument_checks import check, check_instance
+
+
+def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
+    """Emit the value of `widget` and then each change of it; of a button, the button at each click.
+
+    A slider that asks again once it rests, and cancels the answer to its former value::
+
+        slider = ipywidgets.IntSlider(3)
+        ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))
+        answers = from_widget(slider).pipe(rx.debounce(0.3), rx.switch_map(ask))
+        display(slider)
+        rxllm.show(answers, block=False)
+
+    `trait` names another trait than ``value``, such as an anywidget's own. A cell that blocks keeps the kernel from
+    hearing of changes: use ``block=False``, or ``subscribe``. The stream has no end; it observes the widget until it is
+    disposed, and emits on the loop or scheduler of its subscription, whichever thread changes the widget.
+
+    Raises ``ValidationError("invalid_option")`` if `widget` is not a widget, or has no such trait.
+    """
+    check_instance("trait", trait, str, "the name of a trait")
+    is_button = hasattr(widget, "on_click") and trait == "value"
+    expected = "a widget of ipywidgets or anywidget, such as ipywidgets.IntSlider()"
+    check("widget", widget, hasattr(widget, "observe") and hasattr(widget, "has_trait"), expected)
+    known = is_button or widget.has_trait(trait)
+    check("trait", trait, known, f"a trait of {type(widget).__name__}, one of widget.trait_names()")
+
+    def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        time, subscription = clock(scheduler), Disposable(lambda: unobserve())
+
+        def deliver(_: abc.SchedulerBase, value: Any = None) -> None:
+            if not subscription.is_disposed:
+                observer.on_next(value)
+
+        def on_change(change: Any) -> None:
+            time.schedule(deliver, widget if is_button else change["new"])
+
+        def unobserve() -> None:
+            widget.on_click(on_change, remove=True) if is_button else widget.unobserve(on_change, trait)
+
+        if is_button:
+            widget.on_click(on_change)
+        else:
+            widget.observe(on_change, trait)
+            time.schedule(deliver, getattr(widget, trait))
+        return subscription
+
+    return returned_by("from_widget", Stream(subscribe), items="items")
+
+
+# What is beside a call goes below it where both are too wide.
+_LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
+
+
+class Questions:
+    """A line for each call that waits, until all are answered: then `answered` is called."""
+
+    def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
+        self.widget: Any = widgets.VBox()
+        self.calls: dict[str, ToolCall] = {}
+        self.approvals: dict[str, bool] = {}
+        self.results: dict[str, str] = {}
+        self._widgets, self._answered = widgets, answered
+
+    def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
+        """Ask about `calls`: for the approval of those whose tools are `approvable`, for the results of the others."""
+        self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
+        lines = [self._approval(call) if call.name in approvable else self._result(call) for call in calls]
+        for line in self.widget.children:
+            line.close()
+        self.widget.children = lines
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the calls whose results were typed, which no stream has."""
+        return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
+
+    def _approval(self, call: ToolCall) -> Any:
+        def decide(decision: bool, done: str) -> None:
+            self.approvals[call.id] = decision
+            label = self._widgets.Button(description=done, disabled=True)
+            self._settle(line, ToolRow(call, "called"), label)
+
+        buttons = (
+            button(self._widgets, "Approve", lambda: decide(True, "Approved"), "success"),
+            button(self._widgets, "Deny", lambda: decide(False, "Denied"), "danger"),
+        )
+        line = self._line(ToolRow(call, "waiting"), *buttons)
+        return line
+
+    def _result(self, call: ToolCall) -> Any:
+        def submit() -> None:
+            if text := field.value.strip():
+                self.results[call.id] = text
+                self._settle(line, ToolRow(call, "done", result=text))
+
+        field = text_field(self._widgets, f"Result of {call.name}", submit)
+        line = self._line(ToolRow(call, "needed"), field, button(self._widgets, "Send result", submit))
+        return line
+
+    def _line(self, row: ToolRow, *controls: Any) -> Any:
+        return self._widgets.HBox([self._widgets.HTML(_html(row), layout=_CALL), *controls], layout=_LINE)
+
+    def _settle(self, line: Any, row: ToolRow, *after: Any) -> None:
+        first, *controls = line.children
+        first.value, line.children = _html(row), (first, *after)
+        for control in controls:
+            control.close()
+        if len(self.approvals) + len(self.results) == len(self.calls):
+            self._answered()
+
+
+def button(widgets: Any, description: str, press: Callable[[], None], style: str = "") -> Any:
+    """Return a button that calls `press`."""
+
+    def on_click(_: Any) -> None:
+        press()
+
+    drawn = widgets.Button(description=description, button_style=style)
+    drawn.on_click(on_click)
+    return drawn
+
+
+def text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
+    """Return a field that calls `submit` when Enter is pressed."""
+
+    def on_message(_: Any, content: Any, __: Any) -> None:
+        if content.get("event") == "submit":  # the value changes without it too
+            submit()
+
+    field = widgets.Text(placeholder=placeholder, layout=_FIELD)
+    field.on_msg(on_message)
+    return field
+
+
+def _html(row: ToolRow) -> str:
+    return page(article("done", row_html(row), ()))
+
 
 CARDS = 60
 """How many messages and answers are on the screen."""

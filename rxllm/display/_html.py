@@ -1,17 +1,166 @@
-"""Draw cards as HTML: one string without scripts and outside addresses, in the colours of the page around it."""
+"""Draw cards as HTML, a model's Markdown too: one string without scripts, in the colours of the page around it."""
 
 from __future__ import annotations
 
 import base64
 import contextlib
+import html as entities
+import re
+from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
+from importlib import import_module
 from typing import Any, cast
 
 from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
-from rxllm.display._markdown import escape, is_link, markdown
-from rxllm.display._style import STYLE
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
+
+STYLE = """
+.rxllm{--fg:var(--jp-content-font-color1,#1f2328);--dim:var(--jp-content-font-color2,#59636e);
+--line:var(--jp-border-color2,#d1d9e0);--soft:var(--jp-layout-color2,#f3f4f6);--blue:var(--jp-brand-color1,#0969da);
+--red:var(--jp-error-color1,#cf222e);--green:var(--jp-success-color1,#1a7f37);--amber:var(--jp-warn-color1,#9a6700);
+display:flex;flex-wrap:wrap;gap:12px;color:var(--fg);font-size:14px;line-height:1.5;margin:4px 0}
+@media (prefers-color-scheme:dark){.rxllm{--fg:var(--jp-content-font-color1,#e6edf3);
+--dim:var(--jp-content-font-color2,#9198a1);--line:var(--jp-border-color2,#3d444d);
+--soft:var(--jp-layout-color2,#212830);--blue:var(--jp-brand-color1,#4493f8);--red:var(--jp-error-color1,#f85149);
+--green:var(--jp-success-color1,#3fb950);--amber:var(--jp-warn-color1,#d29922)}}
+.rxllm article{flex:1 1 260px;min-width:0;max-width:900px;border:1px solid var(--line);border-radius:6px;
+padding:8px 12px;overflow-wrap:anywhere}
+.rxllm header{font-weight:600;border-bottom:1px solid var(--line);margin-bottom:8px;padding-bottom:4px}
+.rxllm footer,.rxllm-note,.rxllm-source,:is(.rxllm-tool,.rxllm-error,.rxllm-words) span{color:var(--dim);font-size:12px}
+.rxllm footer{margin-top:6px}
+.rxllm footer::before{content:"";display:inline-block;width:8px;height:8px;border-radius:4px;margin-right:6px;
+background:var(--green)}
+.rxllm [data-state=running]>footer::before{background:var(--blue)}
+.rxllm :is([data-state=waiting],[data-state=stopped])>footer::before{background:var(--amber)}
+.rxllm [data-state=failed]>footer::before{background:var(--red)}
+.rxllm.rxllm article :is(pre,code){font-family:var(--jp-code-font-family,ui-monospace,monospace);font-size:13px;
+color:var(--fg);background:var(--soft);border-radius:4px}
+.rxllm.rxllm article code{padding:1px 4px}
+.rxllm.rxllm article pre{margin:6px 0;padding:6px 8px;max-height:320px;overflow:auto;white-space:pre-wrap}
+.rxllm.rxllm article pre code{padding:0}
+.rxllm.rxllm article a{color:var(--blue)}
+.rxllm.rxllm article :is(p,ul,ol){margin:0 0 8px}
+.rxllm.rxllm article :is(h1,h2,h3,h4,h5,h6){font-size:1.1em;margin:8px 0 4px;line-height:1.3}
+.rxllm.rxllm article table{border-collapse:collapse;margin:6px 0;display:block;overflow-x:auto}
+.rxllm.rxllm article :is(th,td){border:1px solid var(--line);padding:2px 8px;text-align:start}
+.rxllm.rxllm article blockquote{margin:0 0 8px;padding-left:10px;border-left:3px solid var(--line);color:var(--dim)}
+.rxllm details{color:var(--dim);margin:4px 0}
+.rxllm details>div{border-left:2px solid var(--line);padding-left:10px;max-height:320px;overflow:auto}
+.rxllm [data-state=running]>details[open]>div{max-height:160px;display:flex;flex-direction:column-reverse}
+.rxllm summary{cursor:pointer;font-size:12px}
+.rxllm.rxllm article .rxllm-tool code{white-space:normal}
+.rxllm-tool{border-left:3px solid var(--green);padding:2px 0 2px 8px;margin:6px 0}
+.rxllm-tool:is([data-state=arguments],[data-state=running],[data-state=called]){border-color:var(--blue)}
+.rxllm-tool:is([data-state=waiting],[data-state=needed],[data-state=stopped]){border-color:var(--amber)}
+.rxllm-tool[data-state=failed]{border-color:var(--red)}
+.rxllm-agent{margin:4px 0 0 8px}
+.rxllm-words{width:fit-content;max-width:80%;margin:8px 0 8px auto;padding:4px 10px;border-radius:6px;
+background:var(--soft);white-space:pre-wrap}
+.rxllm-words span{margin-left:8px}
+.rxllm-error{border-left:3px solid var(--red);padding:2px 0 2px 8px;margin:6px 0}
+.rxllm-error b{color:var(--red)}
+.rxllm-tool .rxllm-error{border:0;padding:0}
+.rxllm.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
+""".strip().replace("\n", "")
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+_LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
+
+
+def clean(text: str) -> str:
+    """Return `text` with a mark for each character that no screen shows: control characters and half surrogates.
+
+    >>> clean("a\\x1b[31m\\r\\nb")
+    'a�[31m\\nb'
+    """
+    return _CONTROL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def escape(text: str) -> str:
+    """Return `text` as HTML, also between quotes.
+
+    >>> escape("<b> & c")
+    '&lt;b&gt; &amp; c'
+    """
+    return entities.escape(clean(text))
+
+
+Finished = tuple[str, str, dict[str, Any]]
+
+_finished: deque[Finished] = deque(maxlen=32)
+"""Of the latest texts: the source of the blocks that will not change, their HTML, and the addresses of their links."""
+
+
+def markdown(text: str) -> str:
+    """Return the HTML of `text`; without markdown-it-py, the text as it is.
+
+    >>> markdown("*Hi* <script>")
+    '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
+
+    Of a text that grows, only what is behind its finished blocks is read again.
+    """
+    parser = _parser()
+    if parser is None:
+        return f'<pre dir="auto">{escape(text)}</pre>'
+    text = clean(text)
+    known: Finished = ("", "", {})
+    for old in list(_finished):
+        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
+    source, html, env = known
+    tail = text[len(source) :]
+    tokens = parser.parse(tail, env)
+    # The start of a block closes those before it once its line is complete: "2" may become "2.", a list's next item.
+    complete = tail.count("\n")
+    starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
+    last = starts[-1] if starts else 0
+    if last:
+        lines = tail.split("\n")[: tokens[last].map[0]]
+        html += parser.renderer.render(tokens[:last], parser.options, env)
+        _remember(known, (source + "".join(f"{line}\n" for line in lines), html, env))
+    return html + parser.renderer.render(tokens[last:], parser.options, env)
+
+
+def _remember(old: Finished, new: Finished) -> None:
+    with contextlib.suppress(ValueError):
+        _finished.remove(old)
+    _finished.append(new)
+
+
+@lru_cache(1)
+def _parser() -> Any:
+    try:
+        markdown_it: Any = import_module("markdown_it")
+    except ImportError:
+        return None
+    parser = markdown_it.MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
+    parser.enable(["table", "strikethrough"]).disable("image")
+    parser.validateLink = is_link
+    parser.core.ruler.push("rxllm", _set_attributes)
+    return parser
+
+
+def is_link(url: str) -> bool:
+    """Return whether `url` leads to the web or to a mail."""
+    return _LINK.match(url) is not None
+
+
+_BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "table_open", "fence"))
+
+
+def _set_attributes(state: Any) -> None:
+    # Each block has its own direction, and is isolated: no control character of one reorders another.
+    for token in state.tokens:
+        if token.type in _BLOCKS:
+            token.attrSet("dir", "auto")
+        for child in token.children or ():
+            if child.type == "link_open":
+                if not is_link(child.attrs.get("href", "")):  # as of "[]()"
+                    child.attrs.pop("href", None)
+                child.attrSet("rel", "noopener noreferrer")
+                child.attrSet("target", "_blank")
+
 
 SHOWN = 2_000
 """How many characters of arguments, progress and results are shown."""

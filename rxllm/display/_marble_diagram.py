@@ -18,9 +18,7 @@ from reactivex import operators as rx
 from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
-from rxllm.display._marble_lanes import Lane, Span, clipped
-from rxllm.display._marble_svg import draw_svg
-from rxllm.display._marble_text import draw_text
+from rxllm.display._marble_drawing import Lane, Span, clipped, draw_svg, draw_text
 from rxllm.runtime import Stream, run, stopwatch, to_iter
 from rxllm.values import Trace
 from rxllm.values.argument_checks import check, check_function, check_instance, is_positive

@@ -9,7 +9,7 @@ from textwrap import indent
 from typing import Any
 
 from rxllm.display._card import EVENTS, Card, Note, ToolRow, Words, clipped, rows_and_status
-from rxllm.display._markdown import clean
+from rxllm.display._html import clean
 from rxllm.events import (
     AskUserRequested,
     ErrorEvent,

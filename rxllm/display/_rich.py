@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
-from rxllm.display._markdown import clean
+from rxllm.display._html import clean
 from rxllm.display._plain import Cards, Screen, words
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 

@@ -1,4 +1,4 @@
-"""The events of a run in its store: an end refers to the end before it, so the log grows with what each step adds.
+"""The events of a run in its store, the tail that watchers share, and the bound on what tools' progress takes.
 
 `StepCompleted` holds the whole thread, and `ChatCompleted` every step. Written in full, they would make the log grow
 with the square of its steps. The end of a step or a chat is therefore an entry of its own, whose `event` is the rest:
@@ -18,24 +18,99 @@ Every other event is written by `rxllm.serializer` alone, as all events were in 
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterable, Mapping
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
 
-from rxllm import ChatResult, LLMError, Message, RunError, StepResult, serializer
-from rxllm.durable._reading import reading
-from rxllm.durable._store import Store
+from rxllm import ChatResult, LLMError, Message, RunError, StepResult, StreamCollector, serializer
+from rxllm.durable._store import Run, Store, reading
 from rxllm.events import (
     EVENT_CLASSES,
     ChatCompleted,
+    Custom,
     ErrorEvent,
     Event,
     Nested,
+    RawChunk,
     StepCompleted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
     ToolExecutionCompleted,
+    ToolProgress,
 )
+
+BURST = 64 * 1024
+"""How many bytes of a tool's progress are kept as they come."""
+
+RATE = 4 * 1024
+"""How many bytes of it are kept in a second later."""
+
+LOOK_SECONDS = 0.25
+
+_PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
+"""Events that progress may follow though it came before them; it comes before the ends of tools and steps."""
+
+
+class ProgressLimit:
+    """Passes what `encode` makes of events on to `write`, on any thread. Its timer runs on the loop of its making.
+
+    Both are called one after the other, so that the events that are no progress are encoded in the order of the log.
+    """
+
+    def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
+        self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
+        self._guard = threading.Lock()
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes, and at what time
+        self._waiting: dict[tuple[str, ...], bytes] = {}
+        self._is_timed = False
+
+    def pass_on(self, event: Event) -> None:
+        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        with self._guard:
+            if isinstance(inner, ToolProgress):
+                self._waiting[*path, inner.id] = self._encode(event)
+                self._release()
+                return
+            if not isinstance(inner, _PASSING):
+                self._release_all()
+            self._write(self._encode(event))
+
+    def flush(self) -> None:
+        """Pass on what waits."""
+        with self._guard:
+            self._release_all()
+
+    def _release_all(self) -> None:
+        for data in self._waiting.values():
+            self._write(data)
+        self._waiting.clear()
+
+    def _release(self) -> None:
+        now = time.monotonic()
+        for key, data in [*self._waiting.items()]:
+            room, since = self._room.get(key, (BURST, now))
+            room = min(BURST, room + (now - since) * RATE)
+            if room > 0:
+                room -= len(data)
+                self._write(self._waiting.pop(key))
+            self._room[key] = room, now
+        if self._waiting and not self._is_timed:
+            self._is_timed = True
+            with suppress(RuntimeError):  # its loop is closed
+                self._loop.call_soon_threadsafe(self._loop.call_later, LOOK_SECONDS, self._look)
+
+    def _look(self) -> None:
+        with self._guard:
+            self._is_timed = False
+            self._release()
+
 
 VERSION = 2
 
@@ -198,3 +273,79 @@ def _completed(result: StepResult | ChatResult) -> StepCompleted | ChatCompleted
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
     """Return how many of the first items are equal."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
+
+
+WINDOW = 1024
+"""How many events are kept; a watcher that is further behind reads the log itself."""
+
+WAIT_SECONDS = 30.0
+
+
+class Tail:
+    """The events of the run `id` from number `_start` + 1 to `_end`. `watchers` counts those who read them."""
+
+    def __init__(self, store: Store, id: str) -> None:
+        self.watchers = 0
+        self.run: Run | None = None  # once it has ended and everything has been read
+        self._store, self._id, self._log = store, id, Log(store, id)
+        self._start = self._end = -1
+        self._is_at_end = False  # when it was last read
+        self._events: list[Event] = []
+        self._reading: asyncio.Task[None] | None = None
+
+    async def after(self, number: int) -> Sequence[Event]:
+        """Return events behind number `number`, as soon as there are any; none at the end of the run."""
+        while True:
+            if self._start <= number < self._end:
+                return self._events[number - self._start : number - self._start + PAGE]
+            if number < self._start:
+                return await self._read(number)
+            if self.run is not None:
+                return ()
+            if number > self._end:  # whoever is ahead sets the pace
+                self._start = self._end = number
+                self._events = []
+            if self._reading is None or self._reading.done():
+                self._reading = asyncio.create_task(self._read_on(number))
+                self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # or nobody reads on
+            reading = self._reading  # another one may follow before this watcher goes on
+            await asyncio.wait({reading})
+            reading.result()
+
+    async def folded(self) -> tuple[StreamCollector, int]:
+        """Return the fold of what is committed, and how many events that is."""
+        state, number = StreamCollector(), 0
+        while events := await self._read(number):
+            number += len(events)
+            for event in events:
+                state = state.apply_event(event)
+        return state, number
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+
+    async def _read(self, number: int) -> list[Event]:
+        return await self._log.page(number)
+
+    async def _read_on(self, number: int) -> None:
+        while True:
+            if self._is_at_end:
+                await self._store.wait(self._id, number, WAIT_SECONDS)
+            events = await self._read(number)
+            self._is_at_end = len(events) < PAGE
+            if events:
+                break
+            run = await self._store.load(self._id)
+            if run.events < number:
+                why = (
+                    f"the store has lost events: {number} had been read, and it has {run.events}; watch from the first"
+                )
+                raise RunError("rolled_back", why, run_id=self._id)
+            if run.ended_at is not None and run.events <= number:
+                self.run = run
+                return
+        if number == self._end:  # nobody has gone ahead meanwhile
+            self._events = [*self._events, *events][-WINDOW:]
+            self._end += len(events)
+            self._start = self._end - len(self._events)

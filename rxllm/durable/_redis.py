@@ -20,9 +20,8 @@ from uuid import uuid4
 import msgspec
 
 from rxllm import EngineError, RunError
-from rxllm.durable._reading import reading
 from rxllm.durable._redis_scripts import SCRIPTS
-from rxllm.durable._store import Ending, Lease, Record, Run, Status
+from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0

@@ -1,4 +1,4 @@
-"""`open_runs`: runs by their ids, which any process starts, watches, cancels and recovers."""
+"""`open_runs`: runs by their ids, which any process may start, watch, cancel and recover."""
 
 from __future__ import annotations
 
@@ -24,9 +24,8 @@ from rxllm import (
     from_async_iter,
     serializer,
 )
-from rxllm.durable._open_store import open_store
-from rxllm.durable._producer import Factory, Producer
-from rxllm.durable._reading import reading
+from rxllm.durable._log import Tail
+from rxllm.durable._producer import Factory, Producer, Suspects
 from rxllm.durable._sessions import (
     SavedSession,
     begin_turn,
@@ -36,9 +35,8 @@ from rxllm.durable._sessions import (
     load_session,
     save_session,
 )
-from rxllm.durable._store import LONGEST_LEASE, Run, Status, Store
-from rxllm.durable._suspects import Suspects
-from rxllm.durable._tail import Tail
+from rxllm.durable._sqlite import SQLiteStore
+from rxllm.durable._store import LONGEST_LEASE, Run, Status, Store, reading
 from rxllm.events import Custom, Event
 from rxllm.serializer import from_data, to_data
 from rxllm.values.argument_checks import (
@@ -54,6 +52,30 @@ from rxllm.values.argument_checks import (
     is_positive,
     shown,
 )
+
+_METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
+
+
+def open_store(store: str | os.PathLike[str] | Store) -> Store:
+    """Return the store in a SQLite file, for a path, in Redis, for ``"redis://..."``, or `store` itself.
+
+    It connects when it is used first. Raises ``ValidationError("invalid_option")`` for anything else, and
+    ``EngineError("missing_dependency")`` for Redis without ``rxllm[redis]``.
+    """
+    if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
+        from rxllm.durable._redis import RedisStore  # redis-py is an extra
+
+        return RedisStore(store)
+    if isinstance(store, str | os.PathLike):
+        path = os.fspath(store)
+        if "://" in path:  # it may have a password
+            raise invalid_option("store", 'must be a path, "redis://..." or a Store, not another kind of address')
+        check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
+        return SQLiteStore(path)
+    is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS)
+    check("store", store, is_store, 'a path, "redis://..." or a Store')
+    return cast(Any, store)
+
 
 log = logging.getLogger("rxllm")
 

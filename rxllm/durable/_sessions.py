@@ -16,8 +16,7 @@ import msgspec
 from rxllm import RunError, Session, from_async_iter, serializer
 from rxllm import operators as ops
 from rxllm.durable._log import Log
-from rxllm.durable._reading import reading
-from rxllm.durable._store import Ending, Run, Store
+from rxllm.durable._store import Ending, Run, Store, reading
 from rxllm.events import Custom, Event
 from rxllm.values.argument_checks import check, check_instance, is_name
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from rxllm import RunError
 from rxllm.durable._store import Ending, Lease, Record, Run, Store
-from rxllm.durable._store_place import (
+from rxllm.durable._store_rules import (
     BRIEF,
     LONG,
     SOON,

@@ -15,8 +15,118 @@ place, which is empty at first:
 
 from __future__ import annotations
 
-from rxllm.durable._assert_store import assert_store
-from rxllm.durable._interposed import Interposed
-from rxllm.durable._store_place import STORE_RULES
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable, Collection, Coroutine
+from concurrent.futures import Future
+from functools import wraps
+from inspect import isawaitable
+from typing import TYPE_CHECKING, Any, cast
+from uuid import uuid4
+
+from rxllm.durable import _store_rules, _store_rules_at_once
+from rxllm.durable._store import Store
+from rxllm.durable._store_rules import CHECKS, STORE_RULES, Check, MakeStore, Place, opened
 
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
+
+
+SECONDS = 60.0
+"""How long the check of a rule may take."""
+
+RULES = (_store_rules, _store_rules_at_once)
+"""The modules that add rules to the table."""
+
+
+def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
+    """Check that the stores that `make_store` opens keep all of `STORE_RULES`.
+
+    `make_store` opens a store at the same place each time, which is empty at first. The rule ``processes`` calls it in
+    other processes, so that it must be picklable: a function of a module, or a ``functools.partial`` of one. `only` and
+    `without` are names of rules. To have each as a test of its own::
+
+        @pytest.mark.parametrize("rule", STORE_RULES)
+        def test_the_contract(rule, tmp_path):
+            assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
+
+    Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for an unknown rule.
+    """
+    __tracebackhide__ = True
+    if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):
+        raise ValueError(f"there is no rule {', '.join(unknown)}; the rules are {', '.join(STORE_RULES)}")
+    names = [name for name in STORE_RULES if name not in without and (only is None or name in only)]
+    broken: list[str] = []
+    cause: BaseException | None = None
+    for name in names:
+        try:
+            _in_loop(lambda name=name: _check(make_store, CHECKS[name]))
+        except Exception as error:
+            how = str(error) if isinstance(error, AssertionError) else f"it raised {error!r}"
+            broken.append(f"{name}: {STORE_RULES[name]}, but {how}")
+            cause = cause or error
+    if broken:
+        raise AssertionError("\n".join(broken)) from cause
+
+
+async def _check(make_store: MakeStore, check: Check) -> None:
+    async with asyncio.timeout(SECONDS), opened(make_store) as store:
+        await check(Place(make_store, store, uuid4().hex))
+
+
+def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
+    """Run ``main()`` on a thread and a loop of its own, since the caller may have a loop."""
+    future: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(asyncio.run(main()))
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return future.result(2 * SECONDS)
+
+
+_Base: Any = Any if TYPE_CHECKING else object  # typed as any store; a base class would hide the methods of `store`
+
+Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
+
+
+class Interposed(_Base):
+    """A `store` with ``before(method, arguments)`` and ``after(method, arguments)`` around each of its calls.
+
+    What `before` raises takes the place of the call. What `after` raises takes that of the result, as if the answer
+    were lost; it is not called if the call fails. Both may be asynchronous. To kill the process after it has appended::
+
+        store = Interposed(
+            open_store("runs.db"),
+            after=lambda method, arguments: os.kill(os.getpid(), signal.SIGKILL) if method == "append" else None,
+        )
+    """
+
+    def __init__(self, store: Store, *, before: Hook | None = None, after: Hook | None = None) -> None:
+        self._store, self._before, self._after = store, before, after
+
+    def __repr__(self) -> str:
+        return f"Interposed({self._store!r})"
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._store, name)
+        if name.startswith("_") or not callable(method):
+            return method
+        asynchronous = cast("Callable[..., Awaitable[Any]]", method)
+
+        @wraps(asynchronous)
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            arguments = (*args, *kwargs.values())
+            await _call(self._before, name, arguments)
+            result = await asynchronous(*args, **kwargs)
+            await _call(self._after, name, arguments)
+            return result
+
+        return call
+
+
+async def _call(hook: Hook | None, method: str, arguments: tuple[Any, ...]) -> None:
+    if hook is not None and isawaitable(pending := hook(method, arguments)):
+        await pending

@@ -1,19 +1,184 @@
-"""One call of a server's tool: its progress, its result, and what it asks the user."""
+"""One call of a server's tool: its progress, its result, and what it asks the user.
+
+Everything that the next run of the call needs is in the halt, so it may run in another process: its options, for
+people, have the ``schema`` of the answer and the ``url`` of a page to be visited; its state has the requests of the
+server, the responses so far, and the state that goes back to it as it is.
+
+In the handshake's era a server waits inside the call for its answer. The call is cancelled then, and runs again from
+its beginning with the answer at hand. So does a call whose server does not know its own state any more.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import base64
 import itertools
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
-from rxllm import AdapterError, LLMError, ToolContext, ToolError
-from rxllm.mcp._connection import Connection
-from rxllm.mcp._parameter_headers import Path, mirrored
-from rxllm.mcp._protocol import Json, malformed, object_of
-from rxllm.mcp._questions import NeedsUserError, Questions
-from rxllm.values import FilePart, Image, ImagePart
+import msgspec
+
+from rxllm import AdapterError, LLMError, ToolContext, ToolError, ValidationError, ask_user, validate
+from rxllm.mcp._connection import PROVIDER, Connection, Json, malformed, object_of
+from rxllm.mcp._http import Path, mirrored
+from rxllm.values import FilePart, Halt, Image, ImagePart
+
+_ACTIONS = ("accept", "decline", "cancel")
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+
+_PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
+"""The address of a page that a user may be sent to: neither a program nor a file of the user's machine."""
+
+
+class NeedsUserError(Exception):
+    """Leaves a call whose server waits inside it for the user's answer."""
+
+
+class Questions(msgspec.Struct):
+    """The parameters of a server's `requests` by their keys, the `responses` so far, and the server's `state`.
+
+    `is_inline` is whether the server waits inside the call; then the keys are the numbers of its questions there.
+    """
+
+    requests: dict[str, Json] = {}
+    responses: dict[str, Json] = {}
+    state: Any = None
+    is_inline: bool = False
+    fault: str = ""
+
+    @classmethod
+    def of(cls, context: ToolContext) -> Questions:
+        """Return what a call has been asked before, with the user's answer if it fits."""
+        if context.reply is None:
+            return cls()
+        try:
+            questions = msgspec.convert(context.tool_state, cls)
+            key = questions._open[0]
+        except (msgspec.ValidationError, LookupError) as error:
+            message = "the stored question is not one of rxllm.mcp"
+            raise AdapterError("invalid_request", message, provider=PROVIDER) from error
+        answer = _response(context.reply, questions.requests[key])
+        fault = "" if answer is None else _fault(answer, questions.requests[key])
+        if answer is None or fault:
+            questions.fault = f" ({context.reply[:80]!r} does not fit{fault[:400]}; answer with a JSON object)"
+            return questions
+        return cls(questions.requests, {**questions.responses, key: answer}, questions.state, questions.is_inline)
+
+    @classmethod
+    def required(cls, result: Json, known: Questions) -> Questions:
+        """Return what the server asks for in place of a result, with the responses to the same requests in `known`.
+
+        Raises ``AdapterError`` for what nobody can answer, and ``ValidationError`` as `_checked` does.
+        """
+        found, state = result.get("inputRequests"), result.get("requestState")
+        requests = {key: object_of(request) for key, request in object_of(found).items()}
+        if not requests and (found or state is None):
+            raise malformed("it asks for input without a question")
+        for request in requests.values():
+            if request.get("method") != "elicitation/create":
+                raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
+        params_by_key = {key: _checked(object_of(request.get("params"))) for key, request in requests.items()}
+        same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
+        return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
+
+    def is_forgotten(self, error: AdapterError) -> bool:
+        """Whether the server does not take its own state back: it was started anew, or the answer came too late."""
+        return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
+
+    @property
+    def is_open(self) -> bool:
+        return bool(self._open)
+
+    @property
+    def _open(self) -> list[str]:
+        return [key for key in self.requests if key not in self.responses]
+
+    def params(self) -> Json:
+        """Return what the next request of the call has besides its arguments."""
+        own = {} if self.is_inline else {"inputResponses": self.responses or None, "requestState": self.state}
+        return {name: value for name, value in own.items() if value is not None}
+
+    def response_to(self, number: int, params: Json) -> Json:
+        """Return the response to the question `number` inside the call, or raise `NeedsUserError`.
+
+        Raises ``ValidationError`` as `_checked` does.
+        """
+        key, params = str(number), _checked(params)
+        if self.requests.get(key) == params and key in self.responses:
+            return self.responses[key]
+        earlier = [str(index) for index in range(number)]
+        self.requests = {**{other: self.requests[other] for other in earlier}, key: params}
+        self.responses = {other: self.responses[other] for other in earlier}
+        self.is_inline = True
+        raise NeedsUserError
+
+    def ask(self) -> Halt:
+        """Return the halt that asks the user the next question."""
+        params = self.requests[self._open[0]]
+        shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
+        page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
+        text = f"{params.get('message') or 'The server asks for input.'}{page}{self.fault}"
+        options = {name: value for name, value in shown.items() if value is not None}
+        return ask_user(text, calls_again=True, tool_state=msgspec.structs.asdict(self), **options)
+
+
+def _checked(params: Json) -> Json:
+    """Return the parameters of a question. Raises ``ValidationError("invalid_request")`` for a page off the web."""
+    url = params.get("url")
+    is_page = isinstance(url, str) and _PAGE.fullmatch(url)
+    if not is_page and (url is not None or params.get("mode") == "url"):
+        message = f"it sends the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
+        raise ValidationError("invalid_request", message)
+    return params
+
+
+def _response(reply: str, params: Json) -> Json | None:
+    """Return the user's `reply` as the answer to a question; None if it does not fit."""
+    try:
+        data: Json | None = msgspec.json.decode(reply, type=Json)
+    except (ValueError, RecursionError):
+        data = None
+    if data is not None and data.get("action") in _ACTIONS:
+        return {name: data[name] for name in ("action", "content") if name in data}
+    if params.get("mode") == "url":
+        return {"action": "accept"}
+    fields = object_of(object_of(params.get("requestedSchema")).get("properties"))
+    if data is None and len(fields) < 2:
+        try:
+            data = {name: _converted(reply, object_of(field).get("type")) for name, field in fields.items()}
+        except (ValueError, KeyError):
+            return None
+    return None if data is None else {"action": "accept", "content": data}
+
+
+def _fault(answer: Json, params: Json) -> str:
+    """Return why the server would refuse the content of `answer`; "" if it fits the form."""
+    if answer["action"] != "accept":
+        return ""
+    try:
+        form = {"type": "object", **object_of(params.get("requestedSchema"))}
+        validate.data(answer.get("content", {}), form)
+    except ValidationError as error:
+        faults = "; ".join(fault for _, fault in error.errors)
+        return f": {faults}" if error.reason == "invalid_output" else ""  # else the schema itself is wrong
+    return ""
+
+
+def _converted(reply: str, kind: Any) -> Any:
+    """Return `reply` as a field of this type. Raises ``ValueError`` or ``KeyError`` if it is none."""
+    match kind:
+        case "boolean":
+            return _TRUTHS[reply.strip().lower()]
+        case "integer":
+            return int(reply)
+        case "number":
+            return float(reply)
+        case "array":
+            return [part.strip() for part in reply.split(",")]
+        case _:
+            return reply
+
 
 MAX_ROUNDS = 10
 """How often a server may ask for the same call again without a question to the user."""

@@ -1,4 +1,4 @@
-"""A server over HTTP: one POST a request, answered with JSON or an event stream."""
+"""A server over HTTP: one POST a request, answered with JSON or an event stream; some arguments are headers too."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import asyncio
 import base64
 import contextlib
 import re
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 import reactivex.operators
@@ -15,14 +15,25 @@ import reactivex.operators
 from rxllm import AdapterError, EngineError, LLMError, RawChunk, Request, Stream, StreamError
 from rxllm import operators as ops
 from rxllm.adapters import HTTPAdapter, http_error
-from rxllm.mcp._connection import GOODBYE_SECONDS, Connection
-from rxllm.mcp._protocol import MODERN, PROVIDER, Json, answers, error_of, has_result, messages_in, object_of
+from rxllm.mcp._connection import (
+    GOODBYE_SECONDS,
+    MODERN,
+    PROVIDER,
+    Connection,
+    Json,
+    answers,
+    error_of,
+    has_result,
+    messages_in,
+    object_of,
+)
 from rxllm.values import Call
 from rxllm.values.argument_checks import check_instance
 from rxllm.wire import Blocks, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:
     import httpx
+
 
 _PLAIN = re.compile(r"(?! )[ -~]*(?<! )")
 _ENCODED = re.compile(r"=\?base64\?.*\?=")
@@ -168,3 +179,57 @@ def header_text(text: str) -> str:
     if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
         return text
     return f"=?base64?{base64.b64encode(text.encode(errors='replace')).decode()}?="
+
+
+KEY = "x-mcp-header"
+_TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
+_TYPES = ("string", "integer", "boolean")
+_DATA = ("default", "examples", "const", "enum")
+_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+
+Path = tuple[str, ...]
+
+
+def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
+    """Return the names of the headers of the parameters in `schema`, by the path of properties that leads to each.
+
+    Raises ``ValueError`` for one that the specification forbids; the tool must not be used then.
+    """
+    headers: dict[Path, str] = {}
+    for path, place in _places(schema, ()):
+        token = place[KEY]
+        if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or place.get("type") not in _TYPES:
+            raise ValueError(f"{KEY} must be the name of a header, on a string, an integer or a boolean property")
+        if (name := f"mcp-param-{token.lower()}") in headers.values():
+            raise ValueError(f"{KEY} {token[:80]!r} is there twice")
+        headers[path] = name
+    return headers
+
+
+def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
+    """Yield each schema with the `KEY`, and its path of properties, which is None behind other keywords."""
+    if isinstance(place, list):
+        for item in cast(list[Any], place):
+            yield from _places(item, None)
+    if KEY in (place := object_of(place)):
+        yield path, place
+    for keyword, inner in place.items():
+        if keyword in _BY_NAME:
+            for name, item in object_of(inner).items():
+                yield from _places(item, (*path, name) if keyword == "properties" and path is not None else None)
+        elif keyword not in _DATA:
+            yield from _places(inner, None)
+
+
+def mirrored(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers of a call with these `arguments`; an argument that is absent or null has none."""
+    found = {name: _at(arguments, path) for path, name in headers.items()}
+    return {name: header_text(text) for name, text in found.items() if text is not None}
+
+
+def _at(argument: Any, path: Path) -> str | None:
+    for name in path:
+        argument = object_of(argument).get(name)
+    if isinstance(argument, bool):
+        return str(argument).lower()
+    return str(argument) if isinstance(argument, str | int | float) else None

@@ -25,8 +25,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 
 from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys
-from rxllm.mcp._connection import Connection
-from rxllm.mcp._protocol import PROVIDER, Json, messages_in, object_of, response
+from rxllm.mcp._connection import PROVIDER, Connection, Json, messages_in, object_of, response
 from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 

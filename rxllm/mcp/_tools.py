@@ -13,10 +13,8 @@ from typing import Any, cast
 
 from rxllm import Stream, Tool, from_async_iter, to_async_iter
 from rxllm.mcp._calls import call_tool
-from rxllm.mcp._connection import Connection
-from rxllm.mcp._http import HTTP
-from rxllm.mcp._parameter_headers import parameter_headers
-from rxllm.mcp._protocol import MODERN, PROVIDER, Json, malformed, object_of
+from rxllm.mcp._connection import MODERN, PROVIDER, Connection, Json, malformed, object_of
+from rxllm.mcp._http import HTTP, parameter_headers
 from rxllm.mcp._stdio import Stdio
 from rxllm.values.argument_checks import check, check_instance, explains_call
 

@@ -4,17 +4,13 @@ The loop of a chat is ``operators._repeat_until_halt``, the tools of a step are 
 hold options, requests, telemetry and entry points.
 """
 
-from rxllm.pipelines._chat import chat, stream
-from rxllm.pipelines._compact_thread import compact_thread
-from rxllm.pipelines._count_tokens import count_tokens
-from rxllm.pipelines._generate import generate, stream_generate
+from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step
+from rxllm.pipelines._generate_image import ImageOptions, edit_image, generate_image, image_variations
 from rxllm.pipelines._generate_many import Responses, generate_many
-from rxllm.pipelines._images import ImageOptions, edit_image, generate_image, image_variations
+from rxllm.pipelines._long_threads import compact_thread, count_tokens, trim_thread
 from rxllm.pipelines._options import ChatOptions, GenerateOptions, PlainOptions, StepOptions
 from rxllm.pipelines._request import Input, as_thread, request
 from rxllm.pipelines._resume import resume, stream_resume
-from rxllm.pipelines._step import step, stream_step
-from rxllm.pipelines._trim_thread import trim_thread
 
 __all__ = [
     "ChatOptions",

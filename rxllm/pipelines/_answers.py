@@ -11,16 +11,124 @@ from typing import Any
 import msgspec
 from reactivex import Observable, from_iterable
 
+from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.events import Event, ToolResultEncoded
-from rxllm.pipelines._agent_setup import agent_settings
-from rxllm.pipelines._halted_step import HaltedStep
+from rxllm.pipelines._call import Setup
+from rxllm.pipelines._options import ChatOptions
 from rxllm.pipelines._request import unanswered_calls
 from rxllm.runtime import Question, Scope
-from rxllm.tools import QUESTION, AgentTool, Approval, ToolSettings, edited, execution, failed, is_question
-from rxllm.values import EngineError, Thread, Tool, ToolCall, ValidationError, denied, listed, user
+from rxllm.tools import (
+    QUESTION,
+    AgentTool,
+    Approval,
+    ToolSettings,
+    WaitingCalls,
+    edited,
+    execution,
+    failed,
+    is_question,
+)
+from rxllm.values import (
+    EngineError,
+    Message,
+    Response,
+    StepResult,
+    Thread,
+    Tool,
+    ToolCall,
+    ValidationError,
+    denied,
+    listed,
+    unanswered,
+    user,
+    with_results,
+)
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.json_text import json_text
 from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids, open_questions, with_answer
+
+
+def is_over(thread: Thread) -> bool:
+    """Return whether `thread` ends with an answer of the model's, after which nothing is open."""
+    last = thread.last
+    return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
+
+
+class HaltedStep(msgspec.Struct, frozen=True):
+    """What is open in `thread`: the `calls` without an answer, and the `question` to the user that ends it."""
+
+    thread: Thread
+    calls: tuple[ToolCall, ...]
+    question: Message | None
+
+    @classmethod
+    def of(cls, thread: Thread) -> HaltedStep | None:
+        """Return the step to complete, or None if nothing is open."""
+        last = thread.last
+        question = last if last is not None and last.metadata.get("ask_user") else None
+        calls = unanswered(thread)
+        return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
+
+    def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
+        """Return the step, with the results that `state` has collected, and the calls that still wait."""
+        thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
+        calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
+        message = next(calling, Message("assistant"))
+        calls = tuple(call for call in message.tool_calls if not is_server(call))
+        ids = {call.id for call in calls}
+        response = Response[Any](message, message.text, calls, "tool_calls")
+        results = tuple(result for result in thread if result.role == "tool" and result.tool_call_id in ids)
+        metadata = self._question_metadata() or halt_metadata(state.halt)
+        metadata |= waiting.of(self.calls)
+        done = bool(metadata)
+        return state.with_agents(StepResult(thread, response, results, done=done, metadata=metadata))
+
+    @property
+    def agents(self) -> dict[str, Thread]:
+        """The threads of the agents among the calls, by the ids of these."""
+        return open_agents(self.thread)
+
+    def _question_metadata(self) -> dict[str, Any]:
+        if self.question is None:
+            return {}
+        metadata = self.question.metadata
+        return {
+            "halted_reason": "ask_user",
+            "pending_question": self.question.text,
+            "pending_tool_call_id": metadata.get("tool_call_id"),
+            "ask_user_opts": metadata.get("ask_user_opts", {}),
+        }
+
+
+def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
+    """Return the setup of the chat of `tool`, which runs in a step with these `settings`.
+
+    Its own options and those of its engine come first. It inherits the step's `approve` with its timeout, and the
+    step's context under its own.
+    """
+    own = Setup.of(tool.engine, ChatOptions, {})
+    context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
+    inherited: dict[str, Any] = {"context": context, **ids}
+    if settings.approve is not None and "approve" not in own.options:
+        timeout = own.options.get("approve_timeout", settings.approve_timeout)
+        inherited |= {"approve": settings.approve, "approve_timeout": timeout}
+    return Setup.of(tool.engine, ChatOptions, inherited)
+
+
+def agent_settings(tool: AgentTool, settings: ToolSettings) -> ToolSettings:
+    """Return how the tools of the agent run."""
+    return ToolSettings(**agent_setup(tool, settings).tool_options())
+
+
+def agent_ids(tool: AgentTool, call: ToolCall, question: Question) -> dict[str, str]:
+    """Return the ids of the agent's chat: the request's has that of the step and of the `call`."""
+    ids: dict[str, str] = {}
+    if question.request_id is not None:
+        ids["request_id"] = f"{question.request_id}/{call.id}"
+    if question.session_id is not None and not tool.engine.params.get("session_id"):
+        ids["session_id"] = question.session_id
+    return ids
+
 
 _BEGUN = "is the call of an agent that has begun: answer what waits in it, or deny the call with False"
 _AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a '/'; pass approve=... to decide"

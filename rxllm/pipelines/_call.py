@@ -16,15 +16,17 @@ from rxllm.adapters import as_adapter
 from rxllm.engine import Engine, Operator, as_engine
 from rxllm.events import Event
 from rxllm.http import NO_TIMEOUTS, Timeouts
-from rxllm.pipelines._call_details import Attempts, details
-from rxllm.pipelines._deferred import Deferred
-from rxllm.pipelines._observers import Observers, Span, notify_retry, watched
-from rxllm.pipelines._option_checks import checked_options
-from rxllm.pipelines._options import ChatOptions, request_id, set_options
-from rxllm.pipelines._other_engine import other_engine, other_options, other_request
-from rxllm.pipelines._prepare import prepared
-from rxllm.pipelines._request import complete_request, option_for, unanswered_calls
-from rxllm.pipelines._spans import CallSpan, StepSpan
+from rxllm.pipelines._observers import Attempts, CallSpan, Observers, Span, StepSpan, details, notify_retry, watched
+from rxllm.pipelines._options import ChatOptions, checked_options, request_id, set_options
+from rxllm.pipelines._prepare import Deferred, prepared
+from rxllm.pipelines._request import (
+    complete_request,
+    option_for,
+    other_engine,
+    other_options,
+    other_request,
+    unanswered_calls,
+)
 from rxllm.runtime import (
     Budget,
     EngineCall,

@@ -1,18 +1,39 @@
-"""generate and stream_generate: one response to one request."""
+"""generate, step and chat, and their streams: one response, its tools, and step after step until a halt.
+
+Many models call no tools when they are held to a JSON schema, and do not keep to a schema when they may call tools.
+With ``structured_finalize=True`` a chat runs to its end as if it had no ``response_format``. If it ends as completed,
+at ``max_turns`` or by ``halt_when``, the model is asked once more, with the format, without tools, and with a user's
+message that asks for the answer (``structured_finalize_nudge``; ``""`` sends none). Without the option, the chats of a
+model whose entry in ``rxllm.models`` has ``tools_with_schema=False`` run this way if they have tools and a schema.
+"""
 
 from __future__ import annotations
 
-from typing import Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, Unpack, cast, overload
 
 from rxllm import operators as ops
+from rxllm import validate
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._option_help import with_options
-from rxllm.pipelines._options import GenerateOptions, PlainOptions
-from rxllm.pipelines._request import Input, as_request
+from rxllm.pipelines._observers import ChatSpan
+from rxllm.pipelines._options import (
+    ChatOptions,
+    GenerateOptions,
+    PlainChatOptions,
+    PlainOptions,
+    PlainStepOptions,
+    StepOptions,
+    chat_options,
+    with_options,
+)
+from rxllm.pipelines._prepare import Deferred
+from rxllm.pipelines._request import Input, as_request, as_thread
 from rxllm.runtime import Stream
-from rxllm.values import Request, Response, Thread
+from rxllm.values import ChatResult, Request, Response, StepResult, Thread
 
 T = TypeVar("T")
 
@@ -79,3 +100,141 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
     """Return the response to `request`, with `parsed` if it has a format."""
     return setup.model_events(request).pipe(ops.to_response(setup.response_format(request)))
+
+
+@with_options(StepOptions)
+def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
+    """Return the events of one response, those of the tools it calls, and one ``StepCompleted``, last.
+
+    >>> from rxllm import Fake
+    >>> stream_step(Fake("Hello"), "Hi").run().response
+    Response('Hello', stop, 0 tokens)
+    """
+    setup = Setup.of(engine, StepOptions, opts)
+    return setup.returned_by("stream_step", setup.presented(step_events(setup, as_thread(thread))))
+
+
+@overload
+def step(
+    engine: Engine | str | Any, thread: Input, *, response_format: type[T], **opts: Unpack[PlainStepOptions]
+) -> Stream[StepResult[T]]: ...
+@overload
+def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
+@with_options(StepOptions)
+def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
+    """Return the result of one response and the tools that it calls: the fold of `stream_step`.
+
+    >>> from rxllm import Fake
+    >>> step(Fake("Hello"), "Hi").run().thread.last
+    Message('assistant', 'Hello')
+
+    With a `response_format` the `parsed` of the response is the validated value; see ``operators.to_step_result``.
+    """
+    setup = Setup.of(engine, StepOptions, opts)
+    to_result = ops.to_step_result(parse=setup.response_format(Request()))
+    return setup.returned_by("step", step_events(setup, as_thread(thread)).pipe(to_result), StepResult)
+
+
+def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
+    """Return the events of one response, then those of the tools."""
+
+    def make() -> Stream[Event]:
+        events = setup.model_events(Request(thread.messages), thread)
+        return setup.observed_step(events.pipe(ops.run_tools(**setup.tool_options())))
+
+    return Deferred(make)
+
+
+NUDGE = "Now provide your final structured response."
+
+Ask = Callable[[Thread], Stream[Event]]
+
+
+def passes(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
+    """Return how a chat asks for its steps, and for the final one, if there is one.
+
+    Raises ``ValidationError("invalid_request")`` if there is no schema to finalize to.
+    """
+    if not _is_wanted(setup):
+        return partial(step_events, setup), None
+    request = setup.complete(Request(thread.messages))
+    validate.request(request)
+    model = setup.model_info(request)
+    if model is not None:
+        validate.capabilities(replace(request, tools=()), model)  # before any tool has run
+    final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
+    nudge = setup.options.get("structured_finalize_nudge", NUDGE)
+    # The nudge enters the chat's thread only once it has been answered: a chat that failed can be asked again.
+    return (
+        partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
+        lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
+    )
+
+
+def _without_tools(engine: Engine) -> Engine:
+    params = {name: value for name, value in engine.params.items() if name not in ("tools", "tool_choice")}
+    return replace(engine, tools=(), params=params)
+
+
+def _is_wanted(setup: Setup) -> bool:
+    if "structured_finalize" in setup.options:
+        return bool(setup.options["structured_finalize"])
+    request = setup.complete(Request())
+    model = setup.model_info(request)
+    exclude = model is not None and model.tools_with_schema is False
+    return exclude and bool(request.tools) and _is_schema(request.response_format)
+
+
+def _is_schema(response_format: Any) -> bool:
+    return (
+        isinstance(response_format, Mapping) and cast(Mapping[str, Any], response_format).get("type") == "json_schema"
+    )
+
+
+@with_options(ChatOptions)
+def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
+    """Return the events of step after step until a halt, and one ``ChatCompleted``, last.
+
+    >>> from rxllm import Fake
+    >>> stream(Fake("Hello"), "Hi").run().result
+    ChatResult('Hello', completed, 1 steps, 0 tokens)
+    """
+    setup = Setup.of(engine, ChatOptions, opts)
+    return setup.returned_by("stream", setup.presented(_chat_events(setup, as_thread(thread))))
+
+
+@overload
+def chat(
+    engine: Engine | str | Any, thread: Input, *, response_format: type[T], **opts: Unpack[PlainChatOptions]
+) -> Stream[ChatResult[T]]: ...
+@overload
+def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
+@with_options(ChatOptions)
+def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
+    """Return the result of a chat, step after step until a halt: the fold of `stream`.
+
+    >>> from rxllm import Fake, ToolCall, tool
+    >>> @tool
+    ... def double(x: int) -> int: return 2 * x
+    >>> result = chat(Fake(ToolCall("c0", "double", {"x": 21}), "42"), "Double 21!", tools=[double]).run()
+    >>> result.halted_reason, len(result.steps), result.output_text
+    ('completed', 2, '42')
+
+    With a `response_format` the `parsed` of the final response is the validated value. An answer that does not fit is
+    the `error` of the result, since tools have run by then: ``.map(ChatResult.raise_for_error)`` raises it. See
+    ``operators.to_chat_result``.
+    """
+    setup = Setup.of(engine, ChatOptions, opts)
+    to_result = ops.to_chat_result(parse=setup.response_format(Request()))
+    return setup.returned_by("chat", _chat_events(setup, as_thread(thread)).pipe(to_result), ChatResult)
+
+
+def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
+    until_halt = chat_options(setup.options)
+
+    def make() -> Stream[Event]:
+        ask, finalize = passes(setup, thread)
+        events = ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
+        return setup.observed(events, ChatSpan)
+
+    return Deferred(make)

@@ -12,12 +12,11 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable
 
 from rxllm.engine import Engine
+from rxllm.pipelines._batch_journal import Journal, RequestId
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._deferred import Deferred
 from rxllm.pipelines._generate import response_of
-from rxllm.pipelines._journal import Journal, RequestId
-from rxllm.pipelines._option_help import with_options
-from rxllm.pipelines._options import GenerateOptions, PlainOptions
+from rxllm.pipelines._options import GenerateOptions, PlainOptions, with_options
+from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._request import Input, as_requests
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
 from rxllm.telemetry import RetryAttempt, Telemetry

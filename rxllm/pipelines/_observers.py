@@ -1,4 +1,4 @@
-"""Notify an engine's observers through spans: each begins once and finishes once.
+"""Tell an engine's observers of a call, a step, a chat and images: each is a span, begun once and finished once.
 
 A span watches the events of a stream and changes nothing. It finishes when the stream ends, before the subscriber is
 notified, or when the stream is disposed. If the last event had already come by then, it does not count as cancelled.
@@ -6,20 +6,72 @@ notified, or when the stream is disposed. If the last event had already come by 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple, Protocol
+from urllib.parse import urlsplit
 
+import msgspec
 from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
-from rxllm.events import Event
-from rxllm.runtime import ScopedObserver, Stream, current_scope, new_id, stopwatch, within
-from rxllm.telemetry import Outcome, RetryAttempt, Telemetry, Tracer
-from rxllm.values import LLMError
+from rxllm.collector import StreamCollector
+from rxllm.events import (
+    ChatCompleted,
+    ErrorEvent,
+    Event,
+    FileAdded,
+    MessageCompleted,
+    StepCompleted,
+    TextDelta,
+    ThinkingDelta,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionCompleted,
+    ToolExecutionStarted,
+)
+from rxllm.runtime import ScopedObserver, Stream, current_scope, is_content, new_id, stopwatch, tool_id, within
+from rxllm.telemetry import (
+    CallDetails,
+    CallFinished,
+    CallStarted,
+    ChatFinished,
+    ChatStarted,
+    FirstToken,
+    ImagesFinished,
+    ImagesStarted,
+    Outcome,
+    RetryAttempt,
+    StepFinished,
+    StepStarted,
+    Telemetry,
+    ToolFinished,
+    ToolStarted,
+    Tracer,
+)
+from rxllm.tools import AgentTool
+from rxllm.values import (
+    Call,
+    ChatResult,
+    ImageRequest,
+    ImageResponse,
+    LLMError,
+    Message,
+    ProviderPart,
+    Request,
+    Response,
+    StepResult,
+    ThinkingPart,
+    Tool,
+    ToolCall,
+    ToolCallPart,
+)
+from rxllm.values.argument_checks import masked
 
 log = logging.getLogger("rxllm")
 
@@ -145,3 +197,259 @@ def notify_retry(
         observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
     return on_retry
+
+
+_PARAMETERS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
+_PASSED_THROUGH = ("top_k", "frequency_penalty", "presence_penalty")
+_PORTS = {"https": 443, "http": 80}
+
+
+def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
+    """Return what is known of a call before it is made, in the scope of its subscription."""
+    values = {name: getattr(request, name, None) for name in _PARAMETERS}
+    values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
+    parameters = {name: value for name, value in values.items() if value not in (None, ())}
+    if isinstance(request, Request) and request.response_format not in (None, "text"):
+        parameters["response_format"] = "json"  # its schema may say what is asked
+    address, port = _server(adapter)
+    notes, queued = masked(request.metadata), current_scope.get().queued
+    return CallDetails(parameters=parameters, metadata=notes, address=address, port=port, queued=queued)
+
+
+def _server(adapter: Any) -> tuple[str | None, int | None]:
+    url = getattr(adapter, "base_url", None)
+    if not isinstance(url, str):
+        return None, None
+    try:
+        parts = urlsplit(url)
+        return parts.hostname, parts.port or _PORTS.get(parts.scheme)
+    except ValueError:  # a port that is not a number
+        return None, None
+
+
+class Attempts:
+    """The attempts at one call: how many there were, when the last one began, and when its chunks came."""
+
+    def __init__(self, observers: Observers, start: CallDetails) -> None:
+        self._observers = observers
+        self._start = start
+        self._count = 0
+        self._began = 0.0
+        self._chunks: list[float] = []
+        self.now: Clock = float  # the span sets it
+
+    def begin(self, call: Call) -> Call:
+        """Return `call` for the attempt that begins now, with the headers of the tracers."""
+        self._count += 1
+        self._began = self.now()
+        self._chunks.clear()
+        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # below the call's span
+        return dataclasses.replace(call, trace_headers=headers) if headers else call
+
+    def note_chunk(self) -> None:
+        """Note that a piece of the answer has come."""
+        if self._observers.has_tracers:
+            self._chunks.append(self.now() - self._began)
+
+    def details(self, response: Any = None) -> CallDetails:
+        """Return what is known of the call, at its end with its `response`."""
+        if response is None:
+            return self._start
+        return msgspec.structs.replace(
+            self._start,
+            attempts=self._count,
+            chunks=tuple(self._chunks),
+            response_id=response.id,
+            response_model=response.model,
+        )
+
+
+# Content, for tracers that ask for it
+
+
+def request_content(request: Request) -> Request:
+    """Return the messages of `request`, without the model's reasoning, and its tools."""
+    return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
+
+
+def response_content(response: Response[Any]) -> Message | None:
+    """Return the text and the tool calls of `response`, without its reasoning; None if it has neither."""
+    if not (response.output_text or response.tool_calls):
+        return None
+    return Message("assistant", response.output_text, tool_calls=tuple(map(_bare, response.tool_calls)))
+
+
+def _without_reasoning(message: Message) -> Message:
+    content = message.content
+    if isinstance(content, tuple):
+        content = tuple(part for part in content if not isinstance(part, ThinkingPart | ProviderPart | ToolCallPart))
+    return dataclasses.replace(message, content=content, tool_calls=tuple(map(_bare, message.tool_calls)), metadata={})
+
+
+def _bare(call: ToolCall) -> ToolCall:
+    """Return `call` with what marks it as the provider's own, and no signature of the reasoning behind it."""
+    kept: Mapping[str, Any] = {name: call.metadata[name] for name in ("server",) if name in call.metadata}
+    return dataclasses.replace(call, metadata=dict(kept))
+
+
+_CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
+"""The events that are a piece of the answer; completions only repeat what has come."""
+
+
+class _Span:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
+        self._tell = observers.tell
+        self._now = now
+        self._ids = ids
+        self._began = now()
+
+    @property
+    def _seconds(self) -> float:
+        return self._now() - self._began
+
+
+class CallSpan(_Span):
+    """One model's response: start, first token, finish."""
+
+    def __init__(
+        self, observers: Observers, now: Clock, ids: Ids, provider: str, request: Request, attempts: Attempts
+    ) -> None:
+        super().__init__(observers, now, ids)
+        self._about = (ids.request_id, provider, request.model)
+        self._attempts = attempts
+        attempts.now = now
+        self._state = StreamCollector()
+        self._has_begun = self._has_ended = False
+        started = CallStarted(*self._about, attempts.details(), **ids.keywords)
+        self._tell(started, lambda: request_content(request))
+
+    def see(self, event: Event) -> None:
+        with suppress(Exception):  # a raw usage with unknown keys, which the fold of the caller meets too
+            self._state = self._state.apply_event(event)
+        if type(event) is MessageCompleted or type(event) is ErrorEvent:
+            self._has_ended = True
+            return
+        if type(event) in _CHUNKS:
+            self._attempts.note_chunk()
+        if not self._has_begun and is_content(event):
+            self._has_begun = True
+            self._tell(FirstToken(*self._about, self._seconds, **self._ids.keywords))
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        response = self._state.to_response()
+        error = error or response.error
+        outcome = _settled(outcome, self._has_ended, error)
+        reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
+        end = (outcome, self._seconds, reason, response.usage, error, self._attempts.details(response))
+        finished = CallFinished(*self._about, *end, **self._ids.keywords)
+        self._tell(finished, lambda: response_content(response))
+
+
+class StepSpan(_Span):
+    """One step and the tools in it."""
+
+    def __init__(
+        self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any], tools: Iterable[Tool] = ()
+    ) -> None:
+        super().__init__(observers, now, ids)
+        self._known = {tool.name: tool for tool in tools}
+        self._tools: dict[str, tuple[str, float]] = {}  # those that are running: name and start by call
+        self._has_ended = False
+        self._result: StepResult | None = None
+        self._tell(StepStarted(ids.request_id, metadata, **ids.keywords))
+
+    def see(self, event: Event) -> None:
+        match event:
+            case ToolExecutionStarted(id=id, name=name):
+                began, about = self._now(), (self._ids.request_id, name, id, *self._describe(name))
+                self._tell(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
+                self._tools[id] = (name, began)
+                if self._has_ended:  # meanwhile, by a dispose in another thread
+                    self._finish_tool(id, "cancelled", None)
+            case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
+                self._finish_tool(id, "failed" if error else "completed", error, event.result)
+            case StepCompleted(result=result):
+                self._result = result
+            case _:
+                pass
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        self._has_ended = True
+        for id in list(self._tools):  # an agent that has halted is not cancelled
+            self._finish_tool(id, "completed" if self._result else "cancelled", None)
+        response = self._result.response if self._result else None
+        error = error or (response.error if response else None)
+        outcome = _settled(outcome, response is not None, error)
+        finished = StepFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
+        if self._result:
+            reason, usage = self._result.response.finish_reason, self._result.usage
+            finished = replace(finished, finish_reason=reason, usage=usage)
+        self._tell(finished)
+
+    def _describe(self, name: str) -> tuple[str, bool]:
+        tool = self._known.get(name)
+        return (tool.description if tool else "", isinstance(tool, AgentTool))
+
+    def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
+        running = self._tools.pop(id, None)
+        if running is None:  # another thread was first
+            return
+        name, began = running
+        about, seconds = (self._ids.request_id, name, id), self._now() - began
+        finished = ToolFinished(*about, outcome, seconds, error, **self._tool_keywords(id))
+        self._tell(finished, lambda: result)
+
+    def _tool_keywords(self, tool_call_id: str) -> dict[str, Any]:
+        return {**self._ids.keywords, "id": tool_id(self._ids.id, tool_call_id), "parent_id": self._ids.id}
+
+
+class ChatSpan(_Span):
+    """A chat, around its steps."""
+
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
+        super().__init__(observers, now, ids)
+        self._result: ChatResult | None = None
+        self._tell(ChatStarted(ids.request_id, metadata, **ids.keywords))
+
+    def see(self, event: Event) -> None:
+        if isinstance(event, ChatCompleted):
+            self._result = event.result
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        result = self._result
+        error = error or (result.error if result else None)
+        outcome = _settled(outcome, result is not None, error)
+        finished = ChatFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
+        if result:
+            steps = len(result.steps)
+            finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
+        self._tell(finished)
+
+
+class ImagesSpan(_Span):
+    """A call for images."""
+
+    def __init__(
+        self, observers: Observers, now: Clock, ids: Ids, provider: str, request: ImageRequest, attempts: Attempts
+    ) -> None:
+        super().__init__(observers, now, ids)
+        self._about = (ids.request_id, provider, request.model, request.operation)
+        self._attempts = attempts
+        attempts.now = now
+        self._response: ImageResponse | None = None
+        self._tell(ImagesStarted(*self._about, request.n, attempts.details(), **ids.keywords))
+
+    def see(self, event: Any) -> None:
+        self._response = event
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        outcome = _settled(outcome, self._response is not None, error)
+        response = self._response or ImageResponse()
+        end = (outcome, self._seconds, len(response.images), response.usage, error, self._attempts.details(response))
+        self._tell(ImagesFinished(*self._about, *end, **self._ids.keywords))
+
+
+def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:
+    if outcome == "cancelled" and not has_ended:
+        return outcome
+    return "failed" if error is not None else "completed"

@@ -1,4 +1,7 @@
-"""The options of the facade: a closed set, checked when a call is made.
+"""The options of the facade: a closed set, shown in `help(...)` and signatures, and checked when a call is made.
+
+The meanings are the docstrings under the fields of a ``TypedDict``, which Python itself does not keep: they are read
+from the source. Without it there are names and types only.
 
 For each option the first of these counts: the call's, the request's field, the engine's, the default. None means that
 the option is not set, so that wrappers can pass theirs on; only for those in `UNLIMITED` it is a value, no limit.
@@ -10,24 +13,149 @@ What an option means is written once, under its field: editors show it there, an
 from __future__ import annotations
 
 import os
+import re
+import sys
+from ast import literal_eval
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from functools import cache, wraps
+from inspect import Parameter, cleandoc, getsource, signature
+from textwrap import fill
+from typing import Any, Literal, TypedDict, TypeVar, cast
 
 from reactivex import Observable
 
+from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.http import Timeouts
-from rxllm.pipelines._option_help import describe
-from rxllm.runtime import Retry, current_scope, new_id
+from rxllm.pipelines._option_advice import advice
+from rxllm.runtime import Retry, RetryPolicy, current_scope, new_id, policy, shorten_traceback
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
+from rxllm.validate import is_response_format, is_temperature, is_top_p
 from rxllm.values import (
     ApiKey,
+    EngineError,
+    LLMError,
     Message,
     ResponseFormat,
     StepResult,
     Tool,
+    ValidationError,
+    as_response_format,
+    is_type,
 )
-from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.argument_checks import (
+    call_fault,
+    invalid_option,
+    is_count,
+    is_positive,
+    is_seconds,
+    is_secret_name,
+    is_whole,
+    must_be,
+)
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
+_DEFAULT = re.compile(r"Default: ``(.+?)``")
+
+
+def describe(options: type[Any]) -> None:
+    """Append to the docstring of a ``TypedDict`` what its fields mean."""
+    options.__doc__ = _with_table(options.__doc__, options)
+
+
+def with_options(options: type[Any]) -> Callable[[F], F]:
+    """Give a function with ``**opts`` a signature with all `options`, and a docstring that says what they mean.
+
+    Where an option that there is not takes the place of a positional argument, as in ``generate(engine, prompt="Hi")``,
+    the call raises ``EngineError("unknown_option")``. Others that do not fit are a ``TypeError`` with a remedy.
+    """
+
+    def decorate(function: F) -> F:
+        own = signature(function)
+        named = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+
+        @wraps(function)
+        def explaining(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except LLMError as error:
+                shorten_traceback(error)
+                raise
+            except TypeError as error:
+                if call_fault(function, *args, **kwargs) is None:  # an error from inside
+                    raise
+                known = {*options.__annotations__, *(p.name for p in named)}
+                unknown = [name for name in kwargs if name not in known]
+                if not unknown:
+                    raise TypeError(f"{error}; {_order(function.__name__, named)}, {_places(named, args)}") from None
+                message = advice(unknown[0], kwargs[unknown[0]], known)
+                raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
+
+        vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
+        explaining.__doc__ = _with_table(function.__doc__, options)
+        return cast(F, explaining)
+
+    return decorate
+
+
+def _order(function: str, parameters: list[Parameter]) -> str:
+    """Return how the call begins: ``write generate(engine, request, ...)``."""
+    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+    return f"write {function}({', '.join([*positional, *needed])}, ...)"
+
+
+def _places(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
+    """Return where those of `args` belong that are too many, or what is first if one is missing."""
+    if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
+        return "with options by keyword, and a picture in the message: rxllm.user(text, path)"
+    return "with the engine first, such as 'openai:gpt-5'"
+
+
+@cache
+def meanings(options: type[Any]) -> dict[str, str]:
+    """Return the meaning of each field of `options`."""
+    try:
+        found: dict[str, str] = dict(_FIELD.findall(getsource(sys.modules[options.__module__])))
+    except OSError:
+        found = {}
+    return {name: " ".join(found.get(name, "").split()) for name in options.__annotations__}
+
+
+@cache
+def _parameters(options: type[Any]) -> list[Parameter]:
+    annotations, texts = _annotations(options), meanings(options)
+    return [
+        Parameter(name, Parameter.KEYWORD_ONLY, default=_default(text), annotation=annotations[name])
+        for name, text in texts.items()
+    ]
+
+
+def _default(meaning: str) -> Any:
+    written = _DEFAULT.search(meaning)
+    return literal_eval(written[1]) if written else None
+
+
+def _annotations(options: type[Any]) -> dict[str, str]:
+    return {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
+
+
+def _with_table(docstring: str | None, options: type[Any]) -> str:
+    return f"{cleandoc(docstring or '')}\n\n{_table(options)}"
+
+
+@cache
+def _table(options: type[Any]) -> str:
+    annotations = _annotations(options)
+    entries = (f"{name} : {annotations[name]}\n{_indented(text)}" for name, text in meanings(options).items())
+    return "\n".join(("Options, by keyword; None means the default, except where it is no limit:\n", *entries))
+
+
+def _indented(text: str) -> str:
+    return fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
 
 MAX_TURNS = 8
 
@@ -187,3 +315,128 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     place = "sentence" if options.get("response_format", "text") == "text" else "step"  # half a JSON helps nobody
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
+
+
+def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the engine's params, overlaid by the call's own options.
+
+    Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`, and
+    ``ValidationError("invalid_option")`` for wrong types and values.
+    """
+    _refuse_unknown(allowed, own_options)
+    known, chat = _names(allowed), _names(ChatOptions)
+    options = {name: value for name, value in engine.params.items() if name in known or name not in chat}
+    _refuse_unknown(allowed, options)
+    options = set_options(options) | set_options(own_options)
+    faults = [((name,), fault) for name, value in options.items() if (fault := _fault(name, value)) is not None]
+    if faults:
+        raise ValidationError("invalid_option", errors=faults)
+    as_response_format(options.get("response_format"))
+    policy(options.get("retry"), engine.retry)
+    policy(engine.retry)
+    return options
+
+
+def _names(options: type[Any]) -> set[str]:
+    return cast(set[str], options.__optional_keys__ | options.__required_keys__)
+
+
+def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
+    unknown = sorted(options.keys() - _names(allowed))
+    if not unknown:
+        return
+    name = unknown[0]
+    if name in _names(ChatOptions):
+        owners = "step and chat" if name in _names(StepOptions) else "chat"
+        more = "; generate_many takes concurrency=" if name == "max_concurrency" else ""
+        message = f"{name!r} is not an option of this call, but of {owners}{more}"
+    else:
+        message = advice(name, options[name], _names(allowed))
+    raise EngineError("unknown_option", message)
+
+
+def _fault(name: str, value: Any) -> str | None:
+    expected, fits = _RULES.get(name, ("", None))
+    if fits is None or fits(value):
+        return None
+    if name == "headers":
+        return f"must be {expected}, not {_odd_header(value)}"
+    return f"must be {expected}, not {type(value).__name__}" if is_secret_name(name) else must_be(expected, value)
+
+
+def _odd_header(value: Any) -> str:
+    """Return what is wrong with headers, without their values, which may be secret."""
+    if not isinstance(value, Mapping):
+        return type(value).__name__
+    name, text = next(pair for pair in cast(Mapping[Any, Any], value).items() if not _is_strings(pair))
+    return f"{name!r}: {type(text).__name__}"
+
+
+def _is_strings(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, bytes) and all(isinstance(s, str) for s in value)  # pyright: ignore
+
+
+def _is_headers(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)  # pyright: ignore
+
+
+def _is_tools(value: Any) -> bool:
+    return isinstance(value, Sequence) and all(isinstance(tool, Tool) or callable(tool) for tool in value)  # pyright: ignore
+
+
+_RETRIES = (RetryPolicy, Mapping, bool, type(None))
+
+_Rule = tuple[str, Callable[[Any], bool] | None]
+_STRING: _Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value))
+_MAPPING: _Rule = ("a mapping", lambda value: isinstance(value, Mapping))
+_FLAG: _Rule = ("True or False", lambda value: isinstance(value, bool))
+_FUNCTION: _Rule = ("a function", callable)
+_COUNT: _Rule = ("a whole number of at least 1", is_count)
+_SECONDS = "a number of seconds above 0"
+
+_RULES: dict[str, _Rule] = {
+    **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
+    "api_key": ("a string, or a function that returns one", lambda value: isinstance(value, str) or callable(value)),
+    "headers": ("a mapping whose names and values are strings", _is_headers),
+    "tools": ("a sequence of tools or functions", _is_tools),
+    "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
+    "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
+    "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),
+    "max_tokens": _COUNT,
+    "stop": ("a string or a sequence of strings", _is_strings),
+    "seed": ("a whole number", is_whole),
+    "response_format": (
+        "a type (a dataclass, a pydantic model, list[City], bool, ...), the result of json_schema(...), "
+        "{'type': 'json_object'} or 'text'",
+        lambda value: is_type(value) or is_response_format(as_response_format(value)),
+    ),
+    **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
+    "retry": (
+        "a RetryPolicy, a mapping of its fields such as {'max_attempts': 3}, True or False",
+        lambda value: isinstance(value, _RETRIES) or value == "default",
+    ),
+    "timeout": (
+        _SECONDS + ", or Timeouts(first=30, idle=10, total=120)",
+        lambda value: isinstance(value, Timeouts) or is_positive(value),
+    ),
+    **dict.fromkeys(("emit_text_deltas", "emit_tool_deltas", "emit_thinking", "include_raw_chunks"), _FLAG),
+    **dict.fromkeys(("on_event", "tool_executor", "tool_result_encoder", "approve", "halt_when"), _FUNCTION),
+    "mode": ("'auto' or 'manual'", lambda value: value in ("auto", "manual")),
+    "on_tool_error": (
+        "'continue', 'halt' or a function",
+        lambda value: value in ("continue", "halt") or callable(value),
+    ),
+    **dict.fromkeys(
+        ("tool_timeout", "approve_timeout"),
+        ("None, or " + _SECONDS, lambda value: value is None or is_positive(value)),
+    ),
+    "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
+    "max_turns": _COUNT,
+    "steer": (
+        "an Observable of texts or user's messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
+        lambda value: isinstance(value, Observable),
+    ),
+    "steer_at": ("'sentence' or 'step'", lambda value: value in ("sentence", "step")),
+    "structured_finalize": _FLAG,
+    "structured_finalize_nudge": ("a string", lambda value: isinstance(value, str)),
+}

@@ -14,20 +14,110 @@ from __future__ import annotations
 import inspect
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from reactivex import Observable, abc
+import msgspec
+from reactivex import Observable, abc, throw
+from reactivex import operators as rx_ops
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
+from rxllm import operators as ops
+from rxllm.collector import StreamCollector
 from rxllm.engine import Alongside, Prepare, Prepared
-from rxllm.events import Event
-from rxllm.pipelines._deferred import Deferred
-from rxllm.pipelines._prepared_answer import annotated
+from rxllm.events import Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime import Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
-from rxllm.values import Request, ValidationError
+from rxllm.values import LLMError, Message, Request, Usage, ValidationError
 from rxllm.values.argument_checks import must_be
+from rxllm.values.errors import with_origin
+
+T = TypeVar("T")
+
+
+class Deferred(Stream[T]):
+    """The stream that `make` returns, made anew for each subscription; what `make` raises goes to ``on_error``."""
+
+    def __init__(self, make: Callable[[], Observable[T]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def subscribe(
+        self,
+        on_next: abc.ObserverBase[T] | abc.OnNext[T] | None = None,
+        on_error: abc.OnError | None = None,
+        on_completed: abc.OnCompleted | None = None,
+        *,
+        scheduler: abc.SchedulerBase | None = None,
+    ) -> abc.DisposableBase:
+        try:
+            source = self._make()
+        except Exception as error:
+            source = throw(error)
+        return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+
+
+def annotated(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
+    """Return the events of `answer` with what `prepared` says.
+
+    ::
+
+        answer    --start-------------H--i--usage------end--|
+        annotated --start+-event-use--H--i--usage+use--end+-|
+    """
+
+    def failed(error: Exception, _: Any) -> Observable[Event]:
+        return throw(_with_usage(error, prepared.usage))
+
+    return Stream.of(answer.pipe(ops.lift(lambda: _Annotating(prepared)), rx_ops.catch(failed)))
+
+
+def _with_usage(error: Exception, usage: Usage) -> Exception:
+    if not isinstance(error, LLMError) or usage == Usage():
+        return error
+    noted = type(error).from_fields({**error.fields(), "metadata": {**error.metadata, "usage": usage}})
+    return with_origin(noted, error)
+
+
+class _Annotating:
+    """Adds to the events of one answer, which may begin again after ``StepRestarted``."""
+
+    def __init__(self, prepared: Prepared) -> None:
+        self._prepared = prepared
+        self._usage: Usage | None = None  # the last that was emitted
+
+    def feed(self, event: Event) -> Iterator[Event]:
+        match event:
+            case MessageStarted():
+                self._usage = None
+                yield msgspec.structs.replace(event, message=self._noted(event.message))
+                if self._prepared.event is not None:
+                    yield self._prepared.event
+                yield from self._total(Usage())
+            case MessageCompleted():
+                yield msgspec.structs.replace(event, message=self._noted(event.message))
+            case UsageUpdated():
+                yield from self._total(event.usage)
+            case RawChunk(kind="usage"):
+                yield event
+                self._usage = stated = StreamCollector().apply_event(event).usage  # as every fold takes it
+                yield from self._total(stated)
+            case _:
+                yield event
+
+    def close(self) -> tuple[Event, ...]:
+        return ()
+
+    def _noted(self, message: Message) -> Message:
+        return replace(message, metadata={**message.metadata, **self._prepared.metadata})
+
+    def _total(self, usage: Usage) -> Iterator[Event]:
+        total = self._prepared.usage + usage
+        if total not in (self._usage, Usage()):
+            self._usage = total
+            yield UsageUpdated(total)
+
 
 Answer = Callable[[Request], Stream[Event]]
 

@@ -91,23 +91,18 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from rxllm._lazy_exports import lazy_exports
+
 if TYPE_CHECKING:
-    from rxllm.testing._adapter_rules import ADAPTER_RULES
+    from rxllm.testing._adapter_rules import ADAPTER_RULES, assert_adapter
+    from rxllm.testing._adapter_run import REQUEST_ID, Script, Served
     from rxllm.testing._adapter_suite import AdapterConformance
-    from rxllm.testing._assert_adapter import assert_adapter
-    from rxllm.testing._assert_encoder import ENCODER_RULES, assert_encoder
-    from rxllm.testing._assert_executor import EXECUTOR_RULES, assert_executor
-    from rxllm.testing._assert_operator import OPERATOR_RULES, assert_operator
     from rxllm.testing._backtest import Backtest, BacktestRow, backtest
-    from rxllm.testing._cassette import Cassette
-    from rxllm.testing._chunks import chunkings, cut
-    from rxllm.testing._events import events
-    from rxllm.testing._http_suite import HTTPAdapterConformance, refusal
-    from rxllm.testing._images import PNG, ImageConformance
-    from rxllm.testing._record import record
-    from rxllm.testing._replay import replay_file
-    from rxllm.testing._sandbox import sandbox
-    from rxllm.testing._script import REQUEST_ID, Script, Served
+    from rxllm.testing._cassette import Cassette, sandbox
+    from rxllm.testing._events import chunkings, cut, events
+    from rxllm.testing._http_suite import PNG, HTTPAdapterConformance, ImageConformance, refusal
+    from rxllm.testing._operator_rules import OPERATOR_RULES, assert_operator
+    from rxllm.testing._recordings import record, replay_file
     from rxllm.testing._simulation import (
         FAULTS,
         Simulation,
@@ -117,6 +112,7 @@ if TYPE_CHECKING:
         simulate_cancels,
         simulate_many,
     )
+    from rxllm.testing._tool_rules import ENCODER_RULES, EXECUTOR_RULES, assert_encoder, assert_executor
 
 __all__ = [
     "ADAPTER_RULES",
@@ -154,59 +150,34 @@ __all__ = [
     "simulate_many",
 ]
 
-_LAZY = {
-    "ADAPTER_RULES": "_adapter_rules",
-    "AdapterConformance": "_adapter_suite",
-    "Backtest": "_backtest",
-    "BacktestRow": "_backtest",
-    "Cassette": "_cassette",
-    "ENCODER_RULES": "_assert_encoder",
-    "EXECUTOR_RULES": "_assert_executor",
-    "FAULTS": "_simulation",
-    "HTTPAdapterConformance": "_http_suite",
-    "ImageConformance": "_images",
-    "OPERATOR_RULES": "_operator_rules",
-    "PNG": "_images",
-    "REQUEST_ID": "_script",
-    "Script": "_script",
-    "Served": "_script",
-    "Simulation": "_simulation",
-    "SimulationError": "_simulation",
-    "World": "_simulation",
-    "assert_adapter": "_assert_adapter",
-    "assert_encoder": "_assert_encoder",
-    "assert_executor": "_assert_executor",
-    "assert_operator": "_assert_operator",
-    "backtest": "_backtest",
-    "chunkings": "_chunks",
-    "cut": "_chunks",
-    "events": "_events",
-    "record": "_record",
-    "refusal": "_http_suite",
-    "replay_file": "_replay",
-    "sandbox": "_sandbox",
-    "simulate": "_simulation",
-    "simulate_cancels": "_simulation",
-    "simulate_many": "_simulation",
-}
-
-
 _MODULES = ("loopback", "marbles", "strategies")
 
 if not TYPE_CHECKING:  # to a type checker every name would be there
+    # Each part is imported when it is used, since only some need hypothesis or httpx.
+    _load = lazy_exports(
+        __name__,
+        {
+            "_adapter_rules": "ADAPTER_RULES assert_adapter",
+            "_adapter_run": "REQUEST_ID Script Served",
+            "_adapter_suite": "AdapterConformance",
+            "_backtest": "Backtest BacktestRow backtest",
+            "_cassette": "Cassette sandbox",
+            "_events": "chunkings cut events",
+            "_http_suite": "HTTPAdapterConformance ImageConformance PNG refusal",
+            "_operator_rules": "OPERATOR_RULES assert_operator",
+            "_recordings": "record replay_file",
+            "_simulation": "FAULTS Simulation SimulationError World simulate simulate_cancels simulate_many",
+            "_tool_rules": "ENCODER_RULES EXECUTOR_RULES assert_encoder assert_executor",
+        },
+    )
 
     def __getattr__(name: str) -> Any:
-        # Each part is imported when it is used, since only some need hypothesis or httpx.
-        if name in _MODULES:
-            try:
-                return import_module(f"rxllm.testing.{name}")
-            except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
-                raise AttributeError(str(error), name=name) from error
-        if name not in _LAZY:
-            from rxllm.values.argument_checks import no_attribute
-
-            raise no_attribute("module 'rxllm.testing'", name, __all__)
-        return getattr(import_module(f"rxllm.testing.{_LAZY[name]}"), name)
+        if name not in _MODULES:
+            return _load(name)
+        try:
+            return import_module(f"rxllm.testing.{name}")
+        except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
+            raise AttributeError(str(error), name=name) from error
 
 
 def __dir__() -> list[str]:

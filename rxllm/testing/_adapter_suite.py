@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
-from typing import Any, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from reactivex.disposable import SingleAssignmentDisposable
 
@@ -18,14 +19,47 @@ from rxllm.engine import Engine
 from rxllm.events import ErrorEvent, Event, TextDelta, ThinkingDelta, ToolCallStarted
 from rxllm.http import Timeouts
 from rxllm.testing._adapter_rules import ADAPTER_RULES
-from rxllm.testing._adapter_run import ScriptedRun
-from rxllm.testing._event_checks import expect_json, fold
-from rxllm.testing._observe import SECONDS, becomes
-from rxllm.testing._pytest import pytest
-from rxllm.testing._rule_table import check_names, clip, expect_same, report
-from rxllm.testing._script import CALLS, REQUEST_ID, TEXTS, THOUGHTS, TOOL, USAGE, Script, Served, missing
-from rxllm.testing._sent_rules import SENT_RULES
+from rxllm.testing._adapter_run import (
+    CALLS,
+    REQUEST_ID,
+    SENT_RULES,
+    TEXTS,
+    THOUGHTS,
+    TOOL,
+    USAGE,
+    Script,
+    ScriptedRun,
+    Served,
+    missing,
+)
+from rxllm.testing._events import expect_json, fold
+from rxllm.testing._rules import SECONDS, becomes, check_names, clip, expect_same, report
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, StreamError, Thread, tool_result, user
+
+if TYPE_CHECKING:
+    import pytest
+else:
+    try:
+        import pytest
+    except ModuleNotFoundError:
+
+        class _Missing:
+            """Marks tests without any effect; everything else raises."""
+
+            def __init__(self) -> None:
+                self.mark = SimpleNamespace(parametrize=_unmarked)
+
+            def __getattr__(self, name: str) -> Any:
+                message = f"the suites of rxllm.testing need pytest ({name}): pip install pytest"
+                raise ModuleNotFoundError(message, name="pytest")
+
+        def _unmarked(*parameters: Any) -> Callable[[Any], Any]:
+            return lambda test: test
+
+        pytest = _Missing()
+
+__all__ = ["pytest"]
+
 
 REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 

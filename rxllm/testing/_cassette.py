@@ -1,33 +1,134 @@
-"""`Cassette`: an adapter that plays the answers in a file, and records those that are not there."""
+"""`Cassette`, an adapter that plays the answers in a file and records others; `sandbox`, another model for some code."""
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import io
+import json
 import logging
 import math
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields, replace
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar, cast
 
 from reactivex import abc
 
 from rxllm import models
 from rxllm import operators as ops
 from rxllm.adapters import Adapter, as_adapter
-from rxllm.engine import Engine, as_engine
+from rxllm.adapters.http_base import HTTPBase
+from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.events import Event, MessageCompleted
-from rxllm.http.secrets import without
+from rxllm.http.secrets import secrets_in, without
+from rxllm.images import ImageAdapter
 from rxllm.runtime import Stream, provider_name
-from rxllm.testing._record import Recording, as_path, recording_with
-from rxllm.testing._recordings import Recorded, recordings_in
-from rxllm.testing._replay import check_speed, play
-from rxllm.testing._request_key import described, head_line, key_of, nearest, secrets_of
-from rxllm.values import AdapterError, Call, EngineError, Request, ValidationError
-from rxllm.values.argument_checks import check
+from rxllm.serializer import to_json
+from rxllm.testing._recordings import Recorded, Recording, as_path, check_speed, play, recording_with, recordings_in
+from rxllm.testing._rules import near_the_difference
+from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
+from rxllm.values.argument_checks import check, masked
+from rxllm.values.json_text import is_encodable
+
+_SHOWN = 5
+"""How many differences a message shows."""
+
+
+def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
+    """Return the keys and other secrets of a call, as far as they are known before it is sent."""
+    if isinstance(adapter, HTTPBase):
+        return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
+    sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
+    return list(secrets_in(sources))
+
+
+def described(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
+    """Return what the model sees of `request` as JSON data, with a hash for bytes and a mask for `secrets`."""
+    tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
+    data: dict[str, Any] = json.loads(
+        to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
+    )
+    data = {"provider": provider, **{name: entry for name, entry in data.items() if name not in ("$", "v")}}
+    return without(_hashed(data | ({"raw": True} if raw else {})), secrets)
+
+
+def _hashed(data: Any) -> Any:
+    match data:
+        case {"$": "bytes", "base64": str(text)}:
+            return {"$": "bytes", "sha256": _sha256(base64.b64decode(text))}
+        case {"$": "Image", "source": "base64", "data": str(text)}:
+            return {**cast(dict[str, Any], data), "data": f"sha256:{_sha256(text)}"}
+        case dict():
+            return {name: _hashed(entry) for name, entry in cast(dict[str, Any], data).items()}
+        case list():
+            return [_hashed(entry) for entry in cast(list[Any], data)]
+        case str() if data.startswith("data:") and ";base64," in data:
+            kind, _, text = data.partition(";base64,")
+            return f"{kind};sha256,{_sha256(text)}"
+        case _:
+            return data
+
+
+def _sha256(content: str | bytes) -> str:
+    return hashlib.sha256(content.encode(errors="replace") if isinstance(content, str) else content).hexdigest()
+
+
+def key_of(description: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal descriptions."""
+    return json.dumps(description, sort_keys=True)
+
+
+def head_line(description: Mapping[str, Any]) -> str:
+    """Return the line before a recording."""
+    text = json.dumps({"request": description}, ensure_ascii=False)
+    return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
+
+
+def nearest(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
+    """Return how `description` differs from the most similar of `recorded`, a line for each difference."""
+    text = key_of(description)
+
+    def distance(other: Mapping[str, Any]) -> tuple[int, float]:
+        return len(list(_differences("", other, description))), -SequenceMatcher(
+            None, key_of(other), text
+        ).quick_ratio()
+
+    lines = list(_differences("", min(recorded, key=distance), description))
+    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *more]
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    match old, new:
+        case dict(), dict():
+            before, after = cast(dict[str, Any], old), cast(dict[str, Any], new)
+            pairs = [(name, before.get(name, _NOTHING), after.get(name, _NOTHING)) for name in before | after]
+        case list(), list():
+            both = zip_longest(cast(list[Any], old), cast(list[Any], new), fillvalue=_NOTHING)
+            pairs = [(str(index), *pair) for index, pair in enumerate(both)]
+        case _:
+            if old != new:
+                recorded, now = near_the_difference(repr(old), repr(new))
+                yield f"{path}: recorded {recorded}, now {now}"
+            return
+    for name, one, other in pairs:
+        yield from _differences(f"{path}.{name}" if path else name, one, other)
+
 
 log = logging.getLogger("rxllm")
 
@@ -244,3 +345,32 @@ def _bare(engine: Engine) -> Engine:
 
 def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:
     return Cassette(path, engine, mode, speed=speed)
+
+
+A = TypeVar("A")
+
+
+@contextmanager
+def sandbox(engine: A) -> Generator[A]:
+    """Replace every engine that is named by a string (``"openai:gpt-5"``, ``"local"``) with `engine` inside the block.
+
+    >>> from rxllm import Fake, generate
+    >>> def name_primes():
+    ...     return generate("openai:gpt-5", "Name three primes.").run().output_text
+    >>> with sandbox(Fake("2, 3, 5.")) as fake:
+    ...     name_primes()
+    '2, 3, 5.'
+    >>> fake.requests[0].model
+    'gpt-5'
+
+    `engine` is an `Engine`, an adapter, or an image adapter; for both kinds of calls, an `Engine` with both. The model
+    is the one that the code names. A sandbox holds in this context and in those made from it (tasks, ``asyncio.run``,
+    ``asyncio.to_thread``), as context variables do, for the calls that are made inside, whenever they are subscribed
+    to; sandboxes side by side or within each other are independent. Engines made before stay as they are.
+    """
+    only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
+    token = stand_in.set(Engine(image_adapter=engine) if only_images else as_engine(engine))
+    try:
+        yield engine
+    finally:
+        stand_in.reset(token)

@@ -1,16 +1,106 @@
-"""`events`: what an adapter would emit, without one."""
+"""Events for tests: what an adapter would emit, checks of events, and bytes in chunks as networks cut them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any, TypeVar
+import contextlib
+import random
+from collections.abc import Iterable, Iterator, Sequence
+from functools import reduce
+from itertools import pairwise
+from typing import Any, TypeVar, cast
 
-from reactivex import Observable
+import msgspec
+from reactivex import Observable, from_iterable
 from reactivex.scheduler import VirtualTimeScheduler
 
+from rxllm import operators as ops
+from rxllm import serializer
 from rxllm.adapters import Fake
-from rxllm.events import Event
-from rxllm.values import Call, Request, ToolCall, Usage
+from rxllm.collector import StreamCollector, block_key, fold_message
+from rxllm.events import (
+    ChatCompleted,
+    Event,
+    MessageCompleted,
+    MessageStarted,
+    Nested,
+    StepCompleted,
+    StepRestarted,
+    TextCompleted,
+    TextDelta,
+    ThinkingCompleted,
+    ThinkingDelta,
+    ToolCallCompleted,
+    ToolCallDelta,
+    ToolCallStarted,
+    ToolExecutionStarted,
+)
+from rxllm.testing._rules import clip, expect, observe
+from rxllm.values import Call, LLMError, Request, Response, ToolCall, Usage
+from rxllm.values.json_text import read_arguments
+
+
+def cut(data: bytes, *places: int) -> list[bytes]:
+    """Return `data` in chunks that end at `places`; 0, the length, or a repeated place gives an empty chunk.
+
+    >>> cut(b"hello", 1, 3)
+    [b'h', b'el', b'lo']
+
+    Raises ``ValueError`` for a place outside `data`.
+    """
+    if any(not 0 <= place <= len(data) for place in places):
+        raise ValueError(f"the places {sorted(places)} do not all lie in {len(data)} bytes")
+    return [data[start:end] for start, end in pairwise((0, *sorted(places), len(data)))]
+
+
+def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterator[list[bytes]]:
+    """Yield the ways to cut `data` that a decoder must read alike: whole, byte by byte, the same with empty chunks in
+    between, and in two at every place.
+
+    >>> for chunks in chunkings(b"hi!"):
+    ...     print(chunks)
+    [b'hi!']
+    [b'h', b'i', b'!']
+    [b'', b'h', b'', b'i', b'', b'!', b'']
+    [b'h', b'i!']
+    [b'hi', b'!']
+
+    That is about one decoding for each byte. With `cuts`, for long data, there are only two: whole, and with so many
+    cuts at random places, which depend on `seed` alone.
+    """
+    yield [data]
+    if cuts is not None:
+        yield cut(data, *random.Random(seed).sample(range(len(data)), min(cuts, len(data))))
+        return
+    single = [data[place : place + 1] for place in range(len(data))]
+    yield single
+    yield [b"", *(chunk for byte in single for chunk in (byte, b""))]
+    for place in range(1, len(data)):
+        yield cut(data, place)
+
+
+_WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
+
+
+def malformed(frame: bytes) -> Iterator[bytes]:
+    """Yield `frame` cut in half, and with each value of its JSON object, if it has one, replaced or left out."""
+    yield frame[: len(frame) // 2]
+    begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
+    with contextlib.suppress(msgspec.DecodeError):
+        for variant in _variants(msgspec.json.decode(frame[begin:end])):
+            yield frame[:begin] + msgspec.json.encode(variant) + frame[end:]
+
+
+def _variants(value: Any) -> Iterator[Any]:
+    if isinstance(value, dict):
+        fields = cast(dict[str, Any], value)
+        for name, entry in fields.items():
+            yield {key: other for key, other in fields.items() if key != name}
+            yield from ({**fields, name: wrong} for wrong in (*_WRONG, *_variants(entry)))
+    elif isinstance(value, list):
+        entries = cast(list[Any], value)
+        for place, entry in enumerate(entries):
+            yield from ([*entries[:place], wrong, *entries[place + 1 :]] for wrong in (*_WRONG, *_variants(entry)))
+
 
 T = TypeVar("T")
 
@@ -57,3 +147,140 @@ def played(source: Observable[T]) -> list[T]:
     if errors:
         raise errors[0]
     return items
+
+
+DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
+
+
+def expect_lawful(events: Sequence[Any]) -> None:
+    """Raise ``AssertionError`` unless ``operators.verify`` lets all events through."""
+    __tracebackhide__ = True
+    error = observe(from_iterable(events).pipe(ops.verify())).error
+    expect(error is None, str(error))
+
+
+def expect_json(event: Any) -> None:
+    """Raise ``AssertionError`` if `event` has no JSON form, or comes back as another."""
+    __tracebackhide__ = True
+    try:
+        decoded = serializer.from_json(serializer.to_json(event), local_files=True)
+    except LLMError as error:
+        raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
+    expect(decoded == event, f"{clip(event)} came back as {clip(decoded)}")
+
+
+def fold(events: Iterable[Event]) -> Response[Any]:
+    """Return the response that the events add up to."""
+    return reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
+
+
+def inconsistency(events: Iterable[Event]) -> str | None:
+    """Return what two of the events disagree on: deltas, completions, message, step, chat. None if they agree.
+
+    Only what is there is compared: an operator may leave out what it likes.
+    """
+    chats: dict[tuple[str, ...], _Step] = {}  # the chat and its agents, by path
+    for event in events:
+        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        if fault := chats.setdefault(path, _Step()).feed(inner):
+            return f"{fault}, at {event}"
+    return None
+
+
+class _Step:
+    """The events of the current response."""
+
+    def __init__(self) -> None:
+        self._response: Any = None  # the last step's
+        self._steps = 0
+        self._begin()
+
+    def _begin(self, *events: Event) -> None:
+        self._events: list[Event] = [*events]
+        self._open: dict[Any, list[str]] = {}  # the pieces of a block, by its kind and id
+        self._closed: set[Any] = set()
+        self._names: dict[str, str] = {}  # of the tools, by the ids of their calls
+
+    def feed(self, event: Event) -> str | None:
+        self._events.append(event)
+        match event:
+            case MessageStarted() | StepRestarted():
+                self._begin(event)
+            case TextDelta() | ThinkingDelta():
+                return self._delta((type(event), event.id), event.delta)
+            case ToolCallDelta():
+                return self._delta((type(event), event.id), event.arguments_delta)
+            case TextCompleted():
+                return self._complete((TextDelta, event.id), event.text)
+            case ThinkingCompleted():
+                return self._complete((ThinkingDelta, event.id), event.text)
+            case ToolCallStarted() | ToolExecutionStarted():
+                return self._named(event.id, event.name)
+            case ToolCallCompleted():
+                fault = self._named(event.id, event.name) or _arguments(event)
+                return fault or self._complete((ToolCallDelta, event.id), event.raw_arguments)
+            case MessageCompleted():
+                return self._message(event)
+            case StepCompleted():
+                return self._step(event)
+            case ChatCompleted():
+                return self._chat(event)
+            case _:
+                pass
+        return None
+
+    def _delta(self, key: Any, piece: str) -> str | None:
+        key = block_key(key[0], key[1], self._open)
+        if key in self._closed:
+            return "a delta comes after its block's completion"
+        self._open.setdefault(key, []).append(piece)
+        return None
+
+    def _complete(self, key: Any, text: str) -> str | None:
+        key = block_key(key[0], key[1], self._open)
+        pieces = self._open.pop(key, None)
+        if key[1] is not None:
+            self._closed.add(key)
+        if pieces is None or "".join(pieces) == text:
+            return None
+        return f"the deltas add up to {''.join(pieces)!r} and their completion has {text!r}"
+
+    def _named(self, id: str, name: str) -> str | None:
+        before = self._names.setdefault(id, name)
+        return None if before == name else f"the call {id!r} is of the tool {before!r} and then of {name!r}"
+
+    def _message(self, event: MessageCompleted) -> str | None:
+        if self._open and any(isinstance(event, MessageStarted) for event in self._events):
+            return f"the block of a {next(iter(self._open))[0].__name__} has no completion"
+        without_deltas = [event for event in self._events if not isinstance(event, DELTAS)]
+        for events in (self._events, [] if self._open else without_deltas):
+            folded = fold_message(events)
+            if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
+                which = "the events" if events is self._events else "the events without deltas"
+                return f"{which} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
+        return None
+
+    def _step(self, event: StepCompleted) -> str | None:
+        events, response = self._events[:-1], event.response
+        self._begin()
+        self._steps += 1
+        self._response = response
+        if not any(isinstance(event, MessageStarted) for event in events):
+            return None
+        folded = fold(events)
+        if (folded.output_text, folded.tool_calls) == (response.output_text, response.tool_calls):
+            return None
+        return f"the events fold to {folded} and the step's response is {response}"
+
+    def _chat(self, event: ChatCompleted) -> str | None:
+        final, steps = event.result.final_response, event.result.steps
+        if self._steps < len(steps):
+            return f"there were {self._steps} steps, and the chat has {len(steps)}"
+        if self._response is None or final == self._response:
+            return None
+        return f"the last step's response is {self._response} and the chat's final one {final}"
+
+
+def _arguments(event: ToolCallCompleted) -> str | None:
+    read = read_arguments(event.raw_arguments)
+    return None if read is None or read == event.arguments else "the raw arguments are not the arguments"

@@ -1,4 +1,16 @@
-"""The streams in a file: what `record` has written, and the entries of a `Cassette`.
+"""Streams in files: recorded with their timing, listed, and played again.
+
+A file is lines of JSON, one per notification: ``at``, in seconds since the subscription, and one of
+
+=================  ===================================================================================
+``"next"``         an event or a value, as ``rxllm.serializer`` writes it
+``"error"``        an error, in the same way; an error of another kind as a ``StreamError("adapter_error")``
+                   that names it
+``"completed"``    true
+``"disposed"``     true: the subscriber left
+=================  ===================================================================================
+
+The last line has one of the last three.
 
 A file of `record` is one stream. In a cassette each stream follows a line of its own with the ``"request"``, and an
 entry without an end, which a killed process has left behind, does not count.
@@ -6,18 +18,166 @@ entry without an end, which a killed process has left behind, does not count.
 
 from __future__ import annotations
 
+import itertools
 import json
-from collections.abc import Iterable, Iterator, Mapping
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TextIO, TypeVar, cast
 
 import msgspec
+from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.serializer import from_json
+from rxllm.events import Event
+from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
+from rxllm.runtime.back_pressure import current_endings
+from rxllm.serializer import from_json, to_json
 from rxllm.values import LLMError, StreamError, ValidationError
 
 T = TypeVar("T")
+
+
+def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
+    """Write a stream of events to a file while it passes, with its timing; `replay_file` plays it.
+
+    ::
+
+        source          --a--b--|
+        record(path)    --a--b--|        (and in the file: 2 a, 5 b, 8 completed)
+
+    >>> import tempfile
+    >>> from rxllm import Fake, stream_generate
+    >>> from rxllm.testing import replay_file
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     live = stream_generate(Fake("Hi"), "Hello").pipe(record(f"{folder}/hi.jsonl")).to_list().run()
+    ...     live == replay_file(f"{folder}/hi.jsonl").to_list().run()
+    True
+
+    Every subscription writes a file of its own, over an existing one: the first at `path` (``hi.jsonl``), then
+    ``hi.2.jsonl`` and so on. The file is written line by line, and is complete and closed before the stream's end is
+    passed on, or when the subscriber leaves. Times are those of the subscription's scheduler.
+
+    An item that has no JSON form ends the stream with ``ValidationError("not_serializable")``, a file that cannot be
+    written with its ``OSError``. Raises ``TypeError`` if `path` is not a path.
+    """
+    file = as_path(path)
+    numbers = itertools.count(1)
+
+    def begin(seconds: Callable[[], float]) -> Recording:
+        return Recording(_numbered(file, next(numbers)).open("w", encoding="utf-8", buffering=1), seconds)
+
+    return recording_with(begin)
+
+
+def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
+    """Return an operator that writes to ``begin(seconds)``, a new one for each subscription."""
+
+    def operator(source: Observable[T]) -> Stream[T]:
+        def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+            recording = begin(stopwatch(scheduler))
+            if (endings := current_endings.get()) is not None:
+                endings.expect()
+            delivering = False  # stays True when a subscriber raises: that error is not the stream's
+
+            def on_next(item: T) -> None:
+                nonlocal delivering
+                try:
+                    recording.add(item)
+                except Exception as error:
+                    on_error(error)
+                    return
+                delivering = True
+                observer.on_next(item)
+                delivering = False
+
+            def on_error(error: Exception) -> None:
+                leave() if delivering else recording.end("error", _json(error))
+                observer.on_error(error)
+
+            def on_completed() -> None:
+                failure = recording.end("completed", "true")
+                observer.on_completed() if failure is None else observer.on_error(failure)
+
+            def leave() -> None:
+                recording.end("disposed", "true")
+
+            subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
+            return CompositeDisposable(subscription, Disposable(leave))
+
+        return Stream(subscribe)
+
+    return operator
+
+
+def as_path(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"record, replay_file, Cassette and backtest need the path of a file, not {path!r}")
+    return Path(path)
+
+
+def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
+    """Return a function that returns the seconds since now, by the `scheduler`."""
+    if scheduler is None:
+        began = time.monotonic()
+        return lambda: time.monotonic() - began
+    start = scheduler.now
+    return lambda: (scheduler.now - start).total_seconds()
+
+
+class Recording:
+    """The lines of one stream. After its last line, which may be written on another thread, it takes no more."""
+
+    def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
+        self._file: TextIO | None = file
+        self._seconds = seconds
+        self._lock = threading.RLock()
+
+    def add(self, item: Any) -> None:
+        self._write("next", to_json(item))
+
+    def end(self, kind: str, json: str) -> Exception | None:
+        """Write the last line and close the file; return the error if that failed."""
+        with self._lock:
+            file = self._file
+            if file is None:
+                return None
+            try:
+                self._write(kind, json)
+                self._file = None
+                self._close(file)
+            except (OSError, LLMError) as error:
+                self._file = None
+                with suppress(OSError):
+                    file.close()
+                return error
+        return None
+
+    def _write(self, kind: str, json: str) -> None:
+        with self._lock:
+            if self._file is not None:
+                self._file.write(f'{{"at": {round(self._seconds(), 6)!r}, "{kind}": {json}}}\n')
+
+    def _close(self, file: Any) -> None:
+        file.close()
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path if number == 1 else path.with_suffix(f".{number}{path.suffix}")
+
+
+def _json(error: Exception) -> str:
+    with suppress(ValidationError):  # the fields of an error may have no JSON form
+        if isinstance(error, LLMError):
+            return to_json(error)
+    return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))
+
 
 _HEAD = b'{"request"'
 _LEFT = "the recording ends here because its subscriber left"
@@ -156,3 +316,108 @@ def _note(line: _Line) -> Note:
 def _bad(path: Path, line: int, fault: str) -> ValidationError:
     metadata = {"path": str(path), "line": line}
     return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)
+
+
+def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
+    """Play what `record` has written, in its own time or `speed` times as fast; with ``math.inf`` all at once.
+
+    ::
+
+        replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
+        replay_file(path, 0.5)      ----a-----b-----|
+
+    It ends as the recorded stream did: with a recorded error through ``on_error``, with ``StreamError("cancelled")`` if
+    the subscriber had left. The file is read when the stream is subscribed. A file that `record` cannot have
+    written gives ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a
+    missing one gives its ``OSError``.
+
+    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
+    """
+    file = as_path(path)
+    check_speed(speed)
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        recordings = recordings_in(file)
+        if len(recordings) != 1:
+            fault = f"{file} is a Cassette with {len(recordings)} recordings; Cassette(path, engine) plays them"
+            raise ValidationError("invalid_request", fault)
+        return play(recordings[0].notes(), speed).subscribe(observer, scheduler=scheduler)
+
+    return Stream(subscribe)
+
+
+def check_speed(speed: float) -> None:
+    if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"speed must be a positive number, not {speed!r}")
+
+
+def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
+    """Return a stream of the notes, in their own time or `speed` times as fast."""
+    return Stream(lambda observer, scheduler=None: _Play(notes, speed, observer, scheduler).start())
+
+
+class _Play:
+    """One subscription: it waits for the time of each note, and for a consumer that is behind."""
+
+    def __init__(
+        self,
+        notes: Sequence[Note],
+        speed: float,
+        observer: abc.ObserverBase[Event],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._notes = iter(notes)
+        self._note = next(self._notes)
+        self._speed = speed
+        self._observer = observer
+        self._scheduler = scheduler
+        self._seconds = stopwatch(scheduler)
+        self._gate = current_gate.get()
+        self._waiting = SerialDisposable()
+        self._disposed = False
+
+    def start(self) -> abc.DisposableBase:
+        self._soon()
+        return CompositeDisposable(Disposable(self._dispose), self._waiting)
+
+    def _dispose(self) -> None:
+        self._disposed = True
+
+    def _soon(self) -> None:
+        # Not at once: the subscriber must have its disposable before the first event.
+        self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
+
+    def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
+        # Set first: the action may run before schedule_relative returns, perhaps on another thread.
+        waiting = self._waiting.disposable = SingleAssignmentDisposable()
+        waiting.disposable = scheduler.schedule_relative(seconds, self._play)
+
+    def _play(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        try:
+            while True:
+                early = self._note.at / self._speed - self._seconds()
+                if not math.isinf(self._speed) and early > 1e-6:
+                    self._wait(clock(self._scheduler), early)
+                    return
+                if self._note.item is None:
+                    break
+                self._observer.on_next(self._note.item)
+                if self._disposed:
+                    return
+                self._note = next(self._notes)
+                if self._gate is not None and self._gate.full:
+                    self._gate.when_open(self._soon)
+                    return
+        except BaseException as error:  # the subscriber's own
+            fail(self._observer, error)
+        else:
+            self._end(self._note.error)
+
+    def _end(self, error: Exception | None) -> None:
+        if error is not None:
+            fail(self._observer, error)
+            return
+        try:
+            self._observer.on_completed()
+        except BaseException as unheard:
+            report_unheard(unheard)

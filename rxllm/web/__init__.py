@@ -23,8 +23,7 @@ from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
 from rxllm.web._for_client import for_client
 from rxllm.web._messages import Incoming
 from rxllm.web._openai_app import openai_app
-from rxllm.web._response import streaming_response
-from rxllm.web._runs import Runs
+from rxllm.web._response import Runs, streaming_response
 from rxllm.web._ui_messages import from_ui
 
 __all__ = [

@@ -34,10 +34,9 @@ from uuid import uuid4
 from rxllm import LLMError, Message, Nested, StreamError, Usage, serializer
 from rxllm import events as ev
 from rxllm.collector import Unfinished
-from rxllm.web._ag_ui_run import ForeignRun, counts, outcome
-from rxllm.web._ag_ui_wire import OWN, Chunks, Lane, Path, Wire
-from rxllm.web._client_fold import ClientFold
+from rxllm.web._ag_ui_wire import OWN, Chunks, ForeignRun, Lane, Path, Wire, counts, outcome
 from rxllm.web._codec import Block, Frame, all_of, open_block, rest
+from rxllm.web._for_client import ClientFold
 
 VERSION = "1.0"
 

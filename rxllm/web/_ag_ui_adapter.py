@@ -15,8 +15,7 @@ from rxllm import AdapterError, Event, LLMError, Message, Nested, Request, Strea
 from rxllm.adapters import HTTPAdapter, http_error, provider_error
 from rxllm.values import Call, FilePart, ImagePart, Part, ProviderPart, TextPart, ThinkingPart
 from rxllm.web._ag_ui import VERSION, Decoder
-from rxllm.web._ag_ui_run import COUNTS, to_usage
-from rxllm.web._ag_ui_wire import OWN, Chunks
+from rxllm.web._ag_ui_wire import COUNTS, OWN, Chunks, to_usage
 from rxllm.web._codec import Frame, text_of
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
 

@@ -36,10 +36,18 @@ from typing import Any, ClassVar
 
 from rxllm import Nested, StreamError, ToolCall, ToolError, Usage, serializer
 from rxllm import events as ev
-from rxllm.web._client_fold import ClientFold
 from rxllm.web._codec import Block, Frame, all_of, event_data, malformed, open_block, rest, text_of
-from rxllm.web._ui_content import call_frame, completed_call, content_frames, extra, own_data, read_content, server
-from rxllm.web._ui_foreign import ForeignSteps
+from rxllm.web._for_client import ClientFold
+from rxllm.web._ui_content import (
+    ForeignSteps,
+    call_frame,
+    completed_call,
+    content_frames,
+    extra,
+    own_data,
+    read_content,
+    server,
+)
 
 _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
 

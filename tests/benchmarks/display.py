@@ -11,8 +11,7 @@ from typing import Any
 import rxllm
 from rxllm.collector import StreamCollector
 from rxllm.display._plain import Cards
-from rxllm.display._screens import Cell
-from rxllm.display._showing import Showing
+from rxllm.display._show import Cell, Showing
 from tests.benchmarks import wires
 from tests.benchmarks.report import Effort, Table, progress
 from tests.benchmarks.server import ARRIVALS, serving

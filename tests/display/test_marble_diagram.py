@@ -20,7 +20,7 @@ import rxllm
 from rxllm import Fake, StreamError, TextDelta, ThinkingDelta, ValidationError, stream_generate
 from rxllm import operators as ops
 from rxllm.display import MarbleDiagram, marble_diagram
-from rxllm.display._marble_lanes import _KINDS, MAX_MARKS
+from rxllm.display._marble_drawing import _KINDS, MAX_MARKS
 from rxllm.events import EVENT_CLASSES
 from rxllm.testing import assert_operator, record, replay_file, strategies
 from rxllm.testing.marbles import check

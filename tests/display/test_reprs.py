@@ -421,12 +421,12 @@ def test_ipython_gets_html_with_the_text_and_the_markdown():
 
 
 def test_without_a_parser_the_text_is_shown_as_it_is(monkeypatch):
-    from rxllm.display import _markdown
+    from rxllm.display import _html
 
-    _markdown._parser.cache_clear()
+    _html._parser.cache_clear()
     monkeypatch.setitem(sys.modules, "markdown_it", None)
     assert '<pre dir="auto">- *a*</pre>' in assistant("- *a*")._repr_html_()
-    _markdown._parser.cache_clear()
+    _html._parser.cache_clear()
 
 
 def test_a_value_in_a_card_has_no_frame_of_its_own():

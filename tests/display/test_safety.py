@@ -5,7 +5,7 @@ from html.parser import HTMLParser
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from rxllm.display import _markdown
+from rxllm.display import _html
 from rxllm.display._card import Card
 from rxllm.display._html import cards_html
 from rxllm.events import (
@@ -167,14 +167,14 @@ def test_any_text_cut_anywhere_leaves_the_rest_of_the_card_alone(text, cut):
 @example("a\n\n```\nb\n\nc\n```\n\nd\n===\n", [1] * 40)
 def test_a_text_that_grows_is_drawn_as_if_it_had_come_at_once(text, sizes):
     text = text.replace("]:", "] ")  # an address for links is known from where it stands on
-    _markdown._finished.clear()
-    expected = _markdown.markdown(text)
-    _markdown._finished.clear()
+    _html._finished.clear()
+    expected = _html.markdown(text)
+    _html._finished.clear()
     position = 0
     for size in sizes:
         position += size
-        _markdown.markdown(text[:position])
-    assert _markdown.markdown(text) == expected
+        _html.markdown(text[:position])
+    assert _html.markdown(text) == expected
 
 
 @given(models_text)

@@ -17,7 +17,7 @@ from reactivex.internal.exceptions import SequenceContainsNoElementsError
 import rxllm
 from rxllm import AdapterError, ChatResult, Fake, Response, StepResult, ToolCall
 from rxllm import operators as ops
-from rxllm.display import Showing, _showing
+from rxllm.display import Showing, _show
 from rxllm.display._plain import Screen
 from rxllm.testing.loopback import Loopback, Reply, endless
 
@@ -238,8 +238,8 @@ def test_no_thread_is_left(board):
 
 
 def test_slow_draws_have_longer_pauses():
-    assert _showing.pause_after(0.0) == _showing.REFRESH_SECONDS
-    assert _showing.pause_after(0.01) == pytest.approx(1.5)
+    assert _show.pause_after(0.0) == _show.REFRESH_SECONDS
+    assert _show.pause_after(0.01) == pytest.approx(1.5)
 
 
 # On a terminal

@@ -13,7 +13,7 @@ import pytest
 import rxllm
 from rxllm import ChatResult, Fake, RunError
 from rxllm.durable import Record, open_runs, open_store
-from rxllm.durable import _suspects as suspects
+from rxllm.durable import _producer as suspects
 from tests.durable.support import in_loop
 from tests.runtime.support import ROOT, until
 

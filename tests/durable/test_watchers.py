@@ -13,7 +13,7 @@ import pytest
 import rxllm
 from rxllm import ChatResult, Fake, RunError, StreamCollector
 from rxllm.durable import Run, Runs, open_runs, open_store
-from rxllm.durable._tail import Tail
+from rxllm.durable._log import Tail
 from rxllm.durable.testing import Interposed
 from rxllm.events import Event
 from tests.durable.conftest import MakeStore

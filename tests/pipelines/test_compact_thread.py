@@ -44,7 +44,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
 from rxllm.engine import Prepared
-from rxllm.pipelines._compact_thread import QUESTION
+from rxllm.pipelines._long_threads import QUESTION
 from rxllm.testing import World, simulate, simulate_cancels, simulate_many
 from rxllm.testing.loopback import Loopback, Reply, chat, endless
 from rxllm.values import Call, TokenCount, estimated_tokens, unanswered

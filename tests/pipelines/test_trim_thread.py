@@ -26,7 +26,7 @@ from rxllm import (
     validate,
 )
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.pipelines._exchanges import exchange_starts
+from rxllm.pipelines._long_threads import exchange_starts
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.values import Call, estimated_tokens, unanswered
 from tests.pipelines.conversations import conversations, odd_conversations

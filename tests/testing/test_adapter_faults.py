@@ -52,8 +52,8 @@ from rxllm.testing import (
     assert_encoder,
     assert_executor,
 )
-from rxllm.testing._rule_table import LINES as LINES_OF_A_SCREEN
-from rxllm.testing._script import TEXTS
+from rxllm.testing._adapter_run import TEXTS
+from rxllm.testing._rules import LINES as LINES_OF_A_SCREEN
 from rxllm.values import (
     AdapterError,
     Call,

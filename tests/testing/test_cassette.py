@@ -37,7 +37,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.events import Event
 from rxllm.testing import Cassette, Script, assert_adapter, replay_file, strategies
-from rxllm.testing._observe import becomes
+from rxllm.testing._rules import becomes
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply, chat_chunk
 from rxllm.testing.loopback import chat as chat_body
 from rxllm.values import AdapterError, EngineError, ModelInfo, Request, StreamError, Usage, ValidationError

@@ -38,7 +38,7 @@ from rxllm.events import (
 )
 from rxllm.testing import OPERATOR_RULES, assert_operator, events
 from rxllm.testing._operator_rules import ITEMS
-from rxllm.testing._rule_table import LINES
+from rxllm.testing._rules import LINES
 from rxllm.values import Message
 
 Operator = Callable[[Observable[Any]], Observable[Any]]

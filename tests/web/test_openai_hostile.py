@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import rxllm
 from rxllm import Engine, Fake, OpenAIChat, ToolCall, ToolContext, ValidationError, tool, web
 from rxllm.testing.loopback import Loopback, Reply, chat, chat_chunk, endless
-from rxllm.web import _openai_http
+from rxllm.web import _openai_app
 from tests.examples import examples
 from tests.web.served import PATIENCE, Served
 
@@ -127,7 +127,7 @@ def test_a_client_that_never_reads_ends_in_time_and_disturbs_nobody() -> None:
 
 
 def test_a_silent_stream_has_heartbeats_and_then_its_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_http, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(_openai_app, "HEARTBEAT", 0.05)
     turn = [("delay", 0.3), "Hel", ("delay", 0.3), "lo"]
     with Served.of(Fake(turn)) as server:
         answer = httpx.post(f"{server.url}/chat/completions", json=STREAM)
@@ -142,7 +142,7 @@ def test_a_silent_stream_has_heartbeats_and_then_its_answer(monkeypatch: pytest.
 
 
 def test_a_client_that_does_not_read_gets_no_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_http, "HEARTBEAT", 0.01)
+    monkeypatch.setattr(_openai_app, "HEARTBEAT", 0.01)
     with endless_model(0.0, 1000) as (provider, server):
         client = connected(server, json.dumps(STREAM).encode())
         time.sleep(0.5)
@@ -167,7 +167,7 @@ def test_a_body_that_is_too_large() -> None:
 
 
 def test_half_a_request(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_openai_http, "READING", 0.2)
+    monkeypatch.setattr(_openai_app, "READING", 0.2)
     with Served.of(Fake("Hello")) as server:
         assert status_of(connected(server, b'{"mo', length=100)) == b"408"
         connected(server, b'{"mo', length=100).close()  # and one that leaves
@@ -392,7 +392,7 @@ def test_an_unknown_provider_raises_at_the_call() -> None:
 
 
 def test_many_runs_are_forgotten() -> None:
-    from rxllm.web._openai_memory import Memory
+    from rxllm.web._openai_answer import Memory
 
     memory = Memory(most=3)
     for i in range(10):

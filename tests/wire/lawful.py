@@ -18,7 +18,7 @@ from rxllm.events import (
     ThinkingDelta,
     ToolCallDelta,
 )
-from rxllm.testing._event_checks import fold
+from rxllm.testing._events import fold
 
 OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rxllm.testing._simulation._faults import FAULTS, Moment
+from rxllm.testing._simulation._loop import FAULTS, Moment
 from rxllm.testing._simulation._simulate import (
     Simulation,
     SimulationError,

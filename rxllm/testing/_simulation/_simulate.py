@@ -15,12 +15,18 @@ from typing import Any, NamedTuple, cast
 
 from rxllm.http._clients import chosen_transport, prepare
 from rxllm.runtime import daemon_threads, running_loop
-from rxllm.testing._simulation._faults import FAULTS, Faults, Moment
-from rxllm.testing._simulation._loop import MAX_STEPS, RUNS, NumberedTask, StuckError, VirtualLoop
+from rxllm.testing._simulation._loop import (
+    FAULTS,
+    MAX_STEPS,
+    RUNS,
+    Faults,
+    Moment,
+    NumberedTask,
+    StuckError,
+    VirtualLoop,
+)
 from rxllm.testing._simulation._network import world_context
-from rxllm.testing._simulation._pools import PoolWatch
-from rxllm.testing._simulation._stand_ins import check_outside, stand_ins
-from rxllm.testing._simulation._world import World
+from rxllm.testing._simulation._world import PoolWatch, World, check_outside, stand_ins
 from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import check, invalid_option, is_positive, must_be
 

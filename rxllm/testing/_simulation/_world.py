@@ -1,17 +1,202 @@
-"""What a simulated app gets: servers, a section that may be cancelled, and notes in the trace."""
+"""What a simulated app gets: servers and notes in the trace, and stand-ins for the clock, threads and randomness."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import contextlib
+import inspect
+import os
+import random
+import threading
+import time
+from collections.abc import Awaitable, Callable, Generator
+from concurrent.futures import Future
+from datetime import UTC, datetime
 from random import Random
 from typing import Any, NoReturn, Self, TypeVar
 
-from rxllm.testing._simulation._faults import Moment
-from rxllm.testing._simulation._loop import NumberedTask, VirtualLoop
+import httpcore
+import reactivex.scheduler.scheduler
+from anyio._backends._asyncio import CancelScope
+from reactivex.scheduler import TimeoutScheduler
+
+from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime.portal import Portal, stand_in_portal
+from rxllm.runtime.threads import DaemonThreads, Live, stand_in_threads
+from rxllm.testing._simulation._loop import Moment, NumberedTask, VirtualLoop, outside_of_loop
+from rxllm.testing._simulation._network import world_context
 from rxllm.testing.loopback import Loopback, Reply, Request, Script
-from rxllm.testing.loopback._connection import Connection
-from rxllm.testing.loopback._server import EMPTY
+from rxllm.testing.loopback._server import EMPTY, Connection
+
+
+class PoolWatch:
+    """Notes the pools of a run, and counts what each has lost: at every request, and at the end if it is open still.
+
+    What a pool has lost when it is closed is nobody's loss.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._pools: list[Any] = []
+
+    def opening(self, init: Callable[..., None]) -> Callable[..., None]:
+        """Return what to call in place of a pool's ``__init__``."""
+
+        def watched(pool: Any, *args: Any, **options: Any) -> None:
+            init(pool, *args, **options)
+            self._pools.append(pool)
+
+        return watched
+
+    def requesting(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return what to call in place of its ``handle_async_request``."""
+
+        async def watched(pool: Any, request: Any) -> Any:
+            self._count(pool)
+            return await handle(pool, request)
+
+        return watched
+
+    def closing(self, aclose: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+        """Return what to call in place of its ``aclose``."""
+
+        async def watched(pool: Any) -> None:
+            self._pools.remove(pool)
+            await aclose(pool)
+
+        return watched
+
+    def look(self) -> None:
+        """Count what the pools that are open have lost."""
+        for pool in self._pools:
+            self._count(pool)
+
+    def _count(self, pool: Any) -> None:
+        used = [connection for connection in pool.connections if not (connection.is_idle() or connection.is_closed())]
+        self.lost = max(self.lost, len(used) - len(pool._requests))
+
+
+EPOCH = 1_750_000_000
+"""What ``time.time()`` gives when a simulation begins."""
+
+
+class InlineThreads(DaemonThreads):
+    """Runs blocking functions at once, one at a time; what they slept is how much later their results come."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with outside_of_loop():
+            try:
+                set_result = self._setter(future.set_result, fn(*args, **kwargs))
+            except BaseException as error:
+                set_result = self._setter(future.set_exception, error)
+        seconds, self._loop.slept = self._loop.slept, 0.0
+        if seconds:
+            self._loop.call_later(seconds, set_result, context=world_context())
+        else:
+            set_result()
+        return future
+
+    def leave(self, job: Future[Any], what: str) -> None:
+        job.cancel()
+
+    @staticmethod
+    def _setter(set_result: Callable[[Any], object], value: Any) -> Callable[[], object]:
+        def set_unless_left() -> None:
+            with contextlib.suppress(Exception):  # nobody waits for it any more
+                set_result(value)
+
+        return set_unless_left
+
+
+class SimulatedPortal(Portal):
+    """The loop itself: timers may run on it, and what would wait for it raises, as on the portal's own thread."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.live = Live()
+        self.loop = loop
+        self.thread = threading.current_thread()
+
+
+@contextlib.contextmanager
+def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
+    """Give the code on this thread the loop's time, no threads, and randomness of `seed`; `pools` sees its pools."""
+    pool = httpcore.AsyncConnectionPool
+    bytes_of = random.Random(f"bytes {seed}").randbytes
+    scheduler = LoopScheduler(loop)
+    scopes: dict[int, tuple[int, object]] = {}
+
+    def number(scope: object) -> int:
+        return scopes.setdefault(id(scope), (len(scopes), scope))[0]
+
+    def no_thread(thread: threading.Thread) -> NoReturn:
+        fault = f"a simulation has no threads, and {thread.name!r} was to be started"
+        error = RuntimeError(f"{fault}; use tasks, asyncio.to_thread or timers of Rx")
+        loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
+        raise error
+
+    with _one_at_a_time, contextlib.ExitStack() as stack:
+        for owner, name, stand_in in (
+            (time, "monotonic", loop.time),
+            (time, "perf_counter", loop.time),
+            (time, "time", lambda: EPOCH + loop.time()),
+            (time, "monotonic_ns", lambda: int(loop.time() * 1e9)),
+            (time, "perf_counter_ns", lambda: int(loop.time() * 1e9)),
+            (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
+            (time, "sleep", loop.sleep),
+            (os, "urandom", bytes_of),
+            (random, "_urandom", bytes_of),  # of SystemRandom, secrets and so on
+            (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
+            (TimeoutScheduler, "singleton", lambda: scheduler),
+            (threading.Thread, "start", no_thread),
+            (CancelScope, "__hash__", number),  # anyio iterates sets of them
+            (pool, "__init__", pools.opening(pool.__init__)),
+            (pool, "handle_async_request", pools.requesting(pool.handle_async_request)),
+            (pool, "aclose", pools.closing(pool.aclose)),
+        ):
+            stack.callback(_replace(owner, name, stand_in))
+        state = random.getstate()
+        stack.callback(random.setstate, state)
+        random.seed(f"random {seed}")
+        threads = loop.threads = InlineThreads(loop)
+        stack.callback(stand_in_threads.reset, stand_in_threads.set(threads))
+        stack.callback(stand_in_portal.reset, stand_in_portal.set(SimulatedPortal(loop)))
+        yield
+
+
+_here = threading.local()
+"""What stands in for the functions of the process on this thread, by their names."""
+_one_at_a_time = threading.Lock()
+"""The functions, and the state of ``random``, are the process's: another thread's simulation waits for this one."""
+
+
+def check_outside() -> None:
+    """Raise ``RuntimeError`` in a simulation's app."""
+    if vars(_here):
+        raise RuntimeError("a simulation cannot run inside another: await what its app does, or run it afterwards")
+
+
+def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a function of the process, on this thread only; return what undoes it."""
+    key = f"{owner.__name__}.{name}"
+    original: Any = inspect.getattr_static(owner, name)
+    function = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # A module that is imported in a simulation may keep this, as ``from time import monotonic`` does.
+        return getattr(_here, key, function)(*args, **kwargs)
+
+    def undo() -> None:
+        setattr(owner, name, original)
+        delattr(_here, key)
+
+    setattr(_here, key, stand_in)
+    setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
+    return undo
+
 
 T = TypeVar("T")
 

@@ -14,10 +14,22 @@ server runs are raised when the ``with`` ends, in place of an exception from ins
 
 from __future__ import annotations
 
-from rxllm.testing.loopback._chat import DONE, chat, chat_chunk, chat_event, chat_finish, endless
-from rxllm.testing.loopback._connection import Connection
-from rxllm.testing.loopback._script import SSE_HEADERS, STALL, Cut, Pause, Reply, Request, Script
-from rxllm.testing.loopback._server import Loopback
+from rxllm.testing.loopback._script import (
+    DONE,
+    SSE_HEADERS,
+    STALL,
+    Cut,
+    Pause,
+    Reply,
+    Request,
+    Script,
+    chat,
+    chat_chunk,
+    chat_event,
+    chat_finish,
+    endless,
+)
+from rxllm.testing.loopback._server import Connection, Loopback
 
 __all__ = [
     "DONE",

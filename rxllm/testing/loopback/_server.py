@@ -1,17 +1,180 @@
-"""The server: its thread, its socket, and the requests and connections that it has seen."""
+"""The server: its thread, its socket, and each connection, which answers until somebody closes it."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import socket
 import ssl
+import struct
 import threading
+import time
 from collections.abc import Callable
+from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Self
 
-from rxllm.testing.loopback._connection import Connection
-from rxllm.testing.loopback._script import Reply, Request, Script, check_script
+from rxllm.testing.loopback._script import Cut, Pause, Reply, Request, Script, check_item, check_script
+
+
+class Connection(asyncio.Protocol):
+    """One connection: its requests, the bytes it was sent, and who closed it when.
+
+    `accepted_at` and `closed_at` are of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close by
+    the client is seen at once, also while the server stalls, or waits because the client does not read.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Request], Reply],
+        changed: threading.Condition,
+        on_open: Callable[[Connection], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self.requests: list[Request] = []
+        self.accepted_at = math.nan
+        self.closed_at: float | None = None
+        self.closed_by: str | None = None
+        self._reply_to = answer
+        self._changed = changed
+        self._on_open = on_open
+        self._on_error = on_error
+        self._received = bytearray()
+        self._written = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to the operating system, heads and chunk sizes included."""
+        return self._written - self._transport.get_write_buffer_size()
+
+    def wait_closed(self, timeout: float = 20.0) -> float:
+        """Return when it was closed, once it is. Raises ``TimeoutError``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
+                raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
+        assert self.closed_at is not None
+        return self.closed_at
+
+    def abort(self) -> None:
+        self._close("server", reset=True)
+
+    # What asyncio calls, on the server's loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._writable = asyncio.Event()
+        self._writable.set()
+        transport.set_write_buffer_limits(high=1)  # with 0 asyncio's TLS never resumes
+        self.accepted_at = time.monotonic()
+        self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._next()
+
+    def eof_received(self) -> None:
+        self._closed("client")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed("client")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    # The answer
+
+    def _next(self) -> None:
+        if self._task is None and (request := _take_request(self._received)) is not None:
+            self.requests.append(request)
+            self._task = asyncio.ensure_future(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            reply = self._reply_to(request)
+            await _pause(reply.before)
+            await self._send(reply)
+        except Exception as error:
+            self._on_error(error)
+            self.abort()
+        self._task = None
+        if self.closed_at is None:
+            self._next()
+
+    async def _send(self, reply: Reply) -> None:
+        await self._write(_head(reply))
+        if isinstance(reply.body, bytes):
+            return await self._write(reply.body)
+        for item in reply.body:
+            check_item(item)
+            match item:
+                case bytes():
+                    await self._write(b"%x\r\n%b\r\n" % (len(item), item))
+                case Pause():
+                    await _pause(item)
+                case Cut():
+                    await self._write(b"ff\r\nda")
+                    return self._close("server", reset=item is Cut.RESET)
+        return await self._write(b"0\r\n\r\n")
+
+    async def _write(self, data: bytes) -> None:
+        await self._writable.wait()
+        self._written += len(data)
+        self._transport.write(data)
+        await asyncio.sleep(0)  # an endless body lets the others have their turn
+
+    def _close(self, by: str, *, reset: bool) -> None:
+        if reset and self.closed_at is None:
+            # A socket that does not linger sends a reset when it is closed.
+            connected = self._transport.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._closed(by)
+        self._transport.abort() if reset else self._transport.close()
+
+    def _closed(self, by: str) -> None:
+        if self.closed_at is not None:
+            return
+        with self._changed:
+            self.closed_at, self.closed_by = time.monotonic(), by
+            self._changed.notify_all()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+
+async def _pause(pause: float | Pause) -> None:
+    seconds = pause.seconds if isinstance(pause, Pause) else pause
+    if math.isinf(seconds):
+        await asyncio.Event().wait()
+    elif seconds:
+        await asyncio.sleep(seconds)
+
+
+def _take_request(received: bytearray) -> Request | None:
+    """Take the first request out of `received`; None before all of it has arrived."""
+    head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
+    if not blank_line:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = int(headers.get("content-length", 0))
+    if len(rest) < length:
+        return None
+    received[:] = rest[length:]
+    return Request(method, path, headers, rest[:length])
+
+
+def _head(reply: Reply) -> bytes:
+    """The response up to its body."""
+    phrase = HTTPStatus(reply.status).phrase if reply.status in HTTPStatus._value2member_map_ else "Status"
+    length = f"Content-Length: {len(reply.body)}" if isinstance(reply.body, bytes) else "Transfer-Encoding: chunked"
+    headers = [f"{name}: {value}" for name, value in reply.headers.items()]
+    return "\r\n".join([f"HTTP/1.1 {reply.status} {phrase}", length, *headers, "", ""]).encode()
+
 
 EMPTY = Reply()
 TURNS = 5

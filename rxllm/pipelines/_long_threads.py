@@ -1,4 +1,4 @@
-"""compact_thread: send a summary in place of the older part of a long conversation.
+"""count_tokens, trim_thread and compact_thread: keep a long conversation within its model's window.
 
 The summary is in the metadata of the answer that it was made for, ``metadata["summary"]``, and so in the thread and its
 JSON. It has the number of `messages` that it stands for, without system messages, their `digest`, and its `text`. A
@@ -8,7 +8,7 @@ later call uses the last one whose messages are still those at the beginning of 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from hashlib import sha256
@@ -22,27 +22,193 @@ from rxllm import validate
 from rxllm.engine import Engine, Prepared, as_engine
 from rxllm.events import Custom
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._exchanges import exchange_starts
 from rxllm.pipelines._generate import generate
-from rxllm.pipelines._option_help import with_options
-from rxllm.pipelines._options import GenerateOptions
-from rxllm.pipelines._transcript import transcript
-from rxllm.runtime import result_of
+from rxllm.pipelines._options import GenerateOptions, request_id, with_options
+from rxllm.pipelines._prepare import Deferred
+from rxllm.pipelines._request import Input, as_request
+from rxllm.runtime import Stream, policy, result_of, retrying
 from rxllm.values import (
     AdapterError,
+    FilePart,
+    ImagePart,
     LLMError,
     Message,
+    Part,
     Request,
     Response,
+    TextPart,
     TokenCount,
     assistant,
     estimated_tokens,
+    message_tokens,
     system,
     user,
 )
 from rxllm.values.argument_checks import check, check_count, check_function, explains_call, is_whole, must_be
 from rxllm.values.errors import ValidationError
-from rxllm.values.json_text import json_bytes
+from rxllm.values.json_text import json_bytes, json_text
+
+
+def exchange_starts(messages: Sequence[Message]) -> list[int]:
+    """Return where the exchanges of `messages` begin, in order; they are never parted inside a tool call.
+
+    >>> from rxllm.values import assistant, system, user
+    >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
+    [1, 3]
+
+    What stands before the first user's message, except system messages, is an exchange too. A user's message between a
+    tool call and its result begins none, since a result must stay with its call, and neither does one behind a call
+    without a result, whose refusal must not depend on the length of the thread.
+    """
+    starts: list[int] = []
+    reach = _last_results(messages)
+    answered = -1  # where the last result of the calls so far is
+    for i, message in enumerate(messages):
+        if message.role != "system" and (not starts or message.role == "user") and answered < i:
+            starts.append(i)
+        answered = max(answered, reach.get(i, -1))
+    return starts
+
+
+def _last_results(messages: Sequence[Message]) -> dict[int, int]:
+    """Return the places of messages with tool calls, with those of their last results; a missing one is the end."""
+    made_at: dict[str, int] = {}
+    reach: dict[int, int] = {}
+    unanswered: dict[str, int] = {}
+    for i, message in enumerate(messages):
+        if message.role == "tool" and message.tool_call_id in made_at:
+            reach[made_at[message.tool_call_id]] = i
+            unanswered.pop(message.tool_call_id, None)
+        made_at.update((call.id, i) for call in message.tool_calls)
+        unanswered.update((call.id, i) for call in message.tool_calls if not call.metadata.get("server"))
+    return reach | dict.fromkeys(unanswered.values(), len(messages))
+
+
+def from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
+    """Return the system messages, and of the others those from `start` on."""
+    return tuple(message for i, message in enumerate(messages) if i >= start or message.role == "system")
+
+
+def transcript(before: str, messages: Sequence[Message]) -> str:
+    """Return what `messages` say, behind the summary of what was `before`, if there is one.
+
+    >>> from rxllm.values import assistant, user
+    >>> print(transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))
+    summary of what came before: The user likes foxes.
+    <BLANKLINE>
+    user: A name for one?
+    <BLANKLINE>
+    assistant: Rex.
+
+    Thinking is left out; of images and files there is only the name or the type.
+    """
+    head = [f"summary of what came before: {before}"] if before else []
+    return "\n\n".join((*head, *_lines(messages)))
+
+
+def _lines(messages: Iterable[Message]) -> Iterator[str]:
+    names: dict[str | None, str] = {}
+    for message in messages:
+        text = _text(message)
+        if message.role == "tool":
+            yield f"result of {names.get(message.tool_call_id, 'a tool')}: {text}"
+        elif text:
+            yield f"{message.role}: {text}"
+        for call in message.tool_calls:
+            names[call.id] = call.name
+            yield f"{message.role} calls {call.name}({call.raw_arguments or json_text(call.arguments)})"
+
+
+def _text(message: Message) -> str:
+    if isinstance(message.content, dict):
+        return json_text(message.content)
+    return "".join(map(_shown, message.parts)).strip()
+
+
+def _shown(part: Part) -> str:
+    match part:
+        case TextPart(text=text):
+            return text
+        case ImagePart():
+            return " [image] "
+        case FilePart(file=file):
+            return f" [file {file.get('name') or file.get('mime_type') or 'without a name'}] "
+        case _:
+            return ""
+
+
+@with_options(GenerateOptions)
+def count_tokens(
+    engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
+) -> Stream[TokenCount]:
+    """Return the number of tokens that `request` has for the model, with the engine's tools and options.
+
+    >>> from rxllm import Fake
+    >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
+    TokenCount(tokens=9, estimated=True)
+
+    Anthropic, Gemini, OpenAI's Responses API and the local model count for themselves: one plain request, with the key,
+    the retries and the errors of every other. For all others, and for compatible servers that cannot count, it is an
+    estimate, and says so: four bytes of text are a token, a message has 4 more, an image or a file that is not text
+    1,000, an image of ``detail="low"`` 100.
+
+    The functions of the engine's `prepare` are not called. An adapter of your own that can count has
+    ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
+    """
+    setup = Setup.of(engine, GenerateOptions, opts)
+    request = as_request(request)
+    return setup.returned_by("count_tokens", Deferred(lambda: _count(setup, request)), TokenCount, request)
+
+
+def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
+    request = setup.complete(request)
+    validate.request(request)
+    count = getattr(setup.engine.adapter, "count_tokens", None)
+    if count is None:
+        return just(TokenCount(estimated_tokens(request), estimated=True))
+    call = setup.call(request_id(setup.options))
+    rules: Any = policy(setup.options.get("retry", setup.engine.retry), setup.engine.retry)
+    counts: Any = retrying(lambda: count(request, call), rules)
+    return counts
+
+
+@explains_call("trim_thread(tokens=8000)")
+def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
+    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges only, within about `tokens`.
+
+    >>> from rxllm import Engine, Fake, Thread, assistant, chat
+    >>> model = Fake("2, 3, 5.")
+    >>> thread = Thread() + "A long story, please." + assistant("Once upon a time. " * 50) + "Now three primes."
+    >>> result = chat(Engine(model, prepare=[trim_thread(tokens=100)]), thread).run()
+    >>> [message.text for message in model.requests[0].messages], len(result.thread)
+    (['Now three primes.'], 4)
+
+    An exchange is a user's message with everything up to the next one, so a tool call stays with its results. System
+    messages are always sent, and so is the last exchange: if that alone is too long, it is left to the provider, whose
+    refusal is ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
+
+    Tokens are estimated, at four bytes of text a token, see `count_tokens`; tools and the format count too. Leave some
+    room, for that and for the answer.
+
+    Raises ``ValidationError("invalid_option")`` unless `tokens` is a whole number of at least 1.
+    """
+    check_count("tokens", tokens)
+
+    def trim(request: Request) -> Request:
+        validate.request(request)
+        messages = request.messages
+        starts = exchange_starts(messages)
+        left = tokens - estimated_tokens(replace(request, messages=from_exchange(messages, len(messages))))
+        end, kept = len(messages), None
+        for start in reversed(starts):
+            left -= sum(map(message_tokens, _spoken(messages[start:end])))
+            if left < 0 and kept is not None:
+                return replace(request, messages=from_exchange(messages, kept))
+            end = kept = start
+        return request
+
+    return trim
+
 
 INSTRUCTIONS = (
     "Summarize the conversation in the user's message for the assistant who will continue it. Keep names, numbers, "

@@ -13,13 +13,9 @@ from rxllm import images as image_adapters
 from rxllm import models, validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._call_details import Attempts, details
-from rxllm.pipelines._deferred import Deferred
-from rxllm.pipelines._observers import Observers, notify_retry, watched
-from rxllm.pipelines._option_checks import checked_options
-from rxllm.pipelines._option_help import describe, with_options
-from rxllm.pipelines._options import request_id, set_options
-from rxllm.pipelines._spans import ImagesSpan
+from rxllm.pipelines._observers import Attempts, ImagesSpan, Observers, details, notify_retry, watched
+from rxllm.pipelines._options import checked_options, describe, request_id, set_options, with_options
+from rxllm.pipelines._prepare import Deferred
 from rxllm.runtime import Retry, Stream, policy, provider_name, retrying, returned_by
 from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
