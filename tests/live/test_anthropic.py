@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rxllm.adapters.anthropic import Anthropic
-from rxllm.adapters.local.server import find, serve
+from rxllm.adapters.local.server import find_weights, serve
 from rxllm.events import MessageCompleted, TextDelta, UsageUpdated
 from rxllm.runtime import run
 from rxllm.values import AdapterError, Call, EngineError, Request, system, user
@@ -17,7 +17,7 @@ pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 @pytest.fixture(scope="module")
 def adapter() -> Anthropic:
     try:
-        weights = find()
+        weights = find_weights()
     except EngineError as error:
         pytest.skip(str(error))
     return Anthropic(base_url=f"{serve(weights, 8192).url}/v1")

@@ -14,7 +14,7 @@ from reactivex import Subject
 import rxllm
 from rxllm import Engine, compact_thread, count_tokens, operators, session
 from rxllm.adapters.local import Local
-from rxllm.adapters.local.server import find
+from rxllm.adapters.local.server import find_weights
 from rxllm.collector import StreamCollector
 from rxllm.events import Event, MessageCompleted, TextDelta, ToolCallDelta, UsageUpdated
 from rxllm.runtime import run
@@ -31,7 +31,7 @@ STORY = Request((user("Write a very long story of a fox."),), options={"ignore_e
 @pytest.fixture(scope="module")
 def local() -> Local:
     try:
-        find()
+        find_weights()
     except EngineError as error:
         pytest.skip(str(error))
     return Local()

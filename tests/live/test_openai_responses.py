@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rxllm.adapters.local.server import find, serve
+from rxllm.adapters.local.server import find_weights, serve
 from rxllm.adapters.openai_responses import OpenAIResponses
 from rxllm.collector import StreamCollector
 from rxllm.events import RawChunk, TextDelta
@@ -21,7 +21,7 @@ pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 @pytest.fixture(scope="module")
 def server() -> OpenAIResponses:
     try:
-        weights = find()
+        weights = find_weights()
     except EngineError as error:
         pytest.skip(str(error))
     return OpenAIResponses(base_url=f"{serve(weights, 8192).url}/v1")

@@ -14,7 +14,7 @@ import pytest
 import rxllm
 from rxllm import AdapterError, Engine, Fake, ToolCall, ask_user, tool
 from rxllm import operators as ops
-from rxllm.adapters.local.server import find
+from rxllm.adapters.local.server import find_weights
 from rxllm.events import Event, Nested, TextDelta, ToolExecutionCompleted
 from rxllm.runtime import daemon_threads
 from rxllm.testing import World, simulate_cancels, simulate_many
@@ -209,7 +209,7 @@ def test_a_thousand_runs_leave_nothing_behind(how: str) -> None:
 def test_a_real_model_as_an_agent() -> None:
     pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
     try:
-        find()
+        find_weights()
     except EngineError as error:
         pytest.skip(str(error))
     local = Engine("local", params={"max_tokens": 8, "temperature": 0.0}).as_tool(name="poet", system="Be brief.")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rxllm import ChatResult, serializer
-from rxllm.adapters.local.server import find
+from rxllm.adapters.local.server import find_weights
 from rxllm.values import EngineError, Session
 from tests.programs import python
 
@@ -32,7 +32,7 @@ def told(request: Any) -> tuple[list[Any], list[Any]]:
     if request.param == "local":
         pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
         try:
-            find()
+            find_weights()
         except EngineError as error:
             pytest.skip(str(error))
     asked = process("ask", request.param)

@@ -10,7 +10,7 @@ import pytest
 
 import rxllm
 from rxllm import EngineError, Local
-from rxllm.adapters.local.server import find
+from rxllm.adapters.local.server import find_weights
 
 pytest.importorskip("xllamacpp", reason="xllamacpp is not installed")
 
@@ -24,7 +24,7 @@ class City:
 @pytest.fixture(scope="module")
 def local() -> Local:
     try:
-        find()
+        find_weights()
     except EngineError as error:
         pytest.skip(str(error))
     return Local()

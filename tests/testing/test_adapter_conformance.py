@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rxllm import Anthropic, Fake, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters.local.server import find
+from rxllm.adapters.local.server import find_weights
 from rxllm.events import (
     Event,
     MessageCompleted,
@@ -168,7 +168,7 @@ def test_the_local_model_in_one_line() -> None:
     if importlib.util.find_spec("xllamacpp") is None:
         pytest.skip("xllamacpp is not installed")
     try:
-        find()
+        find_weights()
     except EngineError as error:
         pytest.skip(str(error))
     # To a model whose template knows no tools, a result is told as a fact, and without them.
