@@ -1,4 +1,4 @@
-"""`Cassette`: an adapter that plays the answers in a file and records others. `sandbox`: another model for some code."""
+"""`Cassette`: an adapter that plays the answers in a file and records others. `sandbox`: another model for a program."""
 
 from __future__ import annotations
 
