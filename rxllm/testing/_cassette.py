@@ -1,4 +1,4 @@
-"""`Cassette`: an adapter that plays the answers in a file and records others. `sandbox`: another model for a program."""
+"""`Cassette`, an adapter that plays the answers in a file and records others, and `sandbox`, which swaps the model."""
 
 from __future__ import annotations
 
