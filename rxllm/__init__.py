@@ -65,7 +65,7 @@ from rxllm.pipelines import (
     stream_step,
     trim_thread,
 )
-from rxllm.pipelines._resume import AgentChats as _Chats
+from rxllm.pipelines.resuming import AgentChats as _Chats
 from rxllm.runtime import (
     Budget,
     RetryPolicy,

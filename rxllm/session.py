@@ -38,9 +38,9 @@ from rxllm import pipelines, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
-from rxllm.pipelines._answers import is_over
-from rxllm.pipelines._options import set_options, with_options
-from rxllm.pipelines._resume import unchecked_resume
+from rxllm.pipelines.answers import is_over
+from rxllm.pipelines.options import set_options, with_options
+from rxllm.pipelines.resuming import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by
 from rxllm.tools import Approval
 from rxllm.values import LLMError, Message, Session, SessionError, Turn, ValidationError, reader

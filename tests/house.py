@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 import httpx
 
 import rxllm
+from tests import doors
 from tests.benchmarks import contenders, size, wires
 
 ROOT = Path(__file__).parent.parent
@@ -111,8 +112,7 @@ def private_imports(every: list[Import]) -> dict[str, list[str]]:
     found: dict[str, list[str]] = {}
     for each in every:
         imported = f"{each.module}.{each.name}" if each.name else each.module
-        is_private = any(part.startswith("_") and not part.startswith("__") for part in imported.split("."))
-        if is_private and room_of(imported) != each.importer.room:
+        if doors.is_private(imported, each.importer.name):
             found.setdefault(f"{each.importer.path.relative_to(ROOT)}:{each.line}", []).append(imported)
     return found
 

@@ -1,6 +1,6 @@
 """The tables of options in docs/settings.md: ``python -m tests.options_page`` writes them.
 
-What an option means is written once, under its field in ``rxllm.pipelines._options``.
+What an option means is written once, under its field in ``rxllm.pipelines.options``.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rxllm.pipelines import ChatOptions, GenerateOptions, StepOptions
-from rxllm.pipelines._options import meanings
+from rxllm.pipelines.options import meanings
 
 PAGE = Path(__file__).parent.parent / "docs" / "settings.md"
 BEGIN, END = "<!-- written by python -m tests.options_page -->\n", "<!-- until here -->\n"

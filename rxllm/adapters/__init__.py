@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from rxllm._lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
+    from rxllm.adapters._connect import connect
     from rxllm.adapters._http import HTTPAdapter
     from rxllm.adapters._http_errors import http_error, provider_error
     from rxllm.adapters._protocol import Adapter, as_adapter
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from rxllm.adapters.openai_chat import OpenAIChat
     from rxllm.adapters.openai_chat.images import OpenAIImages
     from rxllm.adapters.openai_responses import OpenAIResponses
-    from rxllm.adapters.profiles import connect, providers
+    from rxllm.adapters.profiles import providers
     from rxllm.http import aiohttp_client
 
 __all__ = [
@@ -58,6 +59,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
     __getattr__ = lazy_exports(
         __name__,
         {
+            "_connect": "connect",
             "_http": "HTTPAdapter",
             "_http_errors": "http_error provider_error",
             "_protocol": "Adapter as_adapter",
@@ -73,7 +75,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             "openai_chat": "OpenAIChat",
             "openai_chat.images": "OpenAIImages",
             "openai_responses": "OpenAIResponses",
-            "profiles": "connect providers",
+            "profiles": "providers",
             "rxllm.http": "aiohttp_client",
         },
     )

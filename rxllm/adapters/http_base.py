@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 
 from rxllm import keys
 from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.profiles import providers
 from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
 from rxllm.http.secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.http.stream import address
@@ -192,12 +193,9 @@ class HTTPBase(ABC):
         """Refuse "provider:model", the name of an engine, which the provider's own server does not know."""
         # Other servers, and those without a key, name their models as they like: Ollama has "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
-        if colon and self.needs_key and self.base_url == self.default_base_url:
-            from rxllm.adapters.profiles import providers  # it imports this module
-
-            if prefix in providers():
-                fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
-                raise invalid_option("model", fault)
+        if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
+            fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
+            raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
         """Build a POST of `body`, as JSON, to `path` under the base URL."""

@@ -18,8 +18,8 @@ from rxllm import keys
 from rxllm.adapters import http_error
 from rxllm.adapters.http_base import HTTPBase, missing_model
 from rxllm.http import transport_error
-from rxllm.http._pools import in_use
 from rxllm.http.decompression import body_of
+from rxllm.http.pools import in_use
 from rxllm.http.request_log import request_log
 from rxllm.http.secrets import public_url, without
 from rxllm.http.stream import address, begins_page, discreetly, may_be_page, opened, page_error, read_error

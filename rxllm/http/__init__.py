@@ -4,16 +4,16 @@
 file                              holds
 ================================  =====================================================================================
 ``stream``                        the source: a request, its response, and the events that a decoder makes of its bytes
-``_clients``, ``_pools``          which client and which connections a call uses, and who closes them
+``clients``, ``pools``            which client and which connections a call uses, and who closes them
 ``timeouts``                      the seconds of each timeout
-``_redirects``                    redirects, and what is not sent to another host
+``redirects``                     redirects, and what is not sent to another host
 ``decompression``                 bodies that are decompressed slice by slice
 ``secrets``, ``request_log``      keys, kept out of errors, URLs and logs; requests in the log
 ================================  =====================================================================================
 """
 
-from rxllm.http._clients import Clients, aiohttp_client, use_transport
-from rxllm.http._pools import transport_error
+from rxllm.http.clients import Clients, aiohttp_client, use_transport
+from rxllm.http.pools import transport_error
 from rxllm.http.stream import Decoder, Exchange, http_stream
 from rxllm.http.timeouts import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS, Timeouts
 

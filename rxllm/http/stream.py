@@ -31,14 +31,13 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
-from rxllm.http._pools import AddressError, in_use, may_be_cancelled, transport_error
-from rxllm.http._redirects import followed
 from rxllm.http.decompression import body_of, is_decompressed_here
+from rxllm.http.pools import AddressError, in_use, may_be_cancelled, transport_error
+from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
 from rxllm.http.secrets import hide_in_log, public_url
 from rxllm.http.timeouts import IdleTimeout
-from rxllm.runtime._pump import Pump, pumped
-from rxllm.runtime._stream import Stream
+from rxllm.runtime import Pump, Stream, pumped
 from rxllm.values import AdapterError, LLMError, StreamError
 from rxllm.values.errors import with_origin
 

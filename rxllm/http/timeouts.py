@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from rxllm.runtime._pump import Pump
+from rxllm.runtime import Pump
 from rxllm.values import ValidationError
 from rxllm.values.argument_checks import is_positive, must_be
 

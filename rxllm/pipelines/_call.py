@@ -17,7 +17,6 @@ from rxllm.engine import Engine, Operator, as_engine
 from rxllm.events import Event
 from rxllm.http import NO_TIMEOUTS, Timeouts
 from rxllm.pipelines._observers import Attempts, CallSpan, Observers, Span, StepSpan, details, notify_retry, watched
-from rxllm.pipelines._options import ChatOptions, checked_options, request_id, set_options
 from rxllm.pipelines._prepare import Deferred, prepared
 from rxllm.pipelines._request import (
     complete_request,
@@ -27,6 +26,7 @@ from rxllm.pipelines._request import (
     other_request,
     unanswered_calls,
 )
+from rxllm.pipelines.options import ChatOptions, checked_options, request_id, set_options
 from rxllm.runtime import (
     Budget,
     EngineCall,

@@ -20,7 +20,9 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._observers import ChatSpan
-from rxllm.pipelines._options import (
+from rxllm.pipelines._prepare import Deferred
+from rxllm.pipelines._request import Input, as_request, as_thread
+from rxllm.pipelines.options import (
     ChatOptions,
     GenerateOptions,
     PlainChatOptions,
@@ -30,8 +32,6 @@ from rxllm.pipelines._options import (
     chat_options,
     with_options,
 )
-from rxllm.pipelines._prepare import Deferred
-from rxllm.pipelines._request import Input, as_request, as_thread
 from rxllm.runtime import Stream
 from rxllm.values import ChatResult, Request, Response, StepResult, Thread
 

@@ -14,8 +14,8 @@ from rxllm import models, validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
 from rxllm.pipelines._observers import Attempts, ImagesSpan, Observers, details, notify_retry, watched
-from rxllm.pipelines._options import checked_options, describe, request_id, set_options, with_options
 from rxllm.pipelines._prepare import Deferred
+from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
 from rxllm.runtime import Retry, Stream, policy, provider_name, retrying, returned_by
 from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown

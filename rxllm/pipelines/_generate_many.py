@@ -15,9 +15,9 @@ from rxllm.engine import Engine
 from rxllm.pipelines._batch_journal import Journal, RequestId
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._generate import response_of
-from rxllm.pipelines._options import GenerateOptions, PlainOptions, with_options
 from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._request import Input, as_requests
+from rxllm.pipelines.options import GenerateOptions, PlainOptions, with_options
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
 from rxllm.telemetry import RetryAttempt, Telemetry
 from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError

@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 from rxllm.engine import Engine, as_engine, merge_tools
-from rxllm.pipelines._options import set_options
+from rxllm.pipelines.options import set_options
 from rxllm.values import EngineError, Request, ToolCall, ValidationError, Value, as_response_format
 from rxllm.values.argument_checks import check, invalid_option, must_be
 from rxllm.values.sessions import Input, as_thread

@@ -99,7 +99,6 @@ if TYPE_CHECKING:
     from rxllm.testing._adapter_suite import AdapterConformance
     from rxllm.testing._backtest import Backtest, BacktestRow, backtest
     from rxllm.testing._cassette import Cassette, sandbox
-    from rxllm.testing._events import chunkings, cut, events
     from rxllm.testing._http_suite import PNG, HTTPAdapterConformance, ImageConformance, refusal
     from rxllm.testing._operator_rules import OPERATOR_RULES, assert_operator
     from rxllm.testing._recordings import record, replay_file
@@ -113,6 +112,7 @@ if TYPE_CHECKING:
         simulate_many,
     )
     from rxllm.testing._tool_rules import ENCODER_RULES, EXECUTOR_RULES, assert_encoder, assert_executor
+    from rxllm.testing.event_checks import chunkings, cut, events
 
 __all__ = [
     "ADAPTER_RULES",

@@ -28,8 +28,8 @@ from rxllm.testing._adapter_run import (
     expect_sent,
     says_something,
 )
-from rxllm.testing._events import chunkings, expect_json, expect_lawful
 from rxllm.testing._rules import SECONDS, BrokenRule, RuleTable, clip, expect, expect_same, observe_all, report
+from rxllm.testing.event_checks import chunkings, expect_json, expect_lawful
 from rxllm.values import EngineError, LLMError, ProviderPart, StreamError, Usage, ValidationError
 
 JUNK = (

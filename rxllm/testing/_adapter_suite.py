@@ -32,8 +32,8 @@ from rxllm.testing._adapter_run import (
     Served,
     missing,
 )
-from rxllm.testing._events import expect_json, fold
 from rxllm.testing._rules import SECONDS, becomes, check_names, clip, expect_same, report
+from rxllm.testing.event_checks import expect_json, fold
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, StreamError, Thread, tool_result, user
 
 if TYPE_CHECKING:

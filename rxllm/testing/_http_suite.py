@@ -19,8 +19,8 @@ from rxllm.runtime import Stream
 from rxllm.testing._adapter_rules import expect_however_cut
 from rxllm.testing._adapter_run import KEY, REQUEST_ID, TEXTS, Script, Served, missing
 from rxllm.testing._adapter_suite import REASONS, AdapterConformance, pytest
-from rxllm.testing._events import expect_lawful, malformed
 from rxllm.testing._rules import Observed, clip, expect_same
+from rxllm.testing.event_checks import expect_lawful, malformed
 from rxllm.testing.loopback import STALL, Cut, Loopback, Reply
 from rxllm.values import (
     AdapterError,

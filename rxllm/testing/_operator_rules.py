@@ -22,7 +22,6 @@ from rxllm.events import (
     ToolExecutionStarted,
 )
 from rxllm.pipelines import stream
-from rxllm.testing._events import events, inconsistency, played
 from rxllm.testing._rules import (
     SECONDS,
     BrokenRule,
@@ -34,7 +33,8 @@ from rxllm.testing._rules import (
     in_time,
     report,
 )
-from rxllm.testing._virtual_time import EVERY, LIMIT, SILENCE, Clock, Make, OperatorRun, Source, run_operator
+from rxllm.testing.event_checks import events, inconsistency, played
+from rxllm.testing.virtual_time import EVERY, LIMIT, SILENCE, Clock, Make, OperatorRun, Source, run_operator
 from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 

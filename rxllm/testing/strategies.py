@@ -37,7 +37,7 @@ except ModuleNotFoundError as error:
 from rxllm import events as ev
 from rxllm import values as va
 from rxllm.collector import StreamCollector, fold_message, is_server
-from rxllm.testing._events import cut
+from rxllm.testing.event_checks import cut
 from rxllm.values.errors import ERROR_CLASSES
 
 __all__ = [

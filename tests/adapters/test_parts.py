@@ -16,9 +16,9 @@ import msgspec
 import pytest
 
 from rxllm.adapters import Anthropic, Gemini, Local, Ollama, OpenAIChat, OpenAIResponses
+from rxllm.adapters._connect import Compatible
 from rxllm.adapters._requests import TAKEN_BY
 from rxllm.adapters.local.server import Server
-from rxllm.adapters.profiles import Compatible
 from rxllm.values import (
     Call,
     FilePart,

@@ -16,10 +16,11 @@ import pytest
 
 import rxllm
 from rxllm import Engine, generate, keys
-from rxllm.adapters import profiles
+from rxllm.adapters import _connect
+from rxllm.adapters._connect import Compatible, connect
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_responses import OpenAIResponses
-from rxllm.adapters.profiles import PROFILES, Compatible, connect
+from rxllm.adapters.profiles import PROFILES
 from rxllm.testing.loopback import Loopback, Reply, chat
 from rxllm.values import (
     AdapterError,
@@ -106,9 +107,9 @@ def by_name(monkeypatch: pytest.MonkeyPatch) -> Iterator[Loopback]:
     """A server that is asked as "groq:..."."""
     with Loopback(Reply(chat("Hello"))) as server:
         monkeypatch.setitem(PROFILES, "groq", replace(PROFILES["groq"], base_url=server.url))
-        profiles._shared.cache_clear()
+        _connect._shared.cache_clear()
         yield server
-    profiles._shared.cache_clear()
+    _connect._shared.cache_clear()
 
 
 def test_all_who_name_a_provider_share_its_connections(by_name: Loopback, monkeypatch: pytest.MonkeyPatch):

@@ -17,7 +17,7 @@ from rxllm import Engine, Fake, Request, Timeouts, ToolCall, session, tool, user
 from rxllm import operators as ops
 from rxllm.images import FakeImages
 from rxllm.pipelines import ChatOptions, GenerateOptions, ImageOptions, StepOptions
-from rxllm.pipelines._options import UNLIMITED, meanings
+from rxllm.pipelines.options import UNLIMITED, meanings
 from rxllm.values import Image
 
 FUNCTIONS: dict[Callable[..., Any], type[Any]] = {

@@ -19,7 +19,7 @@ import pytest
 import rxllm
 from rxllm import Engine, chat, generate, stream_generate
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters.profiles import Compatible
+from rxllm.adapters._connect import Compatible
 from rxllm.events import ErrorEvent, Event, MessageCompleted, TextDelta
 from rxllm.runtime import run
 from rxllm.values import AdapterError, StreamError, ThinkingPart

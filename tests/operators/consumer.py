@@ -9,7 +9,7 @@ from reactivex import Observable, Subject
 
 from rxllm.runtime import Gate
 from rxllm.runtime.back_pressure import read_by
-from rxllm.testing._virtual_time import Clock
+from rxllm.testing.virtual_time import Clock
 
 
 class Consumer:

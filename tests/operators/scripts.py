@@ -11,7 +11,7 @@ from reactivex import Observable, from_iterable
 
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.events import Event, MessageCompleted, MessageStarted, TextCompleted, TextDelta
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.values import Message
 from tests.corpus import recordings
 

@@ -40,7 +40,7 @@ from rxllm.events import (
 from rxllm.operators._slow_consumers import continues, joined, text_of
 from rxllm.runtime import to_iter
 from rxllm.testing import strategies
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check, cold, record
 from rxllm.values import (
     ChatResult,

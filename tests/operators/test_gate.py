@@ -19,9 +19,9 @@ from rxllm import Fake, TextDelta, from_async_iter, stream_generate, to_iter
 from rxllm import operators as ops
 from rxllm.runtime import LIMIT, Gate, current_gate
 from rxllm.testing import assert_operator
-from rxllm.testing._virtual_time import Clock
 from rxllm.testing.loopback import Loopback, Reply, endless
 from rxllm.testing.marbles import START, cold, parse, record
+from rxllm.testing.virtual_time import Clock
 from rxllm.values import StreamError, ValidationError
 from tests.operators.consumer import Consumer
 from tests.runtime.support import BOUND, model

@@ -37,8 +37,8 @@ from rxllm.operators._guard import MOST
 from rxllm.operators._guard_parts import AT_ONCE
 from rxllm.runtime import current_gate
 from rxllm.testing import assert_operator, events
-from rxllm.testing._virtual_time import Clock, OperatorRun
 from rxllm.testing.marbles import START, check, cold, record
+from rxllm.testing.virtual_time import Clock, OperatorRun
 from rxllm.values import Message, ProviderPart, StreamError, TextPart, Usage
 from tests.operators.scripts import said, through
 

@@ -15,7 +15,7 @@ from rxllm import operators as ops
 from rxllm.events import ErrorEvent, StepRestarted, TextDelta
 from rxllm.operators._json_scanner import ArraySplitter
 from rxllm.testing import assert_operator
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import StreamError
 from tests.operators.scripts import pieces, said, through

@@ -25,7 +25,7 @@ from rxllm.events import (
     ThinkingDelta,
 )
 from rxllm.testing import assert_operator, events, strategies
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import Message, ProviderPart, SourcePart, StreamError, TextPart
 

@@ -12,7 +12,7 @@ from rxllm import Fake, ToolCall, Usage, ValidationError, json_schema, stream, s
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, TextDelta
 from rxllm.testing import assert_operator, events
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import StreamError
 from tests.operators.scripts import said, through

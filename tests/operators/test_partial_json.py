@@ -15,7 +15,7 @@ from rxllm import EngineError, Fake, ToolCall, ValidationError, stream, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, MessageStarted, StepRestarted, TextDelta, ToolCallStarted
 from rxllm.testing import assert_operator, events
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import Message, StreamError
 from tests.operators.scripts import pieces, said, through

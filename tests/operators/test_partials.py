@@ -24,7 +24,7 @@ from rxllm import Fake, ToolCall, ValidationError, chat, generate, stream, strea
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, StepRestarted, TextCompleted, TextDelta
 from rxllm.testing import assert_operator, events
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import Message, Partial, StreamError
 from tests.operators.scripts import pieces, said, through

@@ -17,9 +17,9 @@ from reactivex.testing import TestScheduler
 from rxllm import Engine, EngineError, Fake, ValidationError, generate, generate_many
 from rxllm import operators as ops
 from rxllm.runtime import call_loop
-from rxllm.testing._virtual_time import Clock
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat_chunk, chat_finish
 from rxllm.testing.marbles import START, cold
+from rxllm.testing.virtual_time import Clock
 from tests.operators.threads import together
 from tests.runtime.support import model, until
 

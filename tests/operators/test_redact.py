@@ -26,7 +26,7 @@ from rxllm.events import (
 )
 from rxllm.operators._redact import Redactor
 from rxllm.testing import assert_operator, events, strategies
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import Message, SourcePart, StreamError, TextPart, ThinkingPart
 from tests.operators.scripts import TEXTS, pieces, recorded, said, texts, through

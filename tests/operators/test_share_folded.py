@@ -33,8 +33,8 @@ from rxllm.operators._share_folded import MOST, Backlog
 from rxllm.operators._verify import Rules
 from rxllm.runtime import Gate, Stream, read_by
 from rxllm.testing import assert_operator, events, strategies
-from rxllm.testing._virtual_time import EVERY, Clock, Source
 from rxllm.testing.loopback import Loopback, Reply, endless
+from rxllm.testing.virtual_time import EVERY, Clock, Source
 from rxllm.values import AdapterError, EngineError, ProviderPart, StreamError, Usage, ValidationError
 from tests.examples import examples
 from tests.laws import scripts

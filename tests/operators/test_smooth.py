@@ -24,8 +24,8 @@ from rxllm.events import (
     ToolCallStarted,
 )
 from rxllm.runtime import Stream
-from rxllm.testing._virtual_time import Clock
 from rxllm.testing.marbles import check
+from rxllm.testing.virtual_time import Clock
 from rxllm.values import StreamError
 from tests.operators.scripts import TEXTS, pieces, recorded, said, texts
 

@@ -21,8 +21,8 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.testing import strategies
-from rxllm.testing._virtual_time import Clock
 from rxllm.testing.marbles import Note, cold, record
+from rxllm.testing.virtual_time import Clock
 from rxllm.values import Message, StreamError, Usage
 from tests.operators.scripts import said, through
 

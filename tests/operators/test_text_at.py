@@ -11,7 +11,7 @@ from rxllm import Fake, ToolCall, ValidationError, stream, tool
 from rxllm import operators as ops
 from rxllm.events import ErrorEvent, StepRestarted, TextDelta
 from rxllm.testing import assert_operator
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import StreamError, TextAt
 from tests.operators.scripts import pieces, said, through

@@ -17,7 +17,7 @@ import pytest
 import rxllm
 from rxllm import Engine, EngineError, Event, OpenAIChat, generate, stream_generate
 from rxllm.adapters import aiohttp_client
-from rxllm.http._clients import client_settings
+from rxllm.http.clients import client_settings
 from rxllm.testing.loopback import STALL, Loopback, Pause, Reply, Request, chat, chat_chunk
 from tests.runtime.support import ON_BOTH, PATIENCE, finished, model, script, until
 

@@ -9,7 +9,7 @@ import httpcore
 import pytest
 
 from rxllm import Engine, generate
-from rxllm.http import _pools
+from rxllm.http import pools
 from rxllm.testing import World, simulate
 from rxllm.testing.loopback import Loopback, Pause, Reply, chat, chat_chunk
 from tests.runtime.support import model, until
@@ -59,21 +59,21 @@ def test_pools_that_are_closed_leave_no_timer() -> None:
     async def app(world: World) -> int:
         server = world.serve(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")]))
         engine = model(server)
-        await asyncio.gather(*(generate(engine, "Hi") for _ in range(3 * _pools.CALLS)))
+        await asyncio.gather(*(generate(engine, "Hi") for _ in range(3 * pools.CALLS)))
         return len(server.connections)
 
-    assert simulate(app, faults=()).value == 3 * _pools.CALLS
+    assert simulate(app, faults=()).value == 3 * pools.CALLS
 
 
 def test_what_a_burst_leaves_open_is_closed_when_it_has_been_idle(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         engine = model(server)
         await asyncio.gather(*(generate(engine, "Hi") for _ in range(20)))
-        await until(lambda: server.open_count <= _pools.CALLS)
+        await until(lambda: server.open_count <= pools.CALLS)
         assert server.open_count > 0
         await await_one(engine)
         assert len(server.connections) == 20
 
-    monkeypatch.setattr(_pools, "IDLE_SECONDS", 0.05)
+    monkeypatch.setattr(pools, "IDLE_SECONDS", 0.05)
     with Loopback(Reply([chat_chunk("Hel"), Pause(0.2), *chat("lo")])) as server:
         asyncio.run(main())

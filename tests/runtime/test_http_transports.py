@@ -27,7 +27,7 @@ import rxllm
 from rxllm import AdapterError, Engine, EngineError, Event, MessageCompleted, OpenAIChat, TextDelta
 from rxllm import operators as ops
 from rxllm.adapters import OpenAIImages, aiohttp_client
-from rxllm.http._clients import httpx_client
+from rxllm.http.clients import httpx_client
 from rxllm.pipelines import generate, generate_image, stream_generate
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish

@@ -10,7 +10,7 @@ import pytest
 
 from rxllm import Timeouts, ValidationError
 from rxllm.http import CONNECT_SECONDS, NO_TIMEOUTS, READ_SECONDS, WRITE_SECONDS
-from rxllm.http._clients import client_settings
+from rxllm.http.clients import client_settings
 
 
 @pytest.mark.parametrize("wrong", [0, -1, math.inf, math.nan, True, "3", [1]])

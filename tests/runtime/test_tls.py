@@ -13,7 +13,7 @@ import trustme
 
 from rxllm import AdapterError, Engine, Event, OpenAIChat, generate, stream_generate
 from rxllm import operators as ops
-from rxllm.http import _clients
+from rxllm.http import clients
 from rxllm.testing.loopback import DONE, Loopback, Reply, chat_chunk, chat_finish
 from tests.runtime.support import ON_BOTH, SILENT, STALLED, assert_prompt, model, now, until, until_closed
 
@@ -39,9 +39,9 @@ def trusted(authority: trustme.CA, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         path = Path(folder, "ca.pem")
         authority.cert_pem.write_to_path(str(path))
         monkeypatch.setenv("SSL_CERT_FILE", str(path))
-        _clients._certificates.cache_clear()
+        clients._certificates.cache_clear()
         yield
-    _clients._certificates.cache_clear()
+    clients._certificates.cache_clear()
 
 
 @pytest.mark.usefixtures("trusted")

@@ -18,7 +18,7 @@ from reactivex import operators as rx
 from rxllm import Engine, Fake, Local, StreamError, ToolCall, serializer, session, tool, validate
 from rxllm import operators as ops
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters.profiles import Compatible
+from rxllm.adapters._connect import Compatible
 from rxllm.events import (
     ChatCompleted,
     Custom,

@@ -23,7 +23,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.testing import events
-from rxllm.testing._events import played
+from rxllm.testing.event_checks import played
 from rxllm.values import AdapterError, Message, StreamError, ToolCall, Usage, ValidationError
 
 CALL = ToolCall("c1", "add", {"x": 1}, '{"x":1}')

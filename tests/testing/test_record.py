@@ -18,7 +18,7 @@ from rxllm import Engine, Fake, ToolCall, chat, stream, stream_generate, to_iter
 from rxllm import operators as ops
 from rxllm.events import Event, RawChunk, TextCompleted, TextDelta
 from rxllm.testing import assert_operator, events, record, replay_file, strategies
-from rxllm.testing._events import fold, played
+from rxllm.testing.event_checks import fold, played
 from rxllm.testing.marbles import check, cold
 from rxllm.testing.marbles import record as noted
 from rxllm.values import AdapterError, StreamError, ValidationError

@@ -18,7 +18,7 @@ from rxllm.events import (
     ThinkingDelta,
     ToolCallDelta,
 )
-from rxllm.testing._events import fold
+from rxllm.testing.event_checks import fold
 
 OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Generator, Iterable
 from types import FrameType
 from typing import Any, NamedTuple, cast
 
-from rxllm.http._clients import chosen_transport, prepare
+from rxllm.http.clients import chosen_transport, prepare
 from rxllm.runtime import daemon_threads, running_loop
 from rxllm.testing._simulation._loop import (
     FAULTS,

@@ -20,7 +20,7 @@ import reactivex.scheduler.scheduler
 from anyio._backends._asyncio import CancelScope
 from reactivex.scheduler import TimeoutScheduler
 
-from rxllm.runtime._clock import LoopScheduler
+from rxllm.runtime import LoopScheduler
 from rxllm.runtime.portal import Portal, stand_in_portal
 from rxllm.runtime.threads import DaemonThreads, Live, stand_in_threads
 from rxllm.testing._simulation._loop import Moment, NumberedTask, VirtualLoop, outside_of_loop

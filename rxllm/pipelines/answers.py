@@ -14,8 +14,8 @@ from reactivex import Observable, from_iterable
 from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.events import Event, ToolResultEncoded
 from rxllm.pipelines._call import Setup
-from rxllm.pipelines._options import ChatOptions
 from rxllm.pipelines._request import unanswered_calls
+from rxllm.pipelines.options import ChatOptions
 from rxllm.runtime import Question, Scope
 from rxllm.tools import (
     QUESTION,

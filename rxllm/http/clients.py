@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from rxllm.http._pools import CALLS, Pools
+from rxllm.http.pools import CALLS, Pools
 from rxllm.http.timeouts import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS
 from rxllm.runtime.portal import running_loop
 from rxllm.runtime.threads import daemon_threads
