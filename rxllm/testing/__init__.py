@@ -162,7 +162,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             "_adapter_suite": "AdapterConformance",
             "_backtest": "Backtest BacktestRow backtest",
             "_cassette": "Cassette sandbox",
-            "_events": "chunkings cut events",
+            "event_checks": "chunkings cut events",
             "_http_suite": "HTTPAdapterConformance ImageConformance PNG refusal",
             "_operator_rules": "OPERATOR_RULES assert_operator",
             "_recordings": "record replay_file",
