@@ -65,3 +65,10 @@ def _forget(request: pytest.FixtureRequest) -> Iterator[None]:
     for value in vars(getattr(request.node, "obj", None) or object).values():
         if isinstance(value, functools._lru_cache_wrapper) and value.__module__ == request.node.obj.__name__:
             value.cache_clear()
+
+
+@pytest.fixture(params=["httpx", "aiohttp"])
+def transport(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The transport of rxllm's own clients, here and in the programs that the test starts: such tests run with both."""
+    monkeypatch.setenv("RXLLM_TRANSPORT", request.param)
+    return request.param

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import asyncio
 
-from tests import house, house_page
+from tests import doors, house, house_page
 
 PACKAGE = house_page.ROOT / "rxllm"
 MODULES = sorted(PACKAGE.rglob("*.py"))
@@ -79,3 +79,26 @@ def test_circles_are_the_modules_that_import_each_other() -> None:
 def test_the_way_of_a_call_is_counted() -> None:
     files, switches = asyncio.run(house.way())
     assert 10 < files < switches
+
+
+LOOK_INSIDE = {"tests/benchmarks", "tests/laws", "tests/live", "docs/pictures"}
+"""They measure, judge or draw what no room shows."""
+
+
+def test_tests_import_only_what_is_private_in_their_own_room() -> None:
+    """``tests/web`` may import ``rxllm.web._codec``, others may not; ``test_keys.py`` belongs to ``rxllm.keys``."""
+    found: dict[str, str] = {}
+    for path in sorted({*house.ROOT.glob("tests/**/*.py"), *house.ROOT.glob("docs/**/*.py")}):
+        place = path.relative_to(house.ROOT)
+        if "node_modules" in place.parts or str(place.parent) in LOOK_INSIDE:
+            continue
+        room = place.parts[1] if len(place.parts) > 2 else place.stem.removeprefix("test_")
+        for node in ast.walk(ast.parse(path.read_text())):
+            for name in node.names if isinstance(node, ast.ImportFrom) else ():
+                if doors.is_private(imported := f"{node.module}.{name.name}", f"rxllm.{room}"):
+                    found[str(place)] = imported
+    allowed = {  # a private seam that the test replaces, or a pure function that it takes as its judge
+        "tests/durable/test_recovery.py": "rxllm.pipelines._call",
+        "tests/pipelines/test_models.py": "rxllm.operators._cost.fill_costs",
+    }
+    assert {place: name for place, name in found.items() if name.startswith("rxllm.")} == allowed

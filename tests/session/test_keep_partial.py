@@ -18,7 +18,7 @@ from reactivex import operators as rx
 from rxllm import Engine, Fake, Local, StreamError, ToolCall, serializer, session, tool, validate
 from rxllm import operators as ops
 from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters._connect import Compatible
+from rxllm.adapters import connect
 from rxllm.events import (
     ChatCompleted,
     Custom,
@@ -240,7 +240,7 @@ def local() -> Local:
 
 WIRES: dict[str, Any] = {
     "openai-chat": OpenAIChat(api_key="k"),
-    "deepseek": Compatible("deepseek", api_key="k"),
+    "deepseek": connect("deepseek", api_key="k"),
     "openai-responses": OpenAIResponses(api_key="k"),
     "anthropic-messages": Anthropic(api_key="k"),
     "gemini": Gemini(api_key="k"),

@@ -32,6 +32,7 @@ from rxllm.pipelines import generate, generate_image, stream_generate
 from rxllm.testing import HTTPAdapterConformance, Script
 from rxllm.testing.loopback import STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.values import Call, StreamError
+from tests.http.test_clients import all_places_are_free, churn, live_calls, moody
 from tests.runtime.support import (
     PATIENCE,
     SILENT,
@@ -44,7 +45,6 @@ from tests.runtime.support import (
     script,
     until,
 )
-from tests.runtime.test_http_clients import all_places_are_free, churn, live_calls, moody
 from tests.testing import wires
 
 
