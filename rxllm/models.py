@@ -163,7 +163,8 @@ def _canonical(provider: str) -> str:
     return _ALIASES.get(name, name)
 
 
-# The prices of genai-prices
+# The prices of genai-prices, and the counts that have prices of their own there
+
 
 _PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "openai-responses": "openai"}
 """Providers that have other names in genai-prices."""

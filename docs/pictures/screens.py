@@ -12,10 +12,10 @@ from rich.console import Console
 
 import rxllm
 from rxllm import ChatResult, Event, Stream, ToolCall, tool
+from rxllm.display import Showing
 from rxllm.display._plain import Cards
 from rxllm.display._rich import Terminal
 from rxllm.display._rich import _drawn as drawn_cards  # pyright: ignore[reportPrivateUsage]
-from rxllm.display import Showing
 
 WIDTH = 420
 

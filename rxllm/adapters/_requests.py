@@ -47,6 +47,8 @@ from rxllm.values import (
 )
 from rxllm.values.argument_checks import must_be
 
+_log = logging.getLogger("rxllm")
+
 _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 
 
@@ -113,7 +115,6 @@ def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
 
 Carries = Mapping[Role, Set[str]]
 
-_log = logging.getLogger("rxllm")
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {

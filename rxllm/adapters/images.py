@@ -43,6 +43,9 @@ if TYPE_CHECKING:
     import httpx
 
 
+# What counts as an image adapter: an object with ``generate`` and the ``operations`` that it supports
+
+
 @runtime_checkable
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
@@ -82,6 +85,9 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
     message = f"{request.model or provider} does not support {request.operation!r}; it supports {supported}"
     metadata = {"operation": request.operation, "model": request.model}
     raise ImageAdapterError("unsupported_operation", message, provider=provider, metadata=metadata)
+
+
+# Requests that are answered as a whole
 
 
 ANSWER_BYTES = 1 << 28
@@ -194,6 +200,9 @@ class Fetcher:
             if self._pump.disposed:  # while it connected, so nothing was cancelled
                 break
         return bytes(body)
+
+
+# The base of the image adapters that speak HTTP: one request, one answer
 
 
 def _as_image_error(error: LLMError) -> LLMError:

@@ -41,6 +41,9 @@ from rxllm.values.json_text import UNREADABLE, decode_json
 log = logging.getLogger("rxllm")
 
 
+# The tool calls of an accumulator's chunks, under two contracts that differ on purpose
+
+
 class AssembledCall(msgspec.Struct):
     """A call with everything that later chunks add to it; `text` joins its fragments, and is None where none came."""
 
@@ -150,6 +153,9 @@ def _decoded(text: str, default: Any) -> Any:
         return decode_json(text)
     except UNREADABLE:
         return default
+
+
+# The fold of chunks: one reducer, both for a live stream and for a list of chunks
 
 
 _META = frozenset(

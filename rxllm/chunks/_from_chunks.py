@@ -48,6 +48,13 @@ from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import raw_kind
 from rxllm.wire.tool_calls import CallTracker
 
+T = TypeVar("T")
+T_in = TypeVar("T_in", contravariant=True)
+
+
+# The tool calls of a stream of chunks while it runs
+
+
 _MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
 """What a decoder says of a first piece of arguments that is not JSON by itself; all pieces together tell better."""
 
@@ -146,6 +153,9 @@ class LiveCalls:
             fragment = "{" + fragment if text[0] in '"}' else fragment
         if fragment:
             self._blocks.call(live.position, None, None, fragment)
+
+
+# Chunks to events, one at a time and without Rx
 
 
 _SILENT = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
@@ -336,8 +346,7 @@ def _message(error: Any) -> str:
     return message if isinstance(message, str) else repr(message)
 
 
-T = TypeVar("T")
-T_in = TypeVar("T_in", contravariant=True)
+# Chunks as events: `from_chunks`, and `events_of`, which it shares with `from_completion_chunks`
 
 
 def from_chunks(

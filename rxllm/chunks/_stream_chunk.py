@@ -33,6 +33,9 @@ from rxllm.events import NOTHING
 from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be
 
+# The chunks of the StreamChunk dialect
+
+
 SHOWN = 20
 """How many characters of a chunk's text its repr shows."""
 
@@ -158,6 +161,9 @@ def _fault(chunk: Any) -> tuple[str, str] | None:
             return None if isinstance(chunk.metadata, Mapping) else ("metadata", "a mapping")
         case _:
             return "type", "content, thinking, tool_call, meta or content_part"
+
+
+# Read the metadata of chunks: tool calls, finish reasons and usage, with the tables of their names
 
 
 Index = str | int | None

@@ -15,6 +15,9 @@ from typing import Any, cast
 from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
+# The style of a card
+
+
 STYLE = """
 .rxllm{--fg:var(--jp-content-font-color1,#1f2328);--dim:var(--jp-content-font-color2,#59636e);
 --line:var(--jp-border-color2,#d1d9e0);--soft:var(--jp-layout-color2,#f3f4f6);--blue:var(--jp-brand-color1,#0969da);
@@ -63,6 +66,9 @@ background:var(--soft);white-space:pre-wrap}
 .rxllm-tool .rxllm-error{border:0;padding:0}
 .rxllm.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
 """.strip().replace("\n", "")
+
+
+# Turn a model's Markdown into HTML that is safe
 
 
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
@@ -160,6 +166,9 @@ def _set_attributes(state: Any) -> None:
                     child.attrs.pop("href", None)
                 child.attrSet("rel", "noopener noreferrer")
                 child.attrSet("target", "_blank")
+
+
+# Draw cards as HTML
 
 
 SHOWN = 2_000

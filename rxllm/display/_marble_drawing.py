@@ -17,6 +17,10 @@ from rxllm.values import Labelled
 MAX_SPANS, MAX_MARKS = 200, 4000
 """How many subscriptions a lane keeps, and how many marks each of them; of more, near ones are joined."""
 
+
+# What happened in each lane of a marble diagram: its subscriptions, and their marks by kind and time
+
+
 Kind = tuple[str, bool]
 """What a mark stands for, as the legend calls it, and whether that is complete: drawn as an outline."""
 
@@ -149,6 +153,10 @@ def clipped(text: str, width: int) -> str:
 COLUMNS = 100
 """How many characters a line of marbles has, more or less."""
 
+
+# A marble diagram as text: a line a lane, in the notation of `rxllm.testing.marbles`
+
+
 MAX_SYMBOLS = 40
 """How many different items have a symbol each; if there are more, each kind has one."""
 
@@ -259,6 +267,11 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
 
 
 WIDTH, MARGIN = 680, 70  # as wide as a cell on a small screen; at the right is room for the labels of what comes last
+
+
+# A marble diagram as SVG: one small picture for light and dark pages, which needs nothing else
+
+
 CHARACTER = 6.7
 """How wide a character is; the font is monospaced."""
 

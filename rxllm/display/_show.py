@@ -30,6 +30,9 @@ from rxllm.runtime import merge_labelled, to_iter
 from rxllm.values import ChatResult, Labelled, Response, StepResult
 from rxllm.values.argument_checks import check_instance
 
+log = logging.getLogger("rxllm")
+T = TypeVar("T")
+
 OUTPUTS = 200
 """More than the outputs of one cell of marimo."""
 
@@ -98,8 +101,6 @@ class Page(Screen):
         self._marimo.output.replace_at_index(self._marimo.Html(html), index)
 
 
-T = TypeVar("T")
-
 REFRESH_SECONDS = 0.05
 """The least pause between two draws: more often would flicker and keep the browser busy."""
 
@@ -107,8 +108,6 @@ SHARE = 150
 """A pause is at least so many times as long as the draw before it."""
 
 WAKE_SECONDS = 0.1
-
-log = logging.getLogger("rxllm")
 
 
 class _Latest:

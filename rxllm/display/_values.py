@@ -38,6 +38,11 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100  # how many of the last messages are open, and how many before them can be unfolded
+
+
+# Draw messages
+
+
 ROOM = 300_000  # how much HTML there is before no older message is drawn
 LONG = 50_000  # how many characters of one text are shown
 MANY = 200  # how many parts of a message, images, and rows of a table
@@ -154,6 +159,9 @@ def count(number: int, noun: str) -> str:
     ('1 step', '2,000 steps')
     """
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+# Draw values in the hand of the cards, which is what notebooks show of them: a body and a status line
 
 
 _STYLE = (

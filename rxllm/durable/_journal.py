@@ -23,6 +23,10 @@ from rxllm.runtime import ToolRecord
 
 log = logging.getLogger("rxllm")
 
+
+# The writer of a run: it appends events and records in batches, and keeps the lease
+
+
 BATCH = 256
 """How many events are committed at the latest, whatever the delay."""
 
@@ -196,6 +200,9 @@ def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
         if not future.set_running_or_notify_cancel():  # nobody waits any more
             continue
         future.set_result(None) if error is None else future.set_exception(error)
+
+
+# The journal of a run: what its last producers have noted, and notes for the next
 
 
 LEFT_SECONDS = 30.0

@@ -46,6 +46,8 @@ from rxllm.events import (
     ToolProgress,
 )
 
+T = TypeVar("T")
+
 BURST = 64 * 1024
 """How many bytes of a tool's progress are kept as they come."""
 
@@ -116,8 +118,6 @@ VERSION = 2
 
 PAGE = 256
 """How many events are read at once."""
-
-T = TypeVar("T")
 
 
 class _End(NamedTuple):

@@ -25,6 +25,8 @@ from rxllm.runtime import log_hidden
 from rxllm.values import request_key
 from rxllm.values.argument_checks import must_be
 
+log = logging.getLogger("rxllm")
+
 ALONE_SECONDS = 60.0
 """How long a suspect keeps the others waiting while it notes nothing."""
 
@@ -65,8 +67,6 @@ class Suspects:
             self._is_alone, self._until = is_alone, time.monotonic() + ALONE_SECONDS
             return True
 
-
-log = logging.getLogger("rxllm")
 
 Factory = Callable[..., Observable[Event]]
 """What builds the stream of a run, from its input, and from the session too if the run is a turn of one."""

@@ -53,6 +53,9 @@ from rxllm.values.argument_checks import (
     shown,
 )
 
+log = logging.getLogger("rxllm")
+T = TypeVar("T")
+
 _METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
 
 
@@ -75,11 +78,6 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
     is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS)
     check("store", store, is_store, 'a path, "redis://..." or a Store')
     return cast(Any, store)
-
-
-log = logging.getLogger("rxllm")
-
-T = TypeVar("T")
 
 
 def open_runs(

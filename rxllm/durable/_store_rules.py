@@ -14,6 +14,10 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, Store
 
 T = TypeVar("T")
 
+
+# What the rules of stores need: the table of them, the place of a store under test, and expectations
+
+
 MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
@@ -125,6 +129,9 @@ async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 
 
 # Runs
+
+
+# The rules of stores: runs, leases and the log
 
 
 @rule("create", "a new run waits with its factory and input, no events, and the store's time; its id is taken")

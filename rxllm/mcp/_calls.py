@@ -24,6 +24,9 @@ from rxllm.mcp._connection import PROVIDER, Connection, Json, malformed, object_
 from rxllm.mcp._http import Path, mirrored
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
+# What a server asks the user in the middle of a call, over the halts of the chat
+
+
 _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
@@ -178,6 +181,9 @@ def _converted(reply: str, kind: Any) -> Any:
             return [part.strip() for part in reply.split(",")]
         case _:
             return reply
+
+
+# One call of a server's tool: its progress, its result, and what it asks the user
 
 
 MAX_ROUNDS = 10

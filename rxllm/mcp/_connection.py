@@ -27,6 +27,9 @@ import rxllm
 from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys, run, to_async_iter
 from rxllm.values.argument_checks import check, is_positive
 
+# The messages of MCP: JSON-RPC 2.0 in two eras, and the bounds of what is read
+
+
 MODERN = "2026-07-28"
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 
@@ -144,6 +147,9 @@ def is_modern(error: LLMError) -> bool:
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))
+
+
+# What connections have in common: the era, requests with their bounds, and what leaving one means
 
 
 GOODBYE_SECONDS = 2.0

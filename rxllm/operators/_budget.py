@@ -46,6 +46,9 @@ from rxllm.runtime import (
 from rxllm.values import Response, Spending, Usage
 from rxllm.values.argument_checks import invalid_option
 
+# Count what the responses of a stream use, settle it with their budget, and cut the one that passes it
+
+
 _COUNTED = DELTAS | {MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted}
 
 _HALT = {"halted_reason": "budget"}
@@ -255,6 +258,9 @@ class Meter:
         if not self._ended:
             with within(self._scope):
                 self._observer.on_completed()
+
+
+# Limit what a response, a chat, or all calls that share a budget may use
 
 
 @overload

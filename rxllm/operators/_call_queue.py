@@ -37,6 +37,9 @@ from rxllm.runtime.portal import portal
 from rxllm.values import AdapterError, EngineError, LLMError, Usage, estimated_tokens
 from rxllm.values.argument_checks import shown
 
+# When calls may begin
+
+
 MINUTE = 60.0
 
 SHORTEST = 1e-6
@@ -128,6 +131,9 @@ class Rates:
         at = self._requests.earliest(1, max(now + seconds, self._held_until))
         self._requests.add(1, at, now)
         return at - now
+
+
+# A call under a limiter: what it may use, what it has used, and how long its provider asks to wait
 
 
 LONGEST = 600.0
@@ -233,6 +239,9 @@ class PermittedCall:
                 )
         except BaseException as error:  # the source raised, and nothing above would deliver it
             fail(self._observer, error)
+
+
+# The queue of the calls that share a limit, and when each of them begins
 
 
 _BLOCKED = (

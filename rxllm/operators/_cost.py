@@ -29,6 +29,9 @@ from rxllm.runtime import Budget, EngineCall, Stream, engine_call
 from rxllm.values import EngineError, Response, Spending, Usage, estimated_tokens
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
+# Add costs to the usage in a stream of events
+
+
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
 """Takes a response's usage, the provider's name for the model and the end's metadata; returns the usage with costs."""
 
@@ -155,6 +158,9 @@ def _fallback(metadata: Mapping[str, Any]) -> str | None:
             return name if ":" in name else ":"  # a stream may be of any provider
         case _:
             return None
+
+
+# Count what a response uses while it comes, and estimate what a request may use
 
 
 CHARACTERS_PER_TOKEN = 4
@@ -286,6 +292,9 @@ class ResponseCount:
             estimated=void.estimated + (used if self._stated is None else self._answer),
             unpriced=int(void.unpriced > 0 or (usd is None and used > 0)),
         )
+
+
+# Calculate what a response costs
 
 
 def cost(

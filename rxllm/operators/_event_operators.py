@@ -21,6 +21,9 @@ from rxllm.values.threads import AGENTS
 
 T = TypeVar("T")
 R = TypeVar("R")
+T_in = TypeVar("T_in", contravariant=True)
+R_out = TypeVar("R_out", covariant=True)
+
 
 Start = Callable[[Observable[T], abc.ObserverBase[R], abc.SchedulerBase | None], abc.DisposableBase]
 
@@ -43,10 +46,6 @@ def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observab
     """Mark an operator whose calls share what cannot be copied: ``rxllm.cluster`` keeps it with the caller."""
     vars(operator)["is_shared"] = True
     return operator
-
-
-T_in = TypeVar("T_in", contravariant=True)
-R_out = TypeVar("R_out", covariant=True)
 
 
 class Feeder(Protocol[T_in, R_out]):

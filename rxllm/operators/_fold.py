@@ -30,6 +30,8 @@ from rxllm.values.json_text import decode_json
 from rxllm.values.schemas import decoder, unfenced
 from rxllm.values.sessions import Input, as_thread
 
+T = TypeVar("T")
+
 Parse = Read | ResponseFormat | UnionType | None
 
 
@@ -120,9 +122,6 @@ def _next(state: StreamCollector, event: Event) -> StreamCollector:
     if type(event) not in EVENTS:
         raise not_an_event("scan_collect", event)
     return state.apply_event(event)
-
-
-T = TypeVar("T")
 
 
 @overload

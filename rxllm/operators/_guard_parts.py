@@ -43,6 +43,9 @@ from rxllm.runtime import check_failed, paced, result_of, verdict_error
 from rxllm.values import Message, ProviderPart, Response, StreamError, TextPart, ThinkingPart
 from rxllm.values.responses import shorten
 
+# Cut the text of events into the parts that a guard checks, and tell which parts each event must wait for
+
+
 LONGEST = 1024
 """Characters after which a sentence is checked that has not ended."""
 
@@ -257,6 +260,9 @@ class _Cutter:
         self._length = 0
         if self._segmenter is not None:
             self._segmenter.close()
+
+
+# The checks of the parts of a text, in order
 
 
 AT_ONCE = 4

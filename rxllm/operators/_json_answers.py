@@ -22,6 +22,8 @@ from rxllm.values.json_text import unescaped
 from rxllm.values.partial_json import Node, Pieces, Shape, shape_of
 from rxllm.values.schemas import is_wrapped
 
+T = TypeVar("T")
+
 SHARE = 64
 """The text is parsed again when it has grown by 1/64 of its length, which keeps the total cost linear."""
 
@@ -92,9 +94,6 @@ class _GrowingData:
             return ()
         self._last = value
         return (value,)
-
-
-T = TypeVar("T")
 
 
 @overload

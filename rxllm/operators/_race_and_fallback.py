@@ -42,6 +42,11 @@ from rxllm.values.argument_checks import (
 if TYPE_CHECKING:
     from rxllm.engine import Engine
 
+log = logging.getLogger("rxllm")
+
+
+# Take the stream whose content comes first
+
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
     """Race the source against `others`: the first with content wins, and the rest are cancelled, to the socket.
@@ -52,6 +57,9 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], runtime.St
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
+
+
+# Send a second request when the first is slow
 
 
 @explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
@@ -67,7 +75,7 @@ def hedge(after: float) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
     return lambda source: runtime.hedge(source, after)
 
 
-log = logging.getLogger("rxllm")
+# Ask another engine when one fails
 
 
 def fallback(
@@ -197,6 +205,9 @@ def _full_name(provider: str, model: str | None) -> str:
     return f"{provider}:{model}" if model else provider
 
 
+# The state that the calls of a circuit breaker share
+
+
 State = Literal["closed", "open", "half_open"]
 Verdict = Literal["fine", "failed", "unknown"]
 
@@ -302,6 +313,9 @@ class Circuit:
                 self._on_change(state)
             except Exception as error:
                 log.warning("on_change(%r) failed", state, exc_info=error)
+
+
+# Stop calling a provider that keeps failing
 
 
 _FAILURES = RetryPolicy().retry_on

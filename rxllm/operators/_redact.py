@@ -41,6 +41,8 @@ from rxllm.values import ChatResult, EngineError, Message, Part, Response, StepR
 from rxllm.values.argument_checks import check_count, check_function, check_instance, invalid_option, shown
 from rxllm.values.threads import AGENTS
 
+# Replace the text of events in every place where it occurs
+
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
     """Replace the text by what `fn` returns for it, consistently: in deltas, completions, messages and results.
@@ -185,6 +187,9 @@ def _without_agents(message: Message) -> Message:
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})
 
 
+# Replace a pattern in text that arrives in pieces
+
+
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
 _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal what these become
 
@@ -264,6 +269,9 @@ class Redactor:
     def _counts(self, text: str, match: Any) -> bool:
         within = match.end() - match.start() <= self._max and not self._looks_ahead
         return within or self._begins(text, match.start())
+
+
+# Redact the text of events in every place where it occurs
 
 
 class Redacting:
@@ -390,6 +398,9 @@ class Redacting:
         final = chat.final_response and self._response(chat.final_response)
         steps = tuple(map(self._step, chat.steps))
         return replace(chat, final_response=final, steps=steps, thread=self.thread(chat.thread))
+
+
+# Replace what must not be shown
 
 
 def redact(

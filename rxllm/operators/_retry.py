@@ -16,6 +16,8 @@ from rxllm.runtime import OnRetry, Retry, RetryPolicy, Stream, attempting, polic
 from rxllm.values import LLMError
 from rxllm.values.argument_checks import check_function
 
+log = logging.getLogger("rxllm")
+
 
 def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
     """Turn an ``ErrorEvent`` into ``on_error``; every other event passes.
@@ -115,8 +117,6 @@ def retry_before_content(
         check_function("on_retry", on_retry)
     return lambda source: retrying(lambda: source, rules, on_retry)
 
-
-log = logging.getLogger("rxllm")
 
 ABANDONED = "step_abandoned"
 """The name of the `Custom` event before a ``StepRestarted``. Its `data` holds the abandoned ``response``."""

@@ -32,6 +32,7 @@ from rxllm.values import ProviderPart, ToolCall, Usage
 from rxllm.values.argument_checks import check_classes, check_instance, invalid_option
 
 E = TypeVar("E")
+R = TypeVar("R")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
@@ -135,8 +136,6 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 
     return Stream.of if include else handle_each(make_handler)
 
-
-R = TypeVar("R")
 
 FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
 """What may precede the JSON: small models put a Markdown code fence round it."""

@@ -32,6 +32,9 @@ from rxllm.runtime import (
 from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
+# One watcher of a shared call. What it is not ready for waits for it, joined; the call does not wait
+
+
 MOST = 1024
 """When so many events wait for a watcher, it misses what the fold does not keep."""
 
@@ -195,6 +198,9 @@ class Watcher:
         # The reader that takes an item may be on another thread; it should not do this work.
         self._waits_for_gate = False
         self.deliver_soon(clock)
+
+
+# Let any number of watchers watch one call
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:

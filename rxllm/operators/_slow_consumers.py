@@ -16,6 +16,11 @@ from rxllm.operators._event_operators import DELTAS, operate
 from rxllm.runtime import Gate, Stream, clock, conclude, current_gate, fail
 from rxllm.values.argument_checks import call_fault, check, check_function
 
+T = TypeVar("T")
+
+
+# Join adjacent deltas of one block or tool call, and adjacent strings, for a consumer that is behind
+
 
 def text_of(item: Any) -> str | None:
     """Return the text of a delta, or the string itself; None for anything else, which is never joined."""
@@ -45,7 +50,7 @@ def joined(item: Any, texts: Iterable[str]) -> Any:
     return ToolCallDelta(item.id, text) if type(item) is ToolCallDelta else type(item)(text, item.id)
 
 
-T = TypeVar("T")
+# Keep items while the consumer is busy: the base class of operators that join or drop what waits
 
 
 class WhileBusy(ABC, Generic[T]):
@@ -156,6 +161,9 @@ class WhileBusy(ABC, Generic[T]):
             self._observer.on_error(error)
 
 
+# Join items for a slow consumer
+
+
 MOST = 1024
 """At most so many items wait; then they pass, and the consumer's buffer slows the source down."""
 
@@ -246,6 +254,9 @@ class _JoiningAll(WhileBusy[T]):
     def _take_all(self) -> list[T]:
         items, self._items = self._items, []
         return items
+
+
+# Give a slow consumer the newest item alone
 
 
 def keep_latest() -> Callable[[Observable[T]], Stream[T]]:

@@ -32,6 +32,12 @@ from rxllm.runtime import (
 from rxllm.values import Response, StreamError
 from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option, shown
 
+T = TypeVar("T")
+
+
+# Even out text that arrives in bursts
+
+
 FRAME = 1 / 60
 """Seconds between two releases of waiting events: the rate of a screen."""
 
@@ -197,6 +203,9 @@ def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
     return last.delta if len(last.delta) < _LONG else None
 
 
+# Emit the response so far at intervals
+
+
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
     """Emit the `Response` so far for a display: at once, then `every` so many seconds while it grows, and at the end.
 
@@ -294,7 +303,7 @@ class _Snapshots:
             end()
 
 
-T = TypeVar("T")
+# Hold items back while a stream of booleans says so
 
 
 def gate(

@@ -67,6 +67,8 @@ from rxllm.runtime import Stream
 from rxllm.values import StreamError, Usage
 from rxllm.values.json_text import read_arguments
 
+# Check one response
+
 
 class Broken(Exception):  # noqa: N818 it never leaves this folder
     """The name of a broken rule, and why it is broken."""
@@ -173,6 +175,9 @@ class Response:
         pending = [call for call in folded.tool_calls if not is_server(call)]
         if pending and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
             raise Broken("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")
+
+
+# Check the order of responses, tools, steps and the end of a chat
 
 
 _CONTENT = (
@@ -348,6 +353,9 @@ class Rules:
             event_index=self._index,
             metadata={"rule": rule, "event": config and config.tag},
         )
+
+
+# Check that a stream keeps the rules
 
 
 def verify() -> Callable[[Observable[Event]], Stream[Event]]:

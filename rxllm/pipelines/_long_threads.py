@@ -48,6 +48,8 @@ from rxllm.values.argument_checks import check, check_count, check_function, exp
 from rxllm.values.errors import ValidationError
 from rxllm.values.json_text import json_bytes, json_text
 
+_log = logging.getLogger("rxllm")
+
 
 def exchange_starts(messages: Sequence[Message]) -> list[int]:
     """Return where the exchanges of `messages` begin, in order; they are never parted inside a tool call.
@@ -217,8 +219,6 @@ INSTRUCTIONS = (
 )
 QUESTION = "What has been said so far?"
 """The user's message that the summary answers, so that roles alternate as every chat template wants it."""
-
-_log = logging.getLogger("rxllm")
 
 
 class _Summary(msgspec.Struct, frozen=True):

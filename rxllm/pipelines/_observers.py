@@ -75,6 +75,10 @@ from rxllm.values.argument_checks import masked
 
 log = logging.getLogger("rxllm")
 
+
+# Notify an engine's observers through spans: each begins once and finishes once
+
+
 Clock = Callable[[], float]
 
 
@@ -199,6 +203,9 @@ def notify_retry(
     return on_retry
 
 
+# What telemetry says of a call besides its ids
+
+
 _PARAMETERS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
 _PASSED_THROUGH = ("top_k", "frequency_penalty", "presence_penalty")
 _PORTS = {"https": 443, "http": 80}
@@ -290,6 +297,9 @@ def _bare(call: ToolCall) -> ToolCall:
     """Return `call` with what marks it as the provider's own, and no signature of the reasoning behind it."""
     kept: Mapping[str, Any] = {name: call.metadata[name] for name in ("server",) if name in call.metadata}
     return dataclasses.replace(call, metadata=dict(kept))
+
+
+# When observers are told of a call, a step, a chat and images
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})

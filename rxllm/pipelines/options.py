@@ -56,6 +56,10 @@ from rxllm.values.argument_checks import (
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+# Show the options of a call, with their meanings, in ``help(...)``, in signatures, and so in completions
+
+
 _FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
 _DEFAULT = re.compile(r"Default: ``(.+?)``")
 
@@ -155,6 +159,9 @@ def _table(options: type[Any]) -> str:
 
 def _indented(text: str) -> str:
     return fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+
+
+# The options of the facade: a closed set, checked when a call is made
 
 
 MAX_TURNS = 8
@@ -315,6 +322,9 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     place = "sentence" if options.get("response_format", "text") == "text" else "step"  # half a JSON helps nobody
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
+
+
+# The checks of the options of a call: their names, types and bounds, and what to write instead
 
 
 def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:

@@ -39,6 +39,8 @@ from rxllm.tools import AgentCall, AgentChat, Approval, ToolSettings, WaitingCal
 from rxllm.values import ChatResult, Request, Thread, ValidationError
 from rxllm.values.argument_checks import invalid_option, must_be
 
+T = TypeVar("T")
+
 
 def completing(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
     """Return the events that follow from the answers, and one ``StepCompleted``, last."""
@@ -100,9 +102,6 @@ def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
-
-
-T = TypeVar("T")
 
 
 @with_options(ChatOptions)

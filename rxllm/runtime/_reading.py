@@ -32,6 +32,10 @@ from rxllm.values import StreamError
 
 T = TypeVar("T")
 
+
+# Iterate over a stream with back-pressure: at most `maxsize` items wait, then the source waits too
+
+
 _FORKED = "this process was forked while the stream was read, and the call stayed in the parent; read a new stream here"
 
 
@@ -248,6 +252,9 @@ class _Nothing(abc.DisposableBase):
 
 
 _NOTHING: Any = _Nothing()
+
+
+# Get the last item of a stream: blocking, with `run`, and awaited, with `last`
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:

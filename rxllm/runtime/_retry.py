@@ -29,6 +29,11 @@ from rxllm.runtime._unhandled import conclude, fail
 from rxllm.values import AdapterError, LLMError, StreamError, ValidationError
 from rxllm.values.argument_checks import did_you_mean, invalid_option, is_count, is_seconds, must_be
 
+log = logging.getLogger("rxllm")
+
+
+# Subscribe to a stream of events again and again until an attempt succeeds
+
 
 class Plan(Protocol):
     """The attempts of one subscription, counted from 1."""
@@ -188,7 +193,7 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-log = logging.getLogger("rxllm")
+# Retry calls that fail before their first content: the policy, and the stream that follows it
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):

@@ -25,6 +25,7 @@ from rxllm.values.argument_checks import check, check_count, check_instance, inv
 from rxllm.values.errors import as_llm_error
 
 log = logging.getLogger("rxllm")
+T = TypeVar("T")
 
 
 _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
@@ -248,9 +249,6 @@ def _noted(event: Event, note: Mapping[str, Any]) -> Event:
             return ChatCompleted(replace(chat, steps=steps, final_response=last, metadata={**chat.metadata, **note}))
         case _:
             return event
-
-
-T = TypeVar("T")
 
 
 def merge_labelled(

@@ -40,6 +40,19 @@ from rxllm.values import StreamError
 from rxllm.values.argument_checks import shown
 
 S = TypeVar("S")
+T = TypeVar("T", covariant=True)
+_A = TypeVar("_A")
+_B = TypeVar("_B")
+_C = TypeVar("_C")
+_D = TypeVar("_D")
+_E = TypeVar("_E")
+_F = TypeVar("_F")
+_G = TypeVar("_G")
+_H = TypeVar("_H")
+_I = TypeVar("_I")
+
+
+# The end of a subscription that was made without a scheduler
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
@@ -119,16 +132,8 @@ def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.On
     return AutoDetachObserver(on_next, on_error, on_completed)
 
 
-T = TypeVar("T", covariant=True)
-_A = TypeVar("_A")
-_B = TypeVar("_B")
-_C = TypeVar("_C")
-_D = TypeVar("_D")
-_E = TypeVar("_E")
-_F = TypeVar("_F")
-_G = TypeVar("_G")
-_H = TypeVar("_H")
-_I = TypeVar("_I")
+# The Stream: an Observable that can also be run, awaited and iterated
+
 
 _Any = Callable[[Any], Any]
 _UNKNOWN = Origin()

@@ -19,6 +19,8 @@ from rxllm.events import ErrorEvent
 from rxllm.values.argument_checks import shown
 
 log = logging.getLogger("rxllm")
+T = TypeVar("T", covariant=True)
+
 
 _hinted: set[str] = set()
 """The methods whose hint this program has logged."""
@@ -49,8 +51,6 @@ def _hint(method: str, error: Exception) -> None:
         fault = f".{method}(...) does not act on an ErrorEvent, after which its stream completes: got {shown(error)}"
         log.warning("%s; write .pipe(ops.raise_errors()).%s(...), or see docs/errors.md for other ways", fault, method)
 
-
-T = TypeVar("T", covariant=True)
 
 if TYPE_CHECKING:
     from typing import overload

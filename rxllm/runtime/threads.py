@@ -25,8 +25,13 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+log = logging.getLogger("rxllm")
 P = ParamSpec("P")
 T = TypeVar("T")
+
+
+# Threads that never keep the process alive
+
 
 IDLE_KEPT = 16
 """How many threads wait for their next job; others end."""
@@ -153,14 +158,15 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
         raise
 
 
+# At the interpreter's exit: which calls it waits for, and for how long
+
+
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
 """How long calls that have been cancelled may take to close."""
 
 TICK_SECONDS = 0.02
-
-log = logging.getLogger("rxllm")
 
 
 class Call(Protocol):

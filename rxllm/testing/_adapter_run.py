@@ -37,6 +37,9 @@ from rxllm.values import (
 )
 from rxllm.values.responses import shorten
 
+# What a service is told to answer, and what it has seen: what the suites of tests share
+
+
 REQUEST_ID = "req-conformance"
 """The provider's own name of a call that it refuses."""
 
@@ -91,6 +94,9 @@ class Served:
 def missing(suite: object, hook: str) -> NoReturn:
     """Raise ``NotImplementedError``, which names the hook that the suite's author has yet to write."""
     raise NotImplementedError(f"{type(suite).__name__} has no {hook}(); its docstring in the base says what it returns")
+
+
+# The rules of what is sent
 
 
 SENT_RULES: dict[str, str] = {
@@ -181,6 +187,9 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")
         case _:
             expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 120)}")
+
+
+# An adapter under test, and the calls that rules and suites make to it
 
 
 def says_something(events: Iterable[Event]) -> bool:

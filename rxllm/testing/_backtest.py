@@ -30,6 +30,9 @@ from rxllm.values.argument_checks import check, check_function
 from rxllm.values.drawing import drawn
 from rxllm.values.responses import shorten
 
+# The table of a backtest, as text and as Markdown
+
+
 _SPECIAL = re.compile(r"[\\`*_\[\]<>|~$&]")
 _ROWS = 50
 _WIDTH = 48
@@ -86,6 +89,9 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     totals += [f"{tokens} tokens"] * bool(tokens) + [f"cost {cost:g}"] * bool(cost)
     more = f"{len(rows) - _ROWS} more rows; " if len(rows) > _ROWS else ""
     return f"{more}{len(rows)} recording{'s' * (len(rows) != 1)}: {', '.join(totals) or 'nothing'}"
+
+
+# One run of a pipeline over a recording, in a virtual time of its own
 
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
@@ -280,6 +286,9 @@ def _priced(source: Observable[Any], provider: str | None, model: str | None) ->
     """Return an answer with its costs, as an engine's operators see it."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
+
+
+# `backtest`: what a pipeline would have shown of recorded streams, in virtual time
 
 
 @dataclass(frozen=True)

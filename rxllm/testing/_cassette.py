@@ -37,6 +37,13 @@ from rxllm.values import AdapterError, Call, EngineError, Request, Tool, Validat
 from rxllm.values.argument_checks import check, masked
 from rxllm.values.json_text import is_encodable
 
+log = logging.getLogger("rxllm")
+A = TypeVar("A")
+
+
+# What a cassette knows a request by
+
+
 _SHOWN = 5
 """How many differences a message shows."""
 
@@ -130,7 +137,8 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
         yield from _differences(f"{path}.{name}" if path else name, one, other)
 
 
-log = logging.getLogger("rxllm")
+# `Cassette`: an adapter that plays the answers in a file, and records those that are not there
+
 
 Mode = Literal["once", "replay", "record"]
 
@@ -347,7 +355,7 @@ def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:
     return Cassette(path, engine, mode, speed=speed)
 
 
-A = TypeVar("A")
+# `sandbox`: run code that names its model with another one
 
 
 @contextmanager

@@ -44,6 +44,9 @@ from rxllm.values import LLMError, StreamError, ValidationError
 T = TypeVar("T")
 
 
+# Streams in files: recorded with their timing, and played again
+
+
 def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     """Write a stream of events to a file while it passes, with its timing; `replay_file` plays it.
 
@@ -177,6 +180,9 @@ def _json(error: Exception) -> str:
         if isinstance(error, LLMError):
             return to_json(error)
     return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))
+
+
+# The streams in a file: what `record` has written, and the entries of a `Cassette`
 
 
 _HEAD = b'{"request"'
@@ -316,6 +322,9 @@ def _note(line: _Line) -> Note:
 def _bad(path: Path, line: int, fault: str) -> ValidationError:
     metadata = {"path": str(path), "line": line}
     return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)
+
+
+# `replay_file`: a recorded stream, played again
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:

@@ -17,6 +17,11 @@ from reactivex.disposable import Disposable
 from rxllm.values.responses import shorten
 
 C = TypeVar("C", bound=Callable[..., None])
+T = TypeVar("T")
+
+
+# Tables of rules: check them on a subject, and report all that are broken on one screen
+
 
 LINES = 15
 """Lines of a report; if it needs more, the later broken rules get one line each."""
@@ -144,7 +149,8 @@ def clip(value: Any) -> str:
     return shorten(repr(value), WIDTH)
 
 
-T = TypeVar("T")
+# Observe streams in bounded time, whatever thread or loop the test runs on
+
 
 SECONDS = 30.0
 """How long a stream may take before it counts as hanging."""

@@ -13,6 +13,8 @@ from rxllm.pipelines import stream_step
 from rxllm.testing._rules import SECONDS, RuleTable, expect, observe
 from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt, tool
 
+E = TypeVar("E", bound=Event)
+
 ENCODER_RULES = RuleTable()
 """The rules of `assert_encoder`, by name."""
 
@@ -83,8 +85,6 @@ def _pure(encoder: Encoder) -> None:
         _encoded(encoder, result)
         expect(result == before, f"{before!r} became {result!r}")
 
-
-E = TypeVar("E", bound=Event)
 
 Executor = Callable[[Tool, Any, ToolContext], Any]
 

@@ -38,6 +38,8 @@ from rxllm.testing._rules import clip, expect, observe
 from rxllm.values import Call, LLMError, Request, Response, ToolCall, Usage
 from rxllm.values.json_text import read_arguments
 
+T = TypeVar("T")
+
 
 def cut(data: bytes, *places: int) -> list[bytes]:
     """Return `data` in chunks that end at `places`; 0, the length, or a repeated place gives an empty chunk.
@@ -100,9 +102,6 @@ def _variants(value: Any) -> Iterator[Any]:
         entries = cast(list[Any], value)
         for place, entry in enumerate(entries):
             yield from ([*entries[:place], wrong, *entries[place + 1 :]] for wrong in (*_WRONG, *_variants(entry)))
-
-
-T = TypeVar("T")
 
 
 def events(

@@ -21,6 +21,10 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.json_text import is_encodable
 
+P = ParamSpec("P")
+S = TypeVar("S")
+F = TypeVar("F", bound=Callable[..., Any])
+
 MASK = "[key]"
 
 DEPTH = 100
@@ -85,10 +89,6 @@ def mapped(
     memo[key] = value, result
     return result
 
-
-P = ParamSpec("P")
-S = TypeVar("S")
-F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
 """How many characters of a wrong value a message shows."""

@@ -3,7 +3,7 @@
 Each annotation has one reader, made when it is first needed. A reader raises ``ValidationError("invalid_request")``,
 with the path, for data that does not fit the annotation.
 
-``encode`` here and ``decode`` in ``values._decode`` are the one place where values, errors and the free-form data
+``encode`` and ``decode_value`` are the one place where values, errors and the free-form data
 inside them become JSON data and come back equal. What JSON cannot express by itself is an object with a ``"$"``:
 
 ====================================  =======================================
@@ -58,10 +58,16 @@ from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 from rxllm.values.json_text import check_encodable, json_data, python_number
 
 D = TypeVar("D")
+T = TypeVar("T", bound="Value")
+
+
+# Decoding
+
+
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The classes of values by name; ``values._encode.value`` adds each."""
+"""The classes of values by name; ``value`` adds each."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
 """Whether the data that is decoded here may name files of this machine, which the program would read and send."""
@@ -288,7 +294,7 @@ def _items_of(data: Any) -> list[Any] | None:
             return None
 
 
-T = TypeVar("T", bound="Value")
+# Encoding, and the base class of all values
 
 
 class Value(DataClassJsonMixin):

@@ -17,6 +17,8 @@ from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
 from rxllm.values.tools import ToolCall
 
+# Messages, the parts of their content, and how parts are shown
+
 
 @value
 class TextPart(Value):
@@ -199,6 +201,9 @@ def as_code(text: str) -> str:
     '`<b>`'
     """
     return f"`{text.replace('`', chr(39))}`"
+
+
+# The builder of a user's message: a text, and the images and files that go with it
 
 
 @runtime_checkable

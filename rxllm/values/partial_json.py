@@ -29,6 +29,12 @@ from rxllm.values.drawing import drawn
 from rxllm.values.json_text import UNREADABLE, cached_by_type, read_json, unescaped
 from rxllm.values.schemas import decoder
 
+T = TypeVar("T", covariant=True)
+
+
+# What a type says about JSON that grows
+
+
 _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
@@ -184,7 +190,8 @@ def _unqualified(hint: Any) -> Any:
     return _unqualified(get_args(hint)[0]) if is_qualified else hint
 
 
-T = TypeVar("T", covariant=True)
+# A value of which only a part has arrived: `Partial`
+
 
 PartialState = Literal["missing", "growing", "done"]
 

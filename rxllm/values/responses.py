@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 else:
     T = TypeVar("T")
 
+T_co = TypeVar("T_co", covariant=True)
+
 FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error", "other"]
 
 
@@ -99,9 +101,6 @@ def shorten(text: str, width: int = 60) -> str:
     """Return `text` on one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-T_co = TypeVar("T_co", covariant=True)
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):

@@ -31,6 +31,8 @@ from rxllm.values.results import ChatResult, StepResult
 from rxllm.values.threads import AGENTS, MessageLike, Thread, listed, unanswered, with_results
 from rxllm.values.tools import ToolCall
 
+# The agents that a thread waits for: tool calls whose own chats have halted
+
 
 def nested_id(id: str, inner: str) -> str:
     """Return the id of what waits as `inner` in the agent of the tool call `id`."""
@@ -128,6 +130,9 @@ def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
 def _own_question_id(thread: Thread) -> str | None:
     last = thread.last
     return last.metadata.get("tool_call_id") if last is not None and last.metadata.get("ask_user") else None
+
+
+# Sessions: a conversation that knows what it waits for
 
 
 SessionStatus = Literal["idle", "awaiting_user", "awaiting_tools", "completed", "error"]
@@ -352,6 +357,9 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
         return content if isinstance(content, str) else json_text(content)
     except ValidationError as error:
         raise not_serializable(error.message, id) from error
+
+
+# A conversation in each of the forms in which it is passed
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn

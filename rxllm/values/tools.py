@@ -54,6 +54,10 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 R = TypeVar("R")
 
+
+# Tools, the calls that a model makes of them, and what a tool's function receives and returns
+
+
 ToolTimeout = float | Literal["default"] | None
 """Seconds, None for no limit, or "default", which is the option ``tool_timeout`` of the call."""
 
@@ -259,6 +263,9 @@ def _required_parameters(handler: Callable[..., Any]) -> int:
         return 1
     kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+
+
+# The parameters of a tool's function
 
 
 Default = Callable[[], Any]

@@ -11,6 +11,8 @@ from rxllm.values.argument_checks import is_count, must_be
 from rxllm.values.codec import Value, value
 from rxllm.values.errors import ValidationError
 
+# Tokens and money
+
 
 @value
 class Usage(Value):
@@ -123,6 +125,9 @@ def _sum(a: Any, b: Any) -> Any:
     return a + b if isinstance(a, int | float) and isinstance(b, int | float) else b
 
 
+# What a budget has spent
+
+
 @value
 class Spending(Value):
     """What the calls that share a `Budget` have used.
@@ -139,6 +144,9 @@ class Spending(Value):
     unpriced: int = 0
     reserved: int = 0
     reserved_usd: float = 0.0
+
+
+# What is known about a model: capabilities, limits and prices
 
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")

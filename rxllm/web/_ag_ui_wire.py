@@ -14,6 +14,9 @@ from rxllm.collector import Unfinished
 from rxllm.web._codec import Block, Frame, text_of
 from rxllm.web._for_client import ClientFold
 
+# What AG-UI's frames mean to one who has read those before them, and what they leave open
+
+
 OWN = "rxllm"
 """The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that stand for no event of their own."""
 
@@ -213,6 +216,9 @@ class Chunks:
 
 def _tag(run: str | None) -> Frame:
     return {} if run is None else {"subagentRunId": run}
+
+
+# What a run of AG-UI comes to
 
 
 COUNTS = {

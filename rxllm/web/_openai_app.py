@@ -33,6 +33,8 @@ from rxllm.web._openai_answer import Answer, Memory
 from rxllm.web._openai_request import Chat, RefusedError, read_request, refusal_of, unknown_model
 from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_gone
 
+log = logging.getLogger("rxllm")
+
 READING = 30.0
 """How many seconds the body of a request may take."""
 
@@ -100,8 +102,6 @@ LONG = 100_000
 
 LEAVING = 1.0
 """How many seconds a client may take to read the error that ends its answer."""
-
-log = logging.getLogger("rxllm")
 
 
 def openai_app(

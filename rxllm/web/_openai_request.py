@@ -48,6 +48,9 @@ from rxllm.values import ImagePart, Part, ProviderPart
 from rxllm.web._codec import Frame
 from rxllm.web._messages import parsed
 
+# Errors as Chat Completions has them
+
+
 _TYPES = {
     401: "authentication_error",
     403: "permission_error",
@@ -136,6 +139,9 @@ def refusal_of(error: Exception) -> RefusedError:
     seconds: Any = getattr(error, "retry_after", None)
     message = f"{error.TITLE}: {error.reason}"
     return RefusedError(status, message, code, retry_after=seconds, is_final=error.reason == "budget_exceeded")
+
+
+# A request of Chat Completions: which engine answers what, with which tools and options
 
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")

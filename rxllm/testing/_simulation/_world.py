@@ -28,6 +28,8 @@ from rxllm.testing._simulation._network import world_context
 from rxllm.testing.loopback import Loopback, Reply, Request, Script
 from rxllm.testing.loopback._server import EMPTY, Connection
 
+T = TypeVar("T")
+
 
 class PoolWatch:
     """Notes the pools of a run, and counts what each has lost: at every request, and at the end if it is open still.
@@ -196,9 +198,6 @@ def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[]
     setattr(_here, key, stand_in)
     setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
     return undo
-
-
-T = TypeVar("T")
 
 
 class World:

@@ -16,6 +16,8 @@ from typing import Any, Self
 
 from rxllm.testing.loopback._script import Cut, Pause, Reply, Request, Script, check_item, check_script
 
+# One connection of the server: it answers request after request, until somebody closes it
+
 
 class Connection(asyncio.Protocol):
     """One connection: its requests, the bytes it was sent, and who closed it when.
@@ -174,6 +176,9 @@ def _head(reply: Reply) -> bytes:
     length = f"Content-Length: {len(reply.body)}" if isinstance(reply.body, bytes) else "Transfer-Encoding: chunked"
     headers = [f"{name}: {value}" for name, value in reply.headers.items()]
     return "\r\n".join([f"HTTP/1.1 {reply.status} {phrase}", length, *headers, "", ""]).encode()
+
+
+# The server: its thread, its socket, and the requests and connections that it has seen
 
 
 EMPTY = Reply()
