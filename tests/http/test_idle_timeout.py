@@ -15,8 +15,7 @@ import pytest
 
 from rxllm import Engine, OpenAIChat, Response, StreamError, TextDelta, generate, stream_generate, to_async_iter
 from rxllm.http.timeouts import LAST_CHANCE_SECONDS, IdleTimeout
-from rxllm.runtime import Stream
-from rxllm.runtime import Pump, pumped
+from rxllm.runtime import Pump, Stream, pumped
 from rxllm.testing import World, simulate
 from rxllm.testing.loopback import DONE, STALL, Cut, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from tests.runtime.support import ON_BOTH, model, run_on, until

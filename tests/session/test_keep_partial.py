@@ -17,8 +17,7 @@ from reactivex import operators as rx
 
 from rxllm import Engine, Fake, Local, StreamError, ToolCall, serializer, session, tool, validate
 from rxllm import operators as ops
-from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses
-from rxllm.adapters import connect
+from rxllm.adapters import Anthropic, Gemini, Ollama, OpenAIChat, OpenAIResponses, connect
 from rxllm.events import (
     ChatCompleted,
     Custom,
