@@ -5,7 +5,7 @@ A connection belongs to the event loop that opened it, so an adapter has clients
 =========================  ===============================================  ============================================
 ``client=``                clients                                          closed by
 =========================  ===============================================  ============================================
-None                       rxllm's own: some per loop, see ``_http_pools``  their loop's end, the adapter's, `aclose`
+None                       rxllm's own: some per loop, see ``pools``       their loop's end, the adapter's, `aclose`
 a function                 what it makes: one per loop                      the same
 a client                   that one, on the loop of its first call only     its owner
 =========================  ===============================================  ============================================
@@ -123,7 +123,7 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
         # uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is httpx's default as well: a
         # call that is sent in that instant fails.
         "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=4.0),
-        "headers": {"accept-encoding": "gzip, deflate"},  # what ``_http_decompress`` can read
+        "headers": {"accept-encoding": "gzip, deflate"},  # what ``decompression`` can read
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # nothing passes from one call to another
     }
 

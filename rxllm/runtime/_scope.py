@@ -3,7 +3,7 @@
 A pipeline sets `current_engine_call` while it applies ``engine.operators``. An operator that needs more than the events
 reads it when it is applied, not later.
 
-It is a context variable, like the gate of back-pressure: an operator sets it while it subscribes to its source, and
+The scope is a context variable, like the gate of back-pressure: an operator sets it while it subscribes to its source, and
 calls below read it there. It is never part of an event, so no prompt leaves the process with one.
 
 =====================  ================================================================================================

@@ -16,7 +16,7 @@ read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
 The choice is a context variable, so that it reaches the source through any chain of operators. A scheduler passed to
 ``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
 
-At the interpreter's exit the portal waits for the calls that still run; see ``_interpreter_exit``.
+At the interpreter's exit the portal waits for the calls that still run; see ``threads``.
 """
 
 from __future__ import annotations

@@ -407,7 +407,7 @@ def execution(
     It fails only by an error of the caller's code, see above. `question` is what the step asks its model, `scope` is
     the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
     has neither a ``ToolExecutionCompleted`` nor an outcome; it goes on when it is `resumed` from its thread with the
-    caller's answers. So does a tool that asks the user and is to be called again, see ``_question``.
+    caller's answers. So does a tool that asks the user and is to be called again, see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

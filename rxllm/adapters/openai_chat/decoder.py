@@ -8,7 +8,7 @@ https://platform.openai.com/docs/api-reference/chat-streaming. What servers send
 * what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
 * log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so is what the server
-  says about its answer, see ``_metadata``;
+  says about its answer, see ``adapters._answers``;
 * ``message`` is read where there is no ``delta``, and in an answer that is not streamed. Some streams have both, with
   all of the text so far in ``message``. Azure's old answers from one's own data have ``messages``;
 * a custom tool's free text is one argument, ``{"input": ...}``; what Gemini signs of a call is in the call's metadata,
