@@ -3,8 +3,8 @@
 A pipeline sets `current_engine_call` while it applies ``engine.operators``. An operator that needs more than the events
 reads it when it is applied, not later.
 
-The scope is a context variable, like the gate of back-pressure: an operator sets it while it subscribes to its source, and
-calls below read it there. It is never part of an event, so no prompt leaves the process with one.
+The scope is a context variable, like the gate of back-pressure: an operator sets it while it subscribes to its source,
+and calls below read it there. It is never part of an event, so no prompt leaves the process with one.
 
 =====================  ================================================================================================
 subscriber             sets for everything below
