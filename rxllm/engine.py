@@ -17,7 +17,6 @@ from rxllm.runtime.stream_arguments import check_operators
 from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
 from rxllm.values.argument_checks import (
-    MASK,
     call_fault,
     check,
     check_function,
@@ -26,14 +25,13 @@ from rxllm.values.argument_checks import (
     explains_call,
     explains_options,
     invalid_option,
-    is_secret_name,
-    masked,
     must_be,
     no_attribute,
     shown,
 )
 from rxllm.values.by_value import portable
 from rxllm.values.drawing import drawn
+from rxllm.values.secret_names import MASK, is_secret_name, masked
 
 if TYPE_CHECKING:
     from rxllm.pipelines import ChatOptions

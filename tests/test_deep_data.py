@@ -28,7 +28,7 @@ from rxllm import (
 )
 from rxllm.testing.loopback import Loopback, Reply
 from rxllm.testing.loopback import chat as answer
-from rxllm.values.argument_checks import masked
+from rxllm.values.secret_names import masked
 
 KEY = "sk-secret-key-of-mine"
 ADAPTERS: list[Any] = [OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama]

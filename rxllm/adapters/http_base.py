@@ -17,9 +17,10 @@ from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
 from rxllm.http.secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.http.stream import address
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
-from rxllm.values.argument_checks import explains_options, invalid_option, is_secret_name
+from rxllm.values.argument_checks import explains_options, invalid_option
 from rxllm.values.errors import with_origin
 from rxllm.values.json_text import json_bytes, well_formed
+from rxllm.values.secret_names import is_secret_name
 
 if TYPE_CHECKING:
     import httpx

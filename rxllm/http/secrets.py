@@ -13,8 +13,8 @@ from typing import Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 from rxllm.values import LLMError
-from rxllm.values.argument_checks import MASK, is_secret_name, mapped
 from rxllm.values.errors import with_origin
+from rxllm.values.secret_names import MASK, is_secret_name, mapped
 
 SECRET_LENGTH = 8
 """Anything shorter is not a key that anyone has been given, and might be a word of any text."""

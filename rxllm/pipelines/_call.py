@@ -46,8 +46,8 @@ from rxllm.runtime import (
 )
 from rxllm.telemetry import Telemetry
 from rxllm.values import Call, ModelInfo, Request, Response, Thread, as_tools, reader, request_key, unanswered
-from rxllm.values.argument_checks import masked
 from rxllm.values.request_keys import undescribed
+from rxllm.values.secret_names import masked
 
 T = TypeVar("T")
 BeginSpan = Callable[..., Span]

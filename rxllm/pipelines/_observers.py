@@ -71,7 +71,7 @@ from rxllm.values import (
     ToolCall,
     ToolCallPart,
 )
-from rxllm.values.argument_checks import masked
+from rxllm.values.secret_names import masked
 
 log = logging.getLogger("rxllm")
 

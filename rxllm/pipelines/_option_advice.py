@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.values.argument_checks import did_you_mean, is_count, is_secret_name, shown
+from rxllm.values.argument_checks import did_you_mean, is_count, shown
+from rxllm.values.secret_names import is_secret_name
 
 
 def advice(name: str, value: Any, known: Iterable[str]) -> str:

@@ -49,10 +49,10 @@ from rxllm.values.argument_checks import (
     is_count,
     is_positive,
     is_seconds,
-    is_secret_name,
     is_whole,
     must_be,
 )
+from rxllm.values.secret_names import is_secret_name
 
 F = TypeVar("F", bound=Callable[..., Any])
 

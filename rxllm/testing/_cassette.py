@@ -34,8 +34,9 @@ from rxllm.serializer import to_json
 from rxllm.testing._recordings import Recorded, Recording, as_path, check_speed, play, recording_with, recordings_in
 from rxllm.testing._rules import near_the_difference
 from rxllm.values import AdapterError, Call, EngineError, Request, Tool, ValidationError
-from rxllm.values.argument_checks import check, masked
+from rxllm.values.argument_checks import check
 from rxllm.values.json_text import is_encodable
+from rxllm.values.secret_names import masked
 
 log = logging.getLogger("rxllm")
 A = TypeVar("A")

@@ -1,7 +1,7 @@
 """Run tools: `execution` is one tool call as a stream of events, `ToolSettings` holds its options."""
 
 from rxllm.tools._agent import AgentCall, AgentChat, AgentTool, chats, run_with
-from rxllm.tools._approval import QUESTION, WAITING, WaitingCalls, edited, is_question
+from rxllm.tools._approval import QUESTION, WAITING, WaitingCalls, denied, edited, is_question
 from rxllm.tools._execution import execution, failed, is_halting
 from rxllm.tools._settings import PROMPT, Approval, Approve, Encoder, Executor, OnToolError, ToolSettings, encode_result
 
@@ -20,6 +20,7 @@ __all__ = [
     "ToolSettings",
     "WaitingCalls",
     "chats",
+    "denied",
     "edited",
     "encode_result",
     "execution",

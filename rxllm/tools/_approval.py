@@ -31,7 +31,6 @@ from rxllm.values import (
     ToolCall,
     ToolError,
     ValidationError,
-    denied,
     described,
 )
 from rxllm.values.argument_checks import did_you_mean, shown
@@ -166,3 +165,9 @@ def _waiting(asking: Message, call: ToolCall) -> list[Event]:
     )
     requested = AskUserRequested(QUESTION, call.name, asking.text, opts.get("ask_user_opts", {}))
     return [nest(call.id, requested), nest(call.id, ChatCompleted(result))]
+
+
+def denied(call: ToolCall, verdict: object) -> ToolError:
+    """Return the error for a tool call that is not approved; a `verdict` that is text is the reason."""
+    reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
+    return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

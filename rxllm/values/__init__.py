@@ -42,7 +42,7 @@ from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
 from rxllm.values.sessions import Session, SessionStatus, Turn, open_calls, open_questions
 from rxllm.values.threads import MessageLike, Thread, listed, unanswered, with_results
-from rxllm.values.tools import Halt, Tool, ToolCall, ToolContext, ask_user, denied, halt
+from rxllm.values.tools import Halt, Tool, ToolCall, ToolContext, ask_user, halt
 from rxllm.values.usage import ModelInfo, Spending, Usage
 
 __all__ = [
@@ -105,7 +105,6 @@ __all__ = [
     "as_tools",
     "ask_user",
     "assistant",
-    "denied",
     "described",
     "estimated_tokens",
     "halt",

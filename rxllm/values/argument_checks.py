@@ -1,4 +1,4 @@
-"""Checks of arguments, the error that they raise, and which names stand for secrets, whose values no error shows.
+"""Checks of arguments, and the error that they raise: which argument is wrong, what it must be, and what it was.
 
 Every check raises ``ValidationError("invalid_option")``.
 
@@ -11,7 +11,6 @@ rxllm.ValidationError: top must be a whole number of at least 1, not 0
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from numbers import Integral, Real
@@ -20,75 +19,11 @@ from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.json_text import is_encodable
+from rxllm.values.secret_names import masked
 
 P = ParamSpec("P")
 S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])
-
-MASK = "[key]"
-
-DEPTH = 100
-"""How many levels deep data is looked through for secrets; a level takes two of Python's 1,000 frames."""
-
-TOO_DEEP = "[nested too deeply]"
-
-_NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential|auth(?!ors?$)|signature|^sig$|cookie")
-
-
-def is_secret_name(name: object) -> bool:
-    """Whether a header, an option or a part of a query called `name` holds a secret.
-
-    >>> [name for name in ("x-api-key", "Authorization", "max_tokens", "author") if is_secret_name(name)]
-    ['x-api-key', 'Authorization']
-    """
-    return isinstance(name, str) and _NAME.search(name.lower()) is not None
-
-
-def masked(value: Any) -> Any:
-    """Return `value` with a mask in place of everything, at any depth, that stands under the name of a secret.
-
-    >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
-    {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
-    """
-    return mapped(value, lambda item: item, lambda name, item: MASK if is_secret_name(name) else item)
-
-
-def mapped(
-    value: Any,
-    change: Callable[[Any], Any],
-    entry: Callable[[Any, Any], Any] = lambda name, item: item,
-    depth: int = DEPTH,
-    memo: dict[int, tuple[Any, Any]] | None = None,
-) -> Any:
-    """Return `value` with ``change(item)`` for every string, number, ... in its lists, tuples and mappings.
-
-    ``entry(name, item)`` is walked in place of an item that stands under a name. A part that holds itself, or is nested
-    deeper than `depth`, becomes a text: servers, models and tools may nest as deep as they like.
-    """
-    if not isinstance(value, Mapping | list | tuple):
-        return change(value)
-    memo, key = {} if memo is None else memo, id(cast(object, value))
-    if key in memo:
-        return memo[key][1]
-    memo[key] = value, TOO_DEEP  # `value` is kept alive, so that no other object gets its id
-    if not depth:
-        return TOO_DEEP
-
-    def inner(item: Any) -> Any:
-        return mapped(item, change, entry, depth - 1, memo)
-
-    if isinstance(value, Mapping):
-        pairs = cast(Mapping[Any, Any], value).items()
-        result: Any = {inner(name): inner(entry(name, item)) for name, item in pairs}
-    else:
-        items = cast(Any, value)
-        if len(items) == 2 and isinstance(items[0], str):
-            items = items[0], entry(*items)
-        result = [inner(item) for item in items]
-        result = tuple(result) if isinstance(value, tuple) else result
-    memo[key] = value, result
-    return result
-
 
 SHOWN = 80
 """How many characters of a wrong value a message shows."""

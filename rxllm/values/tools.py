@@ -236,12 +236,6 @@ def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
 
-def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a tool call that is not approved; a `verdict` that is text is the reason."""
-    reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
-    return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)
-
-
 def context_parameters(handler: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters that are annotated `ToolContext`."""
     try:
