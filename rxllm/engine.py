@@ -324,9 +324,8 @@ def _advice(_: str, option: str, value: Any) -> str:
         return f"it is an operator: operators=[rxllm.operators.budget({shown(value)})]"
     if option in ("system", "system_prompt", "instructions"):
         return "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
-    if option in ("budget", "agents", "handoffs"):
-        operators, tools = "operators=[rxllm.operators.budget(budget)]", "tools=[engine.as_tool(name=...)]"
-        return f"write Engine(..., {operators if option == 'budget' else tools})"
+    if option in ("agents", "handoffs"):
+        return "write Engine(..., tools=[engine.as_tool(name=...)])"
     if option != "options" and did_you_mean(option, (spec.name for spec in fields(Engine))):
         return ""
     shown_value = "..." if option == "options" or is_secret_name(option) else shown(value)

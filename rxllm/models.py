@@ -166,7 +166,7 @@ def _canonical(provider: str) -> str:
 # The prices of genai-prices, and the counts that have prices of their own there
 
 
-_PROVIDERS = {"gemini": "google", "moonshot": "moonshotai", "openai-responses": "openai"}
+_PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
 """Providers that have other names in genai-prices."""
 
 _EXTRA = {

@@ -13,8 +13,8 @@ from rxllm.collector.parsed import Read
 from rxllm.events import Event
 from rxllm.operators._event_operators import Fold, lift
 from rxllm.operators._fold import final_answer, invalid_output, parse_json, parsed_value, text_parser
-from rxllm.operators._json_scanner import ArraySplitter, JSONScanner, Key, PathMatch
-from rxllm.operators._select import FENCE, AnswerText
+from rxllm.operators._json_scanner import FENCE, ArraySplitter, JSONScanner, Key, PathMatch
+from rxllm.operators._select import AnswerText
 from rxllm.runtime import Stream
 from rxllm.values import EngineError, Partial, TextAt, ValidationError, is_type
 from rxllm.values.argument_checks import check, invalid_option, must_be

@@ -31,9 +31,11 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import Protocol
 
-from rxllm.operators._select import FENCE
 from rxllm.values.json_text import unescaped
 from rxllm.wire.json_array import JSONArrayDecoder
+
+FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
+"""What may precede the JSON: small models put a Markdown code fence round it."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -136,9 +135,6 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 
     return Stream.of if include else handle_each(make_handler)
 
-
-FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""What may precede the JSON: small models put a Markdown code fence round it."""
 
 _READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted})
 
