@@ -40,7 +40,8 @@ from rxllm import ChatResult, Message, Nested, StreamError, Thread, ToolCall, Us
 from rxllm import events as ev
 from rxllm import operators as ops
 from rxllm.web._codec import Frame, frame_json
-from rxllm.web._openai_request import Chat, RefusedError
+from rxllm.web._openai_errors import RefusedError
+from rxllm.web._openai_request import Chat
 
 MOST = 512
 """How many runs are kept. A client whose run has gone, or another process, goes on with what the client sends."""

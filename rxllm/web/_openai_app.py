@@ -30,7 +30,8 @@ from rxllm.values.argument_checks import check, check_count, invalid_option
 from rxllm.web import _openai_app
 from rxllm.web._codec import Frame, frame_json, sse
 from rxllm.web._openai_answer import Answer, Memory
-from rxllm.web._openai_request import Chat, RefusedError, read_request, refusal_of, unknown_model
+from rxllm.web._openai_errors import RefusedError, refusal_of
+from rxllm.web._openai_request import Chat, read_request, unknown_model
 from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_gone
 
 log = logging.getLogger("rxllm")

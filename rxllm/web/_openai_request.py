@@ -1,7 +1,4 @@
-"""A request of Chat Completions: which engine answers what, with which tools and options; and errors in its form.
-
-Of a run's error the client sees the class and the reason, as with `for_client`: its message may quote a provider, a
-prompt or a path. What is wrong with the request itself is told in full.
+"""A request of Chat Completions: which engine answers what, with which tools and options.
 
 ==================================================  ====================================================================
 field                                               is
@@ -22,21 +19,15 @@ https://developers.openai.com/api/reference/resources/chat/subresources/completi
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Collection, Mapping
-from http import HTTPStatus
 from typing import Any, cast
 
 import msgspec
 
 from rxllm import (
-    AdapterError,
     Engine,
-    EngineError,
-    LLMError,
     Request,
-    StreamError,
     Thread,
     Tool,
     ValidationError,
@@ -47,98 +38,9 @@ from rxllm import stream as stream_of
 from rxllm.values import ImagePart, Part, ProviderPart
 from rxllm.web._codec import Frame
 from rxllm.web._messages import parsed
+from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 
 # Errors as Chat Completions has them
-
-
-_TYPES = {
-    401: "authentication_error",
-    403: "permission_error",
-    408: "timeout_error",
-    429: "rate_limit_error",
-}
-_AGAIN = (408, 429, 502, 503)
-"""The statuses that are worth another try; the SDKs would repeat a 500 too."""
-
-_STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
-    AdapterError: {
-        400: {"invalid_request", "unsupported_feature", "context_length_exceeded", "content_filter"},
-        408: {"timeout"},
-        429: {"rate_limited"},
-        502: {"network_error", "malformed_response"},
-        503: {"provider_unavailable"},
-    },
-    StreamError: {
-        400: {"guard_tripped"},
-        408: {"timeout"},
-        429: {"budget_exceeded"},
-        502: {"truncated", "malformed_event", "oversized_frame"},
-    },
-    EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
-    ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
-}
-"""The reasons that are the client's, or pass. All others are this server's fault: 500."""
-
-_CODES = {
-    "rate_limited": "rate_limit_exceeded",
-    "provider_unavailable": "service_unavailable",
-    "guard_tripped": "content_filter",
-    "budget_exceeded": "insufficient_quota",
-}
-"""The codes of reasons that have other names in the protocol."""
-
-
-class RefusedError(Exception):
-    """An error of the protocol: `status`, `headers` and the `body` for the client."""
-
-    def __init__(
-        self,
-        status: int,
-        message: str,
-        code: str | None = None,
-        param: str | None = None,
-        *,
-        retry_after: float | None = None,
-        is_final: bool = False,
-    ) -> None:
-        super().__init__(message)
-        self.status = status
-        kind = _TYPES.get(status, "server_error" if status >= 500 else "invalid_request_error")
-        self.body: Frame = {"error": {"message": message, "type": kind, "param": param, "code": code}}
-        self.headers = {"x-should-retry": "true" if status in _AGAIN and not is_final else "false"}
-        if retry_after is not None and math.isfinite(retry_after):
-            self.headers |= {"retry-after": str(math.ceil(retry_after)), "retry-after-ms": str(int(retry_after * 1000))}
-        if status == HTTPStatus.UNAUTHORIZED:
-            self.headers["www-authenticate"] = "Bearer"
-
-
-def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
-    """Return the refusal of a request whose `param` is wrong."""
-    return RefusedError(400, message, code, param)
-
-
-def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the refusal of a request that rxllm does not take; `names` are the protocol's, by ours."""
-    path, fault = error.errors[0] if error.errors else ((), error.message)
-    steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
-    place = "".join(steps).removeprefix(".")
-    return wrong(place, f"{place}: {fault}", "invalid_value")
-
-
-def refusal_of(error: Exception) -> RefusedError:
-    """Return what a client may know of the error of a run."""
-    if isinstance(error, RefusedError):
-        return error
-    if isinstance(error, TimeoutError):
-        return RefusedError(408, "the answer took too long", "timeout")
-    if not isinstance(error, LLMError):
-        return RefusedError(500, "this server has failed", "internal_error")
-    tables = [table for cls, table in _STATUSES.items() if isinstance(error, cls)]
-    status = next((status for table in tables for status, reasons in table.items() if error.reason in reasons), 500)
-    code = _CODES.get(error.reason, error.reason)
-    seconds: Any = getattr(error, "retry_after", None)
-    message = f"{error.TITLE}: {error.reason}"
-    return RefusedError(status, message, code, retry_after=seconds, is_final=error.reason == "budget_exceeded")
 
 
 # A request of Chat Completions: which engine answers what, with which tools and options
