@@ -79,7 +79,7 @@ OF_OPERATORS = {
     **dict.fromkeys(("pause", "pausable", "valve"), "gate(while_open)"),
     **dict.fromkeys(("latest", "drop", "sample_latest"), "keep_latest()"),
     **dict.fromkeys(("share", "share_replay", "broadcast"), "share_folded(grace)"),
-    **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools=[...])"),
+    **dict.fromkeys(("tools", "call_tools", "execute_tools"), "run_tools(tools, thread=thread)"),
     **dict.fromkeys(("tokens", "deltas", "to_texts"), "text()"),
     **dict.fromkeys(("merge_labelled", "merge_labeled"), "rxllm.merge_labelled(...)"),
 }

@@ -132,7 +132,9 @@ def multiply(a: int, b: int) -> int:
 
 
 def step_of(*script: Any) -> Callable[[Thread], Stream[Event]]:
-    return lambda thread: stream_generate(_model(*script), thread, retry=False).pipe(ops.run_tools([multiply]))
+    return lambda thread: stream_generate(_model(*script), thread, retry=False).pipe(
+        ops.run_tools([multiply], thread=thread)
+    )
 
 
 class Pairs:

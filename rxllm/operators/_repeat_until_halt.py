@@ -19,7 +19,6 @@ from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._retry import errors_as_events
 from rxllm.operators._steering import Steer, Steering
 from rxllm.runtime import (
-    Question,
     RecallingJournal,
     ScopedObserver,
     Stream,
@@ -112,7 +111,8 @@ def repeat_until_halt(
     >>> @tool
     ... def double(x: int) -> int: return 2 * x
     >>> model = Fake(ToolCall("c0", "double", {"x": 21}), "It is 42.")
-    >>> def ask(thread): return stream_generate(model, thread, tools=[double]).pipe(ops.run_tools([double]))
+    >>> def ask(thread): return stream_generate(model, thread, tools=[double]).pipe(
+    ...         ops.run_tools([double], thread=thread))
     >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
@@ -177,15 +177,13 @@ class _Chat:
         self._scheduler = scheduler
         self._gate = current_gate.get()
         scope = current_scope.get()
-        self._question = Question()  # for a source without run_tools, which is an error unless it fails
         self._outside = scope.below_model()  # of the user's functions
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
         journal = scope.journal
         self._journal = journal if steer is not None and isinstance(journal, RecallingJournal) else None
         self._path = scope.path
-        own = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
-        self._scope = replace(own, question=self._question)
+        self._scope = replace(self._outside, request_id=scope.request_id or new_id(), chat={})
         self._current = SerialDisposable()
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step
@@ -281,8 +279,7 @@ class _Chat:
             case ErrorEvent(error=error) if self._steps:  # a later step that failed before its first event
                 return self._result(halted_by(error), error)
             case ErrorEvent():
-                start = StreamCollector(self._question.thread or Thread())
-                return reduce(StreamCollector.apply_event, self._source, start).to_chat_result()
+                return reduce(StreamCollector.apply_event, self._source, StreamCollector()).to_chat_result()
             case None if self._source:
                 assert isinstance(self._source[0], ErrorEvent)
                 raise self._source[0].error
@@ -316,7 +313,7 @@ class _Chat:
     def _next(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
         interrupt = self._interrupt if turns < self._max_turns else None  # with no further turn, nobody would go on
-        self._scope = replace(self._scope, usage=self._usage, question=None, is_steered=interrupt)
+        self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):
             raise TypeError(f"repeat_until_halt(ask): ask must return an Observable of events, not {shown(step)}")
@@ -396,6 +393,6 @@ def _no_step(last: Event | None) -> StreamError:
     end = "without an event" if last is None else f"with a {type(last).__name__}"
     message = (
         f"repeat_until_halt() needs steps that end with a StepCompleted; this one ended {end}. "
-        "Put ops.run_tools(tools) behind the model's events, or use rxllm.stream_step"
+        "Put ops.run_tools(tools, thread=thread) behind the model's events, or use rxllm.stream_step"
     )
     return StreamError("malformed_event", message)

@@ -11,12 +11,12 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.collector import StreamCollector, joined
+from rxllm.engine import as_engine
 from rxllm.events import ErrorEvent, Event, StepCompleted, ToolApprovalRequested
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._steering import until_sentence
 from rxllm.runtime import (
     Bounded,
-    Question,
     RecallingJournal,
     ScopedObserver,
     Stream,
@@ -26,6 +26,7 @@ from rxllm.runtime import (
     current_gate,
     current_scope,
     fail,
+    new_id,
     within,
 )
 from rxllm.tools import (
@@ -50,13 +51,14 @@ from rxllm.values import (
     as_tools,
     request_key,
 )
-from rxllm.values.argument_checks import check_instance, invalid_option
+from rxllm.values.argument_checks import invalid_option
+from rxllm.values.sessions import Input, as_thread
 
 
 def run_tools(
     tools: Iterable[Tool | Callable[..., Any]] = (),
     *,
-    thread: Thread | None = None,
+    thread: Input | None = None,
     mode: Literal["auto", "manual"] = "auto",
     context: Mapping[str, Any] | None = None,
     on_tool_error: OnToolError = "continue",
@@ -66,6 +68,9 @@ def run_tools(
     encoder: Encoder | None = None,
     approve: Approve | None = None,
     approve_timeout: float | None = None,
+    engine: Any = None,
+    session_id: str | None = None,
+    request_id: str | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
     """Pass the events of a response on, run the tools it calls concurrently, and end with a ``StepCompleted``.
 
@@ -74,20 +79,18 @@ def run_tools(
         source          --start--call--end--|
         run_tools()     --start--call--end--started--completed--encoded--(step)|
 
-    >>> from rxllm import Fake, ToolCall, stream_generate, tool
+    >>> from rxllm import Fake, Thread, ToolCall, stream_generate, tool
     >>> @tool
     ... def double(x: int) -> int: return 2 * x
-    >>> events = stream_generate(Fake(ToolCall("c1", "double", {"x": 21})), "Double 21").pipe(run_tools([double]))
-    >>> events.run().result.tool_results
+    >>> model, thread = Fake(ToolCall("c1", "double", {"x": 21})), Thread().add_user("Double 21")
+    >>> stream_generate(model, thread).pipe(run_tools([double], thread=thread)).run().result.tool_results
     (Message('tool', '42'),)
 
     `tools` are tools or functions, which become tools as ``rxllm.tool`` makes them. What a tool returns is sent to the
     model as text or as JSON: models, dataclasses, datetimes, enums and sets too.
 
-    `thread` is the thread that the response answers; the step's thread adds the answer and the results, in the order of
-    the tool calls. After ``stream_generate`` it defaults to the thread of that call, whose engine and ids the tools
-    find in their `ToolContext`. Elsewhere, such as after a recording, a missing `thread` is a
-    ``ValidationError("invalid_option")`` through ``on_error``, before any tool runs.
+    `thread` is what the model was asked, a thread, messages or text. The step's thread adds the answer and the results,
+    in the order of the tool calls.
 
     With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller.
     `tool_timeout` is in seconds for each tool without a timeout of its own. A tool that fails does not end the stream:
@@ -105,11 +108,12 @@ def run_tools(
     other answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool are bugs of the
     caller's code: they end the stream through ``on_error``, and the model never sees them. At most `max_concurrency`
     tools run at once, without it all calls of a response. `executor(tool, arguments, context)` runs a tool instead of
-    its handler, `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`.
+    its handler, `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`;
+    `engine`, `session_id` and `request_id` are there too. The `request_id` defaults to the chat's, else a new one, and
+    is also that of the model's call.
 
-    Raises ``ValidationError("invalid_option")`` for wrong options.
+    Raises ``ValidationError("invalid_option")`` for wrong options and without a `thread`.
     """
-    check_instance("thread", thread, Thread | None, "a Thread")
     settings = ToolSettings(
         tools=as_tools(tools),
         mode=mode,
@@ -121,8 +125,12 @@ def run_tools(
         encoder=encoder,
         approve=approve,
         approve_timeout=approve_timeout,
+        engine=None if engine is None else as_engine(engine),
+        session_id=session_id,
+        request_id=request_id,
     )
-    return operate(lambda source, observer, scheduler: _Step(settings, thread, observer, scheduler).start(source))
+    asked = _asked(thread)
+    return operate(lambda source, observer, scheduler: _Step(settings, asked, observer, scheduler).start(source))
 
 
 class _Step:
@@ -131,7 +139,7 @@ class _Step:
     def __init__(
         self,
         settings: ToolSettings,
-        thread: Thread | None,
+        thread: Thread,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
     ) -> None:
@@ -139,12 +147,12 @@ class _Step:
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._thread = thread
-        self._question = Question()
         scope = current_scope.get()
         self._is_steered = scope.is_steered
         chat = {} if scope.chat is None else scope.chat
-        self._scope = replace(scope, question=self._question, chat=chat, is_steered=None)
-        self._state = StreamCollector()
+        id = settings.request_id or scope.request_id or new_id()
+        self._scope = replace(scope, request_id=id, chat=chat, is_steered=None)
+        self._state = StreamCollector(thread)
         self._tools = SerialDisposable()
         self._gate = current_gate.get()
         self._halts: dict[int, Event] = {}
@@ -170,8 +178,7 @@ class _Step:
             journal.keep(self._scope.path, self._cut_key(), events)
 
     def _cut_key(self) -> str:
-        thread = self._thread or self._question.thread or Thread()
-        return f"cut {request_key(Request(thread.messages))}"
+        return f"cut {request_key(Request(self._thread.messages))}"
 
     def _emit(self, event: Event) -> None:
         try:
@@ -184,12 +191,6 @@ class _Step:
         self._observer.on_next(event)
 
     def _on_completed(self) -> None:
-        thread = self._state.thread or self._thread or self._question.thread
-        if thread is None:
-            self._observer.on_error(_no_thread())
-            return
-        self._question.thread = thread
-        self._state = replace(self._state, thread=thread)
         step = self._state.to_step_result()
         calls = step.response.tool_calls if step.response.finish_reason == "tool_calls" else ()
         if not calls:
@@ -217,7 +218,7 @@ class _Step:
 
     def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
         runnable, left = self._partition(calls or ())
-        executions = (execution(tool, call, self._settings, self._question, self._scope) for tool, call in runnable)
+        executions = (execution(tool, call, self._settings, self._thread, self._scope) for tool, call in runnable)
         running = Bounded(
             executions,
             self._settings.concurrency(len(runnable)),
@@ -290,6 +291,11 @@ class _Step:
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})
 
 
-def _no_thread() -> ValidationError:
-    fault = "is missing, and the source does not know what it answers: write run_tools(tools, thread=thread)"
-    return invalid_option("thread", fault)
+def _asked(thread: Input | None) -> Thread:
+    if thread is None:
+        fault = "is missing: write run_tools(tools, thread=thread), with the thread that the model is asked with"
+        raise invalid_option("thread", fault)
+    try:
+        return as_thread(thread)
+    except ValidationError as error:
+        raise invalid_option("thread", error.errors[0][1]) from None

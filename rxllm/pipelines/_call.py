@@ -31,7 +31,6 @@ from rxllm.runtime import (
     Budget,
     EngineCall,
     HoldsBudget,
-    Question,
     RecallingJournal,
     Scope,
     Stream,
@@ -83,16 +82,11 @@ class Setup(msgspec.Struct, frozen=True):
         """Return `request` with every option in its place."""
         return complete_request(self.engine, request, self.options, self.own_options)
 
-    def model_events(self, request: Request, thread: Thread | None = None) -> Stream[Event]:
-        """Return the model source: the adapter's events, retried, through the engine's operators and ``on_event``.
-
-        It answers the `Question` of the step around it with `thread`, or else with the messages of `request`.
-        """
+    def model_events(self, request: Request) -> Stream[Event]:
+        """Return the model source: the adapter's events, retried, through the engine's operators and ``on_event``."""
 
         def make() -> Observable[Event]:
             scope, id = current_scope.get(), request_id(self.options)
-            if scope.question is not None:
-                self.ask(scope.question, Thread(request.messages) if thread is None else thread, id)
             chat = {} if scope.chat is None else scope.chat
             answer = partial(self._answer, request, self.call(id), scope, chat)
             below = self.budgeted(scope.below_model(), chat)
@@ -122,10 +116,6 @@ class Setup(msgspec.Struct, frozen=True):
                 budget.count_journaled(line, partial(cast(HoldsBudget, operator).spending, engine_call, response))
 
         return count
-
-    def ask(self, question: Question, thread: Thread, request_id: str) -> None:
-        """Fill in `question`, unless that has been done."""
-        question.ask(thread, request_id, self.options.get("session_id"), self.engine)
 
     def model_info(self, request: Request) -> ModelInfo | None:
         """Return what the catalogue knows about the model of `request`."""
@@ -189,6 +179,9 @@ class Setup(msgspec.Struct, frozen=True):
             "context": {**engine.context, **options.get("context", {})},
             "executor": options.get("tool_executor", engine.tool_executor),
             "encoder": options.get("tool_result_encoder", engine.tool_result_encoder),
+            "engine": engine,
+            "session_id": options.get("session_id"),
+            "request_id": options.get("request_id"),
             **{name: options[name] for name in plain if name in options},
         }
 

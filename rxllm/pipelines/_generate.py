@@ -53,9 +53,8 @@ def stream_generate(
     ``on_error``, or, once an event has been emitted, are an ``ErrorEvent``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
-    thread = request if isinstance(request, Thread) else None
     request = as_request(request)
-    events = setup.presented(setup.model_events(request, thread))
+    events = setup.presented(setup.model_events(request))
     return setup.returned_by("stream_generate", events, request=request)
 
 
@@ -139,8 +138,8 @@ def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
     """Return the events of one response, then those of the tools."""
 
     def make() -> Stream[Event]:
-        events = setup.model_events(Request(thread.messages), thread)
-        return setup.observed_step(events.pipe(ops.run_tools(**setup.tool_options())))
+        events = setup.model_events(Request(thread.messages))
+        return setup.observed_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))
 
     return Deferred(make)
 

@@ -16,9 +16,10 @@ from rxllm.events import Event, ToolResultEncoded
 from rxllm.pipelines._call import Setup
 from rxllm.pipelines._request import unanswered_calls
 from rxllm.pipelines.options import ChatOptions
-from rxllm.runtime import Question, Scope
+from rxllm.runtime import Scope
 from rxllm.tools import (
     QUESTION,
+    AgentCall,
     AgentTool,
     Approval,
     ToolSettings,
@@ -120,13 +121,14 @@ def agent_settings(tool: AgentTool, settings: ToolSettings) -> ToolSettings:
     return ToolSettings(**agent_setup(tool, settings).tool_options())
 
 
-def agent_ids(tool: AgentTool, call: ToolCall, question: Question) -> dict[str, str]:
-    """Return the ids of the agent's chat: the request's has that of the step and of the `call`."""
+def agent_ids(call: AgentCall) -> dict[str, str]:
+    """Return the ids of the agent's chat: its request id has the step's and the tool call's."""
     ids: dict[str, str] = {}
-    if question.request_id is not None:
-        ids["request_id"] = f"{question.request_id}/{call.id}"
-    if question.session_id is not None and not tool.engine.params.get("session_id"):
-        ids["session_id"] = question.session_id
+    if call.request_id is not None:
+        ids["request_id"] = f"{call.request_id}/{call.call.id}"
+    session_id = call.settings.session_id
+    if session_id is not None and not call.tool.engine.params.get("session_id"):
+        ids["session_id"] = session_id
     return ids
 
 
@@ -211,7 +213,7 @@ class Answers(msgspec.Struct, frozen=True):
         self,
         call: ToolCall,
         settings: ToolSettings,
-        question: Question,
+        thread: Thread,
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
@@ -219,7 +221,7 @@ class Answers(msgspec.Struct, frozen=True):
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
-            return execution(tool, call, settings, question, scope, edited, (agent, self._within(call, agent)))
+            return execution(tool, call, settings, thread, scope, edited, (agent, self._within(call, agent)))
         if call.id in self.results:
             return from_iterable([ToolResultEncoded(call.id, settings.encode(self.results[call.id], call))])
         verdict = self.approvals.get(call.id)
@@ -227,7 +229,7 @@ class Answers(msgspec.Struct, frozen=True):
             return from_iterable(failed(denied(call, verdict), call, settings))
         tool = self._approved_tool(call, settings, call.id)
         tool = replace(tool, approval=tool.approval and verdict is None)
-        return execution(tool, call, settings, question, scope, self._edited_call(tool, call, call.id))
+        return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
         """Return `call`, which the caller knows by `id`, with the arguments of its approval, if there are any."""

@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar, Unpack, cast, overload
 
+from msgspec.structs import replace
 from reactivex import Observable, abc
 
 from rxllm import operators as ops
@@ -34,7 +35,7 @@ from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._request import Input, as_thread
 from rxllm.pipelines.answers import Answers, HaltedStep, agent_ids, agent_setup, is_over
 from rxllm.pipelines.options import ChatOptions, PlainChatOptions, chat_options, request_id, set_options, with_options
-from rxllm.runtime import Bounded, Question, Stream, clock, conclude, current_scope, fail
+from rxllm.runtime import Bounded, Stream, clock, conclude, current_scope, fail
 from rxllm.tools import AgentCall, AgentChat, Approval, ToolSettings, WaitingCalls, is_halting
 from rxllm.values import ChatResult, Request, Thread, ValidationError
 from rxllm.values.argument_checks import invalid_option, must_be
@@ -46,10 +47,8 @@ def completing(setup: Setup, halted: HaltedStep, answers: Answers, settings: Too
     """Return the events that follow from the answers, and one ``StepCompleted``, last."""
 
     def make() -> Stream[Event]:
-        question, scope = Question(), current_scope.get()
-        setup.ask(question, halted.thread, request_id(setup.options))
-        agents = halted.agents
-        outcomes = [answers.outcome(call, settings, question, scope, agents.get(call.id)) for call in halted.calls]
+        scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
+        outcomes = [answers.outcome(call, settings, halted.thread, scope, agents.get(call.id)) for call in halted.calls]
         return _merged(outcomes, settings.concurrency(len(outcomes)))
 
     return Deferred(make).pipe(lift(lambda: _Completing(halted)))
@@ -248,8 +247,7 @@ class AgentChats:
         return engine.with_params(**set_options(setup.own_options))
 
     def chat(self, call: AgentCall) -> AgentChat:
-        ids = agent_ids(call.tool, call.call, call.question)
-        setup = agent_setup(call.tool, call.settings, **ids).traced_by(call.question.engine)
+        setup = agent_setup(call.tool, call.settings, **agent_ids(call)).traced_by(call.settings.engine)
         thread = call.tool.thread(call.call.arguments) if call.halted is None else call.halted
         events = setup.presented(resumed_events(setup, thread, call.answers or Answers({}, {})))
         return AgentChat(events, ops.to_chat_result(parse=setup.response_format(Request())))

@@ -11,12 +11,12 @@ subscriber             sets for everything below
 =====================  ================================================================================================
 `repeat_until_halt`    one request id for all steps, the usage of earlier ones, a place for the chat's budgets, and
                        whether the user corrects the model
-`run_tools`            a `Question`, still open; corrections are its own to see to
+`run_tools`            one request id for its model call and its tools; corrections are its own to see to
 `budget`               in a pipe, its budget for all calls below; at a model source, that it counts what is below
 `rate_limited`         in an engine, what is told of its retries, and how long the call has waited for its turn
 `journaled`            its journal, which everything below keeps to
-model source           the path, the parent, the journal and the budgets, its engine's too, after it filled in the
-                       nearest open question: calls by an adapter or by the engine's operators are not part of the step
+model source           the path, the parent, the journal and the budgets, its engine's too: calls by an adapter or by
+                       the engine's operators are not part of the step
 tool                   the path with its tool call at the end, itself as the parent, its key, the budgets of its engine
                        too, the journal, and nothing else
 observed call,         itself as the parent
@@ -43,7 +43,7 @@ from reactivex import Observable, abc
 from rxllm.events import ErrorEvent, Event
 from rxllm.runtime._budget import Budget
 from rxllm.runtime._stream import Stream
-from rxllm.values import Call, LLMError, Request, Thread, ToolCall, Usage
+from rxllm.values import Call, LLMError, Request, ToolCall, Usage
 
 
 class ToolRecord(msgspec.Struct, frozen=True):
@@ -154,23 +154,6 @@ def provider_name(adapter: Any) -> str:
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
-class Question(msgspec.Struct):
-    """What a step asks its model; open until a model source below fills it in."""
-
-    thread: Thread | None = None
-    request_id: str | None = None
-    session_id: str | None = None
-    engine: Any = None
-
-    def ask(self, thread: Thread, request_id: str, session_id: str | None, engine: Any) -> None:
-        """Fill it in, unless it already is."""
-        if self.thread is None:
-            self.thread, self.request_id, self.session_id, self.engine = thread, request_id, session_id, engine
-
-    def __repr__(self) -> str:
-        return "Question()"  # without the thread, which is private
-
-
 class Share(msgspec.Struct, eq=False):
     """A budget that is handed down; `is_taken` as soon as a model source keeps to it."""
 
@@ -195,7 +178,6 @@ class Scope(msgspec.Struct, frozen=True):
     parent_id: str | None = None
     path: tuple[str, ...] = ()
     usage: Usage = Usage()
-    question: Question | None = None
     tool_key: Callable[[], str] | None = None
     shares: tuple[Share, ...] = ()
     counted: tuple[Budget, ...] = ()

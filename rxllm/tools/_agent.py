@@ -10,7 +10,7 @@ import msgspec
 from reactivex import Observable
 
 from rxllm.events import Event
-from rxllm.runtime import Question, Stream
+from rxllm.runtime import Stream
 from rxllm.tools._settings import PROMPT, ToolSettings, tool_error
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
 from rxllm.values.codec import value
@@ -43,7 +43,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent: its `tool` and `call`, and the `settings` and the `question` of the step around it.
+    """One run of an agent: its `tool` and `call`, and the `settings` and the `request_id` of the step around it.
 
     A chat that had halted goes on from its thread, `halted`, with the caller's `answers`.
     """
@@ -51,7 +51,7 @@ class AgentCall(msgspec.Struct, frozen=True):
     tool: AgentTool
     call: ToolCall
     settings: ToolSettings
-    question: Question
+    request_id: str | None
     halted: Thread | None = None
     answers: Any = None
 

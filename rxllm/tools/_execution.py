@@ -43,7 +43,7 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.runtime import Question, Scope, Stream, ToolRecord, budgets_of, clock, shown_frames
+from rxllm.runtime import Scope, Stream, ToolRecord, budgets_of, clock, shown_frames
 from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, blame_caller, blames_caller, chats
 from rxllm.tools._approval import decided, halted, halted_again, replied
 from rxllm.tools._caller import Caller, idempotency_key, is_async
@@ -126,14 +126,14 @@ class ToolExecution(abc.DisposableBase):
         tool: Tool,
         call: ToolCall,
         settings: ToolSettings,
-        question: Question,
+        thread: Thread,
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
         resumed: tuple[Thread, Any] | None = None,
     ) -> None:
         self._tool = tool
-        self._question = question
+        self._request_id = scope.request_id
         self._call = call
         self._settings = settings
         self._observer = observer
@@ -148,15 +148,15 @@ class ToolExecution(abc.DisposableBase):
         self._context = ToolContext(
             tool_call=own(call),
             context=settings.context,
-            session_id=question.session_id,
-            request_id=question.request_id,
-            engine=question.engine,
+            session_id=settings.session_id,
+            request_id=scope.request_id,
+            engine=settings.engine,
             progress=self._progress,
             reply=reply,
             tool_state=state,
-            make_key=cache(partial(idempotency_key, call, question, scope.tool_key)),
+            make_key=cache(partial(idempotency_key, call, thread, settings.session_id, scope.tool_key)),
         )
-        operators = getattr(question.engine, "operators", ())
+        operators = getattr(settings.engine, "operators", ())
         below = scope.below_model().under(budgets_of(operators, {} if scope.chat is None else scope.chat))
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
@@ -340,13 +340,13 @@ class AgentExecution(ToolExecution):
         tool: AgentTool,
         call: ToolCall,
         settings: ToolSettings,
-        question: Question,
+        thread: Thread,
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
         resumed: tuple[Thread, Any] | None,
     ) -> None:
-        super().__init__(tool, call, settings, question, scope, observer, scheduler, resumed)
+        super().__init__(tool, call, settings, thread, scope, observer, scheduler, resumed)
         self._agent = tool
 
     def _run(self) -> None:
@@ -359,7 +359,7 @@ class AgentExecution(ToolExecution):
             if self._resumed is None:
                 self._settings.check_call(self._agent, self._call)
             resumed = self._resumed or ()
-            chat = chats().chat(AgentCall(self._agent, self._call, self._settings, self._question, *resumed))
+            chat = chats().chat(AgentCall(self._agent, self._call, self._settings, self._request_id, *resumed))
         except ToolError as error:
             self._fail(error)
             return
@@ -397,24 +397,24 @@ def execution(
     tool: Tool,
     call: ToolCall,
     settings: ToolSettings,
-    question: Question,
+    thread: Thread,
     scope: Scope,
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
-    It fails only by an error of the caller's code, see above. `question` is what the step asks its model, `scope` is
-    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
+    It fails only by an error of the caller's code, see above. `thread` is what the model was asked, `scope` is the
+    step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
     has neither a ``ToolExecutionCompleted`` nor an outcome; it goes on when it is `resumed` from its thread with the
     caller's answers. So does a tool that asks the user and is to be called again, see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         run = (
-            AgentExecution(tool, call, settings, question, scope, observer, scheduler, resumed)
+            AgentExecution(tool, call, settings, thread, scope, observer, scheduler, resumed)
             if isinstance(tool, AgentTool)
-            else ToolExecution(tool, call, settings, question, scope, observer, scheduler, resumed)
+            else ToolExecution(tool, call, settings, thread, scope, observer, scheduler, resumed)
         )
         if edited_call is not None:
             run.edit(edited_call)

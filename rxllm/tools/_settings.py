@@ -74,6 +74,9 @@ class ToolSettings(msgspec.Struct, frozen=True):
     encoder: Encoder | None = None
     approve: Approve | None = None
     approve_timeout: float | None = None
+    engine: Any = None
+    session_id: str | None = None
+    request_id: str | None = None
     tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
 
     def __post_init__(self) -> None:

@@ -478,7 +478,7 @@ def test_a_function_may_stand_wherever_a_tool_may() -> None:
         rxllm.generate(engine, request, **options).run()
         assert engine.adapter.requests[0].tools == (made,)
     source = rxllm.stream_generate(Fake(ToolCall("c1", "double", {"x": 21})), "Hi", tools=[double])
-    assert source.pipe(ops.run_tools([double]), ops.to_step_result()).run().tool_results[0].text == "42"
+    assert source.pipe(ops.run_tools([double], thread="Hi"), ops.to_step_result()).run().tool_results[0].text == "42"
 
 
 def test_an_engine_with_a_function_can_be_pickled() -> None:

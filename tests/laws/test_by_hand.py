@@ -66,7 +66,7 @@ def test_generate_by_hand(script: Any, tokens: int | None) -> None:
 @law
 @given(scripts.scripts, scripts.step_options, budgets)
 def test_a_step_by_hand(script: Any, options: Any, tokens: int | None) -> None:
-    """Law: step = stream_generate |> run_tools |> to_step_result, which nobody tells the thread."""
+    """Law: step = stream_generate |> run_tools |> to_step_result."""
     facade = rxllm.stream_step(budgeted(script, tokens), THREAD, **options)
     same(facade, hand["stream_step"](budgeted(script, tokens), THREAD, **options), options)
     result = outcome(rxllm.step(budgeted(script, tokens), THREAD, **options))
@@ -97,7 +97,9 @@ def test_two_passes_by_hand(script: Any, options: Any) -> None:
     def finalize(thread: Thread) -> Stream[Any]:
         asked = thread.add_user("And now?")
         last = replace(model, tools=())
-        return rxllm.stream_generate(last, asked, response_format=SCHEMA).pipe(operators.run_tools(**tools))
+        return rxllm.stream_generate(last, asked, response_format=SCHEMA).pipe(
+            operators.run_tools(thread=asked, **tools)
+        )
 
     until = {name: options[name] for name in TURNS if name in options} | {"finalize": finalize}
     two = {"response_format": SCHEMA, "structured_finalize": True, "structured_finalize_nudge": "And now?"}

@@ -30,7 +30,7 @@ def double(x: int) -> int:
 def asking(model: Fake) -> Any:
     """A step by hand."""
     return lambda thread: rxllm.stream_generate(model, thread, tools=[double], retry=False).pipe(
-        ops.run_tools([double])
+        ops.run_tools([double], thread=thread)
     )
 
 
@@ -101,7 +101,7 @@ def test_all_steps_have_one_request_id_and_each_chat_its_own() -> None:
     model = Fake(scripts=[[CALL], [CALL], ["Done."]] * 2)
 
     def ask(thread: Thread) -> Stream[Event]:
-        return rxllm.stream_generate(model, thread).pipe(ops.run_tools([look]))
+        return rxllm.stream_generate(model, thread).pipe(ops.run_tools([look], thread=thread))
 
     source = ask(THREAD).pipe(ops.repeat_until_halt(ask))
     source.run()
@@ -122,7 +122,9 @@ def test_all_steps_have_one_request_id_and_each_chat_its_own() -> None:
     ],
 )
 def test_what_is_no_step_is_a_typed_error_that_names_the_remedy(source: Any, end: str) -> None:
-    with pytest.raises(StreamError, match=rf"ended (with )?{end}.*Put ops\.run_tools\(tools\) behind") as caught:
+    with pytest.raises(
+        StreamError, match=rf"ended (with )?{end}.*Put ops\.run_tools\(tools, thread=thread\) behind"
+    ) as caught:
         source.pipe(ops.repeat_until_halt(lambda thread: never())).run()
     assert caught.value.reason == "malformed_event"
 
@@ -145,7 +147,7 @@ def test_a_first_step_that_breaks_off_without_an_end_is_a_result_with_its_error(
     events = list(torn.pipe(ops.repeat_until_halt(asking(Fake("Hi")))))
     assert isinstance(events[-1], ChatCompleted)
     result = events[-1].result
-    assert (result.halted_reason, result.error, result.output_text, result.thread) == ("error", error, "Hel", THREAD)
+    assert (result.halted_reason, result.error, result.output_text, result.thread) == ("error", error, "Hel", Thread())
     assert Stream.of(from_iterable(events)).pipe(ops.to_chat_result(THREAD)).run() == result
 
 

@@ -51,7 +51,7 @@ def test_reactivexs_retry_does_not_see_a_streamed_error() -> None:
 def test_below_run_tools_every_attempt_belongs_to_the_step() -> None:
     ids: list[str] = []
     engine = rxllm.Engine(Fake([BUSY], ["Hello"]), retry=False, observers=[lambda told: ids.append(told.request_id)])
-    source = rxllm.stream_generate(engine, "Hi").pipe(ops.retry_before_content(AT_ONCE), ops.run_tools())
+    source = rxllm.stream_generate(engine, "Hi").pipe(ops.retry_before_content(AT_ONCE), ops.run_tools(thread="Hi"))
     chat = source.pipe(ops.repeat_until_halt(lambda thread: source))
     assert chat.run().result.output_text == "Hello"
     assert len(set(ids)) == 1

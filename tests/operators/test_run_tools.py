@@ -20,6 +20,8 @@ from rxllm.events import (
     StepCompleted,
     TextDelta,
     ToolApprovalRequested,
+    ToolCallCompleted,
+    ToolCallStarted,
     ToolExecutionCompleted,
     ToolExecutionStarted,
     ToolHalt,
@@ -79,21 +81,37 @@ def test_the_steps_thread_is_the_question_the_answer_and_the_results() -> None:
     assert (step.done, step.metadata, step.response.finish_reason) == (False, {}, "tool_calls")
 
 
-def test_a_source_that_does_not_say_what_it_answers_needs_a_thread() -> None:
-    ran: list[Any] = []
-    spy = tool(name="double", handler=ran.append)
-    with pytest.raises(ValidationError, match=r"thread is missing, .*: write run_tools\(tools, thread=thread\)"):
-        calling(CALL).pipe(ops.run_tools([spy])).run()
-    assert ran == []
+def test_a_step_needs_the_thread_that_the_model_was_asked_with() -> None:
+    with pytest.raises(ValidationError, match=r"thread is missing: write run_tools\(tools, thread=thread\)"):
+        ops.run_tools([double])
 
 
-def test_behind_a_model_the_thread_is_what_was_asked_and_tools_know_the_call() -> None:
+def test_the_thread_may_be_messages_or_text() -> None:
+    step = calling(CALL).pipe(ops.run_tools([double], thread="Double 21!"), ops.to_step_result()).run()
+    assert step.thread[0] == user("Double 21!")
+
+
+def test_one_request_id_is_the_models_and_the_tools() -> None:
+    ids: list[str | None] = []
+
+    async def adapter(request: Any, call: Any) -> Any:
+        ids.append(call.request_id)
+        yield ToolCallStarted("c1", "look")
+        yield ToolCallCompleted("c1", "look", {}, "{}")
+
+    look = tool(name="look", handler=lambda arguments, context: ids.append(context.request_id))
+    stream_generate(adapter, THREAD, tools=[look]).pipe(ops.run_tools([look], thread=THREAD)).run()
+    assert ids[0] == ids[1] is not None
+
+
+def test_tools_know_the_engine_and_the_ids_that_are_passed() -> None:
     known: list[ToolContext] = []
     look = tool(name="look", handler=lambda arguments, context: known.append(context))
     engine = Engine(Fake(ToolCall("c1", "look", {}, "{}"), "Done."), tools=[look])
     thread = Thread((user("Look!"),), {"mine": 1})
-    answer = stream_generate(engine, thread, request_id="r1", session_id="s1")
-    step = answer.pipe(ops.run_tools([look]), ops.to_step_result()).run()
+    ids: Any = {"request_id": "r1", "session_id": "s1"}
+    answer = stream_generate(engine, thread, **ids)
+    step = answer.pipe(ops.run_tools([look], thread=thread, engine=engine, **ids), ops.to_step_result()).run()
     assert step.thread[:1] == thread
     assert [(context.request_id, context.session_id, context.engine) for context in known] == [("r1", "s1", engine)]
 

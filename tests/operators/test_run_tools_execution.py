@@ -679,7 +679,7 @@ def timed(scheduler: TestScheduler, tools: list[Tool], *made: ToolCall | str, **
 
 
 def test_streams_stay_streams() -> None:
-    assert isinstance(calling("f").pipe(ops.run_tools()), Stream)
+    assert isinstance(calling("f").pipe(ops.run_tools(thread=THREAD)), Stream)
 
 
 # What tools do to their arguments

@@ -595,7 +595,7 @@ def test_each_subscription_listens_for_itself() -> None:
 
 def test_the_operator_keeps_the_contract() -> None:
     def step(thread: Thread) -> Stream[Event]:
-        return rxllm.stream_generate(Fake("Ok."), thread).pipe(ops.run_tools())
+        return rxllm.stream_generate(Fake("Ok."), thread).pipe(ops.run_tools(thread=thread))
 
     def make(max_turns: int) -> Any:
         until_halt = ops.repeat_until_halt(step, steer=at_once, max_turns=max_turns)
@@ -691,7 +691,7 @@ def test_a_thousand_steered_chats_leave_nothing() -> None:
 
 def test_by_hand_it_is_the_same() -> None:
     def ask(thread: Thread) -> Stream[Event]:
-        return rxllm.stream_generate(fake, thread).pipe(ops.run_tools([double]))
+        return rxllm.stream_generate(fake, thread).pipe(ops.run_tools([double], thread=thread))
 
     fake = Fake(STORY, "Ok.")
     by_hand = ask(Thread((user("Hi"),))).pipe(ops.repeat_until_halt(ask, steer=of("Stop"), steer_at="sentence"))

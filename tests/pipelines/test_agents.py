@@ -142,7 +142,9 @@ def test_by_hand_it_is_the_same() -> None:
     model = parent(ROSES)
 
     def ask(thread: Thread) -> Any:
-        return rxllm.stream_generate(model, thread, tools=[agent]).pipe(ops.run_tools([agent]))
+        return rxllm.stream_generate(model, thread, tools=[agent]).pipe(
+            ops.run_tools([agent], thread=thread, engine=model)
+        )
 
     agent = poet()
     thread = Thread() + "Go"

@@ -12,7 +12,7 @@ import rxllm
 from rxllm import Engine, Fake, Thread, ToolCall, ToolContext, Usage, tool, user
 from rxllm import operators as ops
 from rxllm.events import MessageCompleted
-from rxllm.runtime import NO_SCOPE, Question, Scope, Stream, current_scope, scoped, within
+from rxllm.runtime import NO_SCOPE, Scope, Stream, current_scope, scoped, within
 from rxllm.telemetry import CallStarted, ChatStarted, StepStarted, ToolStarted
 
 THREAD = Thread((user("Hi"),))
@@ -34,31 +34,21 @@ def test_there_is_none_outside() -> None:
     assert current_scope.get() is NO_SCOPE
 
 
-def test_a_question_is_answered_once_and_not_shown() -> None:
-    question = Question()
-    question.ask(THREAD, "r1", "s1", None)
-    question.ask(Thread(), "r2", None, None)
-    assert (question.thread, question.request_id, question.session_id) == (THREAD, "r1", "s1")
-    assert repr(question) == "Question()"
-
-
-def test_a_model_source_answers_the_nearest_question_and_closes_it_for_what_lies_below() -> None:
+def test_below_a_model_source_are_the_path_and_the_parent_only() -> None:
     seen: list[Scope] = []
-    outer, inner = Question(), Question()
     source = rxllm.stream_generate(peek(seen), THREAD)
-    with within(Scope(request_id="r1", path=("c1",), usage=Usage(1), question=outer)):
-        scoped(source, Scope(request_id="r2", parent_id="p", path=("c1",), question=inner)).run()
-    assert (outer.thread, inner.thread, inner.request_id) == (None, THREAD, "r2")
+    with within(Scope(request_id="r1", path=("c1",), usage=Usage(1))):
+        scoped(source, Scope(request_id="r2", parent_id="p", path=("c1",))).run()
     assert seen == [Scope(parent_id="p", path=("c1",))]
 
 
-def test_the_first_of_several_models_answers() -> None:
+def test_of_several_models_below_the_thread_that_is_passed_counts() -> None:
     step = rxllm.stream_generate(Fake("a"), THREAD).pipe(
         ops.only(rxllm.TextDelta),
         ops.continue_with(
             lambda last: rxllm.stream_generate(Fake("b"), "Other") if last == rxllm.TextDelta("a") else None
         ),
-        ops.run_tools(),
+        ops.run_tools(thread=THREAD),
         ops.to_step_result(),
     )
     assert step.run().thread[0] == user("Hi")
@@ -251,7 +241,7 @@ def test_a_retry_by_reactivex_knows_the_earlier_steps() -> None:
 
     def ask(thread: Thread) -> Stream[Any]:
         answer = rxllm.stream_generate(engine, thread)
-        return answer.pipe(ops.raise_errors(), rx.retry(2), ops.run_tools([look]))
+        return answer.pipe(ops.raise_errors(), rx.retry(2), ops.run_tools([look], thread=thread))
 
     result = ask(THREAD).pipe(ops.repeat_until_halt(ask), ops.to_chat_result()).run()
     assert result.final_response.metadata["budget"]["tokens_spent"] == 120
@@ -266,11 +256,11 @@ def test_the_functions_of_a_chat_and_its_subscriber_are_not_part_of_its_steps() 
 
     def ask(thread: Thread) -> Stream[Any]:
         note(thread)
-        return rxllm.stream_generate(model, thread).pipe(ops.run_tools([look]))
+        return rxllm.stream_generate(model, thread).pipe(ops.run_tools([look], thread=thread))
 
     model = Fake(ToolCall("c1", "look"), "Done.")
     until_halt = ops.repeat_until_halt(ask, halt_when=note)
-    rxllm.stream_generate(model, THREAD).pipe(ops.run_tools([look]), until_halt, ops.tap(note)).run()
+    rxllm.stream_generate(model, THREAD).pipe(ops.run_tools([look], thread=THREAD), until_halt, ops.tap(note)).run()
     assert len(seen) > 10
     assert all(scope is NO_SCOPE for scope in seen)
 

@@ -14,7 +14,7 @@ import rxllm
 from rxllm import AdapterError, ChatResult, Engine, Fake, RetryPolicy, ToolCall, ToolContext, serializer, tool
 from rxllm import operators as ops
 from rxllm.pipelines import resume
-from rxllm.runtime import Question, Stream
+from rxllm.runtime import Stream
 from rxllm.testing import strategies
 from rxllm.tools._caller import idempotency_key
 from rxllm.values import Image, ImagePart, Message, Thread, tool_result, user
@@ -164,7 +164,7 @@ def test_a_call_differs_by_its_session_thread_id_name_and_arguments() -> None:
 def test_the_same_id_in_a_later_step_is_another_call() -> None:
     thread = Thread((user("Pay!"),))
     later = thread + Message("assistant", tool_calls=(call(),)) + tool_result("c1", "paid")
-    assert len({idempotency_key(call(), Question(before), None) for before in (thread, later, later + "More!")}) == 3
+    assert len({idempotency_key(call(), before, None, None) for before in (thread, later, later + "More!")}) == 3
 
 
 # Nested
@@ -221,7 +221,7 @@ def test_a_step_after_a_tool_is_not_inside_it() -> None:
     turns = [ToolCall("outer", "delegate"), call("after"), "Done."]
     result = rxllm.chat(Fake(*turns), "Do it!", tools=[delegate, pay], approve=lambda call: True).run()
     before = Thread(result.thread.messages[:3])
-    assert KEYS["after"] == [idempotency_key(call("after"), Question(before), None)]
+    assert KEYS["after"] == [idempotency_key(call("after"), before, None, None)]
 
 
 # A context by hand
@@ -248,7 +248,7 @@ def test_a_thread_that_has_gone_on_in_json_gives_the_same_key(
     before: Thread, made: ToolCall, beside: list[ToolCall], session_id: str | None
 ) -> None:
     """Law: what follows the call, JSON and metadata leave its key as it is."""
-    alive = idempotency_key(made, Question(before, session_id=session_id), None)
+    alive = idempotency_key(made, before, session_id, None)
     siblings = [other for other in beside if other.id != made.id]
     earlier = {other.id for message in before for other in message.tool_calls}
     answered = {message.tool_call_id for message in before}
@@ -258,4 +258,4 @@ def test_a_thread_that_has_gone_on_in_json_gives_the_same_key(
     after += [tool_result(other.id, "done") for other in siblings]
     after = serializer.from_json(serializer.to_json(after), Thread)
     again = serializer.from_json(serializer.to_json(made), ToolCall)
-    assert idempotency_key(again, Question(after, session_id=session_id), None) == alive
+    assert idempotency_key(again, after, session_id, None) == alive

@@ -199,7 +199,7 @@ assert_type(events.pipe(ops.filter_deltas(text=False)), Stream[Event])
 assert_type(events.pipe(ops.include_raw_chunks()), Stream[Event])
 assert_type(events.pipe(ops.raise_errors()), Stream[Event])
 assert_type(events.pipe(ops.errors_as_events()), Stream[Event])
-assert_type(events.pipe(ops.run_tools()), Stream[Event])
+assert_type(events.pipe(ops.run_tools(thread=Thread())), Stream[Event])
 assert_type(events.pipe(ops.time_limits(first=30, idle=10)), Stream[Event])
 assert_type(events.pipe(ops.stall_warning(5, lambda seconds, events: print(seconds + events))), Stream[Event])
 assert_type(events.pipe(ops.fallback(events)), Stream[Event])
@@ -486,7 +486,7 @@ def decide(call: ToolCall) -> bool | str | dict[str, int] | Halt | Observable[bo
 
 
 rxllm.chat(fake, "Hi", approve=decide, approve_timeout=60)
-events.pipe(ops.run_tools([pay], approve=decide, approve_timeout=None))
+events.pipe(ops.run_tools([pay], thread="Pay!", approve=decide, approve_timeout=None))
 
 # The apps of web are those of every framework.
 of_litestar: list[litestar.types.ASGIApp] = [web.streaming_response(events, "ui"), web.openai_app({"m": fake})]
