@@ -8,7 +8,7 @@ from rxllm.pipelines._generate import chat, generate, step, stream, stream_gener
 from rxllm.pipelines._generate_image import ImageOptions, edit_image, generate_image, image_variations
 from rxllm.pipelines._generate_many import Responses, generate_many
 from rxllm.pipelines._long_threads import compact_thread, count_tokens, trim_thread
-from rxllm.pipelines._request import Input, as_thread, request
+from rxllm.pipelines._setup import Input, as_thread, request
 from rxllm.pipelines.options import ChatOptions, GenerateOptions, PlainOptions, StepOptions
 from rxllm.pipelines.resuming import resume, stream_resume
 

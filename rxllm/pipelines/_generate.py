@@ -18,10 +18,10 @@ from rxllm import operators as ops
 from rxllm import validate
 from rxllm.engine import Engine
 from rxllm.events import Event
-from rxllm.pipelines._call import Setup
+from rxllm.pipelines._call import model_events
 from rxllm.pipelines._observers import ChatSpan
 from rxllm.pipelines._prepare import Deferred
-from rxllm.pipelines._request import Input, as_request, as_thread
+from rxllm.pipelines._setup import Input, Setup, as_request, as_thread
 from rxllm.pipelines.options import (
     ChatOptions,
     GenerateOptions,
@@ -54,7 +54,7 @@ def stream_generate(
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
-    events = setup.presented(setup.model_events(request))
+    events = setup.presented(model_events(setup, request))
     return setup.returned_by("stream_generate", events, request=request)
 
 
@@ -98,7 +98,7 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
     """Return the response to `request`, with `parsed` if it has a format."""
-    return setup.model_events(request).pipe(ops.to_response(setup.response_format(request)))
+    return model_events(setup, request).pipe(ops.to_response(setup.response_format(request)))
 
 
 @with_options(StepOptions)
@@ -138,7 +138,7 @@ def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
     """Return the events of one response, then those of the tools."""
 
     def make() -> Stream[Event]:
-        events = setup.model_events(Request(thread.messages))
+        events = model_events(setup, Request(thread.messages))
         return setup.observed_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))
 
     return Deferred(make)

@@ -13,7 +13,7 @@ from rxllm import images as image_adapters
 from rxllm import models, validate
 from rxllm.engine import Engine, as_engine, stand_in
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._observers import Attempts, ImagesSpan, Observers, details, notify_retry, watched
+from rxllm.pipelines._observers import ImagesSpan, Observers, attempt, notify_retry, watched
 from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
 from rxllm.runtime import Retry, Stream, policy, provider_name, retrying, returned_by
@@ -146,15 +146,13 @@ def _response(
     def identified(response: ImageResponse) -> ImageResponse:
         return replace(response, request_id=response.request_id or call.request_id)
 
-    attempts = Attempts(observers, details(request, adapter))
-
-    def attempt() -> Observable[Any]:
-        return Deferred(lambda: adapter.generate(request, attempts.begin(call))).map(identified)
+    def ask() -> Observable[Any]:
+        return Deferred(lambda: adapter.generate(request, attempt(call))).map(identified)
 
     # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
-    responses = retrying(attempt, rules, notify_retry(observers, call.request_id, provider, request.model))
-    begin = partial(ImagesSpan, observers, provider=provider, request=request, attempts=attempts)
+    responses = retrying(ask, rules, notify_retry(observers, call.request_id, provider, request.model))
+    begin = partial(ImagesSpan, observers, adapter=adapter, request=request)
     return cast(Any, watched(responses, begin, call.request_id))
 
 

@@ -13,10 +13,10 @@ from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposab
 
 from rxllm.engine import Engine
 from rxllm.pipelines._batch_journal import Journal, RequestId
-from rxllm.pipelines._call import Setup
+from rxllm.pipelines._call import budget_counter
 from rxllm.pipelines._generate import response_of
 from rxllm.pipelines._prepare import Deferred
-from rxllm.pipelines._request import Input, as_requests
+from rxllm.pipelines._setup import Input, Setup, as_requests
 from rxllm.pipelines.options import GenerateOptions, PlainOptions, with_options
 from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
 from rxllm.telemetry import RetryAttempt, Telemetry
@@ -128,7 +128,7 @@ def generate_many(
         if path is None:
             sources = (response_of(watched, request) for request in many)
             return _run(emitter, sources, concurrency, scheduler)
-        count = setup.budget_counter(many)
+        count = budget_counter(setup, many)
         journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter), count)
         return _run_with(journal, watched, many, emitter, concurrency, scheduler)
 

@@ -21,6 +21,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.collector import StreamCollector
+from rxllm.engine import Engine
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -35,7 +36,17 @@ from rxllm.events import (
     ToolExecutionCompleted,
     ToolExecutionStarted,
 )
-from rxllm.runtime import ScopedObserver, Stream, current_scope, is_content, new_id, stopwatch, tool_id, within
+from rxllm.runtime import (
+    ScopedObserver,
+    Stream,
+    current_scope,
+    is_content,
+    new_id,
+    provider_name,
+    stopwatch,
+    tool_id,
+    within,
+)
 from rxllm.telemetry import (
     CallDetails,
     CallFinished,
@@ -139,7 +150,10 @@ class Ids(NamedTuple):
 
 
 class Span(Protocol):
-    """Notifies the observers of one stream."""
+    """Notifies the observers of one stream; that of a call is told when an attempt begins."""
+
+    @property
+    def begin_attempt(self) -> Callable[[Call], Call] | None: ...
 
     def see(self, event: Event) -> None: ...
 
@@ -182,7 +196,8 @@ def watched(
             finish("completed")
             subscriber.on_completed()
 
-        below = replace(scope, request_id=request_id if is_shared else None, parent_id=ids.id)
+        id = request_id if is_shared else None
+        below = replace(scope, request_id=id, parent_id=ids.id, begin_attempt=span.begin_attempt)
         with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))  # the inner spans first
@@ -192,8 +207,10 @@ def watched(
 
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
-) -> Callable[[int, float, LLMError], None]:
-    """Return what ``retry_before_content`` calls before it waits."""
+) -> Callable[[int, float, LLMError], None] | None:
+    """Return the function that ``retry_before_content`` calls before it waits; None without observers."""
+    if not observers:
+        return None
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # below the call's span
@@ -237,18 +254,18 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
 class Attempts:
     """The attempts at one call: how many there were, when the last one began, and when its chunks came."""
 
-    def __init__(self, observers: Observers, start: CallDetails) -> None:
+    def __init__(self, observers: Observers, start: CallDetails, now: Clock) -> None:
         self._observers = observers
         self._start = start
+        self._now = now
         self._count = 0
         self._began = 0.0
         self._chunks: list[float] = []
-        self.now: Clock = float  # the span sets it
 
     def begin(self, call: Call) -> Call:
         """Return `call` for the attempt that begins now, with the headers of the tracers."""
         self._count += 1
-        self._began = self.now()
+        self._began = self._now()
         self._chunks.clear()
         headers = self._observers.request_headers(current_scope.get().parent_id or "")  # below the call's span
         return dataclasses.replace(call, trace_headers=headers) if headers else call
@@ -256,7 +273,7 @@ class Attempts:
     def note_chunk(self) -> None:
         """Note that a piece of the answer has come."""
         if self._observers.has_tracers:
-            self._chunks.append(self.now() - self._began)
+            self._chunks.append(self._now() - self._began)
 
     def details(self, response: Any = None) -> CallDetails:
         """Return what is known of the call, at its end with its `response`."""
@@ -269,6 +286,12 @@ class Attempts:
             response_id=response.id,
             response_model=response.model,
         )
+
+
+def attempt(call: Call) -> Call:
+    """Return `call` for an attempt at it that begins now, noted by the span around it if there is one."""
+    begin = current_scope.get().begin_attempt
+    return call if begin is None else begin(call)
 
 
 # Content, for tracers that ask for it
@@ -307,6 +330,8 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class _Span:
+    begin_attempt: Callable[[Call], Call] | None = None
+
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._tell = observers.tell
         self._now = now
@@ -321,16 +346,14 @@ class _Span:
 class CallSpan(_Span):
     """One model's response: start, first token, finish."""
 
-    def __init__(
-        self, observers: Observers, now: Clock, ids: Ids, provider: str, request: Request, attempts: Attempts
-    ) -> None:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, engine: Engine, request: Request) -> None:
         super().__init__(observers, now, ids)
-        self._about = (ids.request_id, provider, request.model)
-        self._attempts = attempts
-        attempts.now = now
+        self._about = (ids.request_id, provider_name(engine.adapter), request.model)
+        self._attempts = Attempts(observers, details(request, engine.adapter), now)
+        self.begin_attempt = self._attempts.begin
         self._state = StreamCollector()
         self._has_begun = self._has_ended = False
-        started = CallStarted(*self._about, attempts.details(), **ids.keywords)
+        started = CallStarted(*self._about, self._attempts.details(), **ids.keywords)
         self._tell(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
@@ -439,15 +462,13 @@ class ChatSpan(_Span):
 class ImagesSpan(_Span):
     """A call for images."""
 
-    def __init__(
-        self, observers: Observers, now: Clock, ids: Ids, provider: str, request: ImageRequest, attempts: Attempts
-    ) -> None:
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: ImageRequest) -> None:
         super().__init__(observers, now, ids)
-        self._about = (ids.request_id, provider, request.model, request.operation)
-        self._attempts = attempts
-        attempts.now = now
+        self._about = (ids.request_id, provider_name(adapter), request.model, request.operation)
+        self._attempts = Attempts(observers, details(request, adapter), now)
+        self.begin_attempt = self._attempts.begin
         self._response: ImageResponse | None = None
-        self._tell(ImagesStarted(*self._about, request.n, attempts.details(), **ids.keywords))
+        self._tell(ImagesStarted(*self._about, request.n, self._attempts.details(), **ids.keywords))
 
     def see(self, event: Any) -> None:
         self._response = event

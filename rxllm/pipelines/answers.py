@@ -13,8 +13,7 @@ from reactivex import Observable, from_iterable
 
 from rxllm.collector import StreamCollector, halt_metadata, is_server
 from rxllm.events import Event, ToolResultEncoded
-from rxllm.pipelines._call import Setup
-from rxllm.pipelines._request import unanswered_calls
+from rxllm.pipelines._setup import Setup, unanswered_calls
 from rxllm.pipelines.options import ChatOptions
 from rxllm.runtime import Scope
 from rxllm.tools import (

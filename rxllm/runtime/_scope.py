@@ -179,6 +179,7 @@ class Scope(msgspec.Struct, frozen=True):
     path: tuple[str, ...] = ()
     usage: Usage = Usage()
     tool_key: Callable[[], str] | None = None
+    begin_attempt: Callable[[Call], Call] | None = None
     shares: tuple[Share, ...] = ()
     counted: tuple[Budget, ...] = ()
     chat: dict[Any, Budget] | None = None
