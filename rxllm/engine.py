@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
@@ -12,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack, cast
 from reactivex import Observable
 
 from rxllm.events import Custom, Event
-from rxllm.runtime import Retry
+from rxllm.runtime import Retry, current_place
 from rxllm.runtime.stream_arguments import check_operators
 from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
@@ -295,7 +294,7 @@ class Engine:
         names = {spec.name for spec in fields(cls)} - {"adapter"}
         own = {key: value for key, value in options.items() if key in names}
         others = {key: value for key, value in options.items() if key not in names}
-        replacement = stand_in.get()
+        replacement = current_place.get().engine
         if replacement is not None:
             own.setdefault("model", _model_of(name) or replacement.model)
             return replace(replacement, **own)
@@ -345,17 +344,13 @@ if not TYPE_CHECKING:
     Engine.__init__ = explains_options(_advice)(Engine.__init__)
 
 
-stand_in: ContextVar[Engine | None] = ContextVar("rxllm_stand_in", default=None)
-"""The engine that replaces every engine named by a string; see ``rxllm.testing.sandbox``."""
-
-
 def _model_of(name: str) -> str | None:
     return name.partition(":")[2] or None
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
     """Return the adapter of the provider that `name` begins with, or the one that replaces it."""
-    replacement = stand_in.get()
+    replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
     from rxllm.adapters import connect

@@ -23,9 +23,9 @@ from rxllm.runtime import (
     EngineCall,
     Limiter,
     LoopScheduler,
-    blocked_loops,
     call_loop,
     clock,
+    current_place,
     current_scope,
     fail,
     result_of,
@@ -389,7 +389,7 @@ class CallQueue:
 
     def _is_stuck(self) -> bool:
         """Whether the turns on loops that the subscriber blocks take all places, which they cannot leave meanwhile."""
-        blocked = blocked_loops.get()
+        blocked = current_place.get().blocked_loops
         if self._concurrent is None or not blocked:
             return False
         return sum(turn.loop in blocked for turn in (*self._running, *self._waiting)) >= self._concurrent

@@ -17,8 +17,8 @@ from rxllm.events import ErrorEvent, Event, StepRestarted
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._fold import to_response
 from rxllm.runtime import Stream, call_context, call_loop, report_unheard, running_loop, shown_frames
-from rxllm.runtime.back_pressure import current_endings
-from rxllm.runtime.portal import is_read, live_on, start_on
+from rxllm.runtime.context import current_place, current_reader
+from rxllm.runtime.portal import live_on, start_on
 from rxllm.telemetry import Outcome
 from rxllm.values import LLMError, Response, StreamError
 from rxllm.values.argument_checks import call_fault, check, check_function, invalid_option
@@ -158,9 +158,9 @@ class _Ending:
         self._observer = observer
         self._scheduler = scheduler
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
-        self._live = live_on(self._loop) if self._loop is not None and is_read.get() else None
+        self._live = live_on(self._loop) if self._loop is not None and current_place.get().is_read else None
         self._context = call_context()
-        self._endings = current_endings.get()
+        self._endings = current_reader.get().endings
         self._release_reader: Callable[[], None] = lambda: None
         self._ended = threading.Lock()
         self._has_failed = False

@@ -175,7 +175,7 @@ class _Chat:
         self._first_end: str | None = None  # why the first pass ended, once the second has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         scope = current_scope.get()
         self._outside = scope.below_model()  # of the user's functions
         self._steering = Steering(steer)

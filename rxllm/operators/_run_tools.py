@@ -154,7 +154,7 @@ class _Step:
         self._scope = replace(scope, request_id=id, chat=chat, is_steered=None)
         self._state = StreamCollector(thread)
         self._tools = SerialDisposable()
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._halts: dict[int, Event] = {}
         self._waiting = WaitingCalls()
         self._metadata: dict[str, Any] = {}

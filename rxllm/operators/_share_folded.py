@@ -19,11 +19,11 @@ from rxllm.operators._slow_consumers import continues, joined, text_of
 from rxllm.runtime import (
     LoopScheduler,
     Stream,
-    blocked_loops,
     call_context,
     chosen_loop,
     clock,
     current_gate,
+    current_place,
     fail,
     read_by,
     report_unheard,
@@ -127,7 +127,7 @@ class Watcher:
         self._has_ended = False
         self._error: Exception | None = None
         self._context = call_context()
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._wake = SerialDisposable()
         self._is_delivering = False
         self._waits_for_gate = False
@@ -285,7 +285,7 @@ class _Shared:
             if self._clock is None:
                 self._clock, self._loop = clock(scheduler), chosen_loop()
             watcher = Watcher(observer, self._lock, self._leave, self._state.to_events())
-            waits_for_itself = not self._has_ended and self._loop in blocked_loops.get()
+            waits_for_itself = not self._has_ended and self._loop in current_place.get().blocked_loops
             if self._has_ended:
                 watcher.finish(self._error)
             elif not waits_for_itself:

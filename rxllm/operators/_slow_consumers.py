@@ -64,7 +64,7 @@ class WhileBusy(ABC, Generic[T]):
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
         self._scheduler = scheduler
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._clock = clock(scheduler) if self._gate is not None else None
         self._wake = SerialDisposable()
         self._lock = RLock()

@@ -38,7 +38,7 @@ class Activity:
         self.events = 0
         self.spoken = False  # content has arrived
         self.over = False  # a response is complete, and nothing has arrived since
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._behind = False
 
     def record(self, event: Event) -> None:

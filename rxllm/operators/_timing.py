@@ -357,7 +357,7 @@ class _Gated:
         self._wake = SerialDisposable()
         self._lock = RLock()
         self._context = call_context()
-        self._reader = current_gate.get()
+        self._reader = current_gate()
         self._gate = Hold(min(maxsize, limit))
         self._gate.closed = True
         self._delivering = False

@@ -11,12 +11,12 @@ from reactivex import Observable
 
 from rxllm import images as image_adapters
 from rxllm import models, validate
-from rxllm.engine import Engine, as_engine, stand_in
+from rxllm.engine import Engine, as_engine
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
 from rxllm.pipelines._observers import ImagesSpan, Observers, attempt, notify_retry, watched
 from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
-from rxllm.runtime import Retry, Stream, policy, provider_name, retrying, returned_by
+from rxllm.runtime import Retry, Stream, current_place, policy, provider_name, retrying, returned_by
 from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 
@@ -161,7 +161,7 @@ def _as_image_engine(value: Any) -> Engine:
         return Engine(image_adapter=value)
     if not isinstance(value, str):
         return as_engine(value)
-    if stand_in.get() is not None:
+    if current_place.get().engine is not None:
         return replace(as_engine(value), adapter=None)  # so that the model is one for images
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:

@@ -54,8 +54,9 @@ from rxllm.runtime._several_streams import hedge, merge_labelled, race
 from rxllm.runtime._stream import Stream, returned_by
 from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard, shorten_traceback, shown_frames
 from rxllm.runtime._verdict import check_failed, check_late, result_of, verdict_error
-from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, current_gate, read_by
-from rxllm.runtime.portal import blocked_loops, call_context, call_loop, chosen_loop, running_loop
+from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
+from rxllm.runtime.context import current_gate, current_place
+from rxllm.runtime.portal import call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime.threads import daemon_threads, in_thread
 
 __all__ = [
@@ -89,7 +90,6 @@ __all__ = [
     "applying_operators",
     "attempting",
     "behind",
-    "blocked_loops",
     "budget_passed",
     "budgets_of",
     "call_context",
@@ -101,6 +101,7 @@ __all__ = [
     "conclude",
     "current_engine_call",
     "current_gate",
+    "current_place",
     "current_scope",
     "daemon_threads",
     "engine_call",

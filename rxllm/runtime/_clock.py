@@ -25,7 +25,8 @@ from reactivex.scheduler import CurrentThreadScheduler
 from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
 from rxllm.runtime._unhandled import report_unheard
-from rxllm.runtime.back_pressure import Gate, current_gate
+from rxllm.runtime.back_pressure import Gate
+from rxllm.runtime.context import current_gate
 from rxllm.runtime.portal import call_loop, chosen_loop, has_ended, live_on, portal, running_loop, start_on
 
 S = TypeVar("S")
@@ -130,7 +131,7 @@ class PacedScheduler(LoopScheduler):
         self._gate = gate
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
-        gate = current_gate.get() or self._gate
+        gate = current_gate() or self._gate
         if not gate.full:
             return super().schedule(action, state)
         pending = SingleAssignmentDisposable()

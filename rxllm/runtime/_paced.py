@@ -11,10 +11,12 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
 from reactivex import Observable, abc
 
 from rxllm.runtime._stream import Stream
-from rxllm.runtime.back_pressure import Gate, current_gate
+from rxllm.runtime.back_pressure import Gate
+from rxllm.runtime.context import current_gate, current_reader
 
 T = TypeVar("T")
 
@@ -45,7 +47,7 @@ class Hold(Gate):
         self.closed = False
         self._is_full = is_full
         self._before_tools = before_tools
-        self._reader = current_gate.get()
+        self._reader = current_gate()
 
     @property
     def full(self) -> bool:
@@ -121,38 +123,44 @@ class Hold(Gate):
 
 
 class _Outside(abc.ObserverBase[Any]):
-    """An observer that is called with the gate of its subscription, whatever gate its source is behind."""
+    """An observer that is called for the reader of its subscription, whatever gate its source is behind."""
 
-    __slots__ = ("_gate", "_observer")
+    __slots__ = ("_observer", "_reader")
 
     def __init__(self, observer: abc.ObserverBase[Any]) -> None:
         self._observer = observer
-        self._gate = current_gate.get()
+        self._reader = current_reader.get()
 
     def on_next(self, value: Any) -> None:
-        token = current_gate.set(self._gate)  # as `behind`, which takes longer, for every event
+        token = current_reader.set(self._reader)
         try:
             self._observer.on_next(value)
         finally:
-            current_gate.reset(token)
+            current_reader.reset(token)
 
     def on_error(self, error: Exception) -> None:
-        with behind(self._gate):
+        token = current_reader.set(self._reader)
+        try:
             self._observer.on_error(error)
+        finally:
+            current_reader.reset(token)
 
     def on_completed(self) -> None:
-        with behind(self._gate):
+        token = current_reader.set(self._reader)
+        try:
             self._observer.on_completed()
+        finally:
+            current_reader.reset(token)
 
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
     """Make sources subscribed inside wait for `gate`, if any."""
-    token = current_gate.set(gate)
+    token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
     finally:
-        current_gate.reset(token)
+        current_reader.reset(token)
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:

@@ -29,8 +29,8 @@ from reactivex import abc
 from rxllm.runtime._clock import loop_of
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import fail, report_unheard
-from rxllm.runtime.back_pressure import current_gate
-from rxllm.runtime.portal import call_context, is_read, live_on, running_loop, start_on
+from rxllm.runtime.context import current_gate, current_place
+from rxllm.runtime.portal import call_context, live_on, running_loop, start_on
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check
 
@@ -83,11 +83,11 @@ class Pump(abc.DisposableBase, Generic[T]):
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
         self.emitted = 0
-        self.read = is_read.get()
+        self.read = current_place.get().is_read
         self._observer = observer
         self._body = body
         self._loop = loop
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._task: asyncio.Task[None] | None = None
         self._holding = False
         self._hold_timer: asyncio.TimerHandle | None = None

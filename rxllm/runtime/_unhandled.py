@@ -21,16 +21,16 @@ call is one line. ``error.__traceback__`` stays whole there. What is raised to t
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Any, TypeVar, cast
 
 import reactivex
 from reactivex import abc
 
+from rxllm.runtime.context import current_reader
 from rxllm.runtime.portal import call_loop
 from rxllm.values import LLMError, ToolError
 
@@ -40,14 +40,6 @@ log = logging.getLogger("rxllm")
 
 _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
 """The folders of rxllm and reactivex."""
-
-ErrorListener = Callable[[BaseException], bool]
-"""Takes an error, and returns whether somebody still waits for it."""
-
-error_listener: contextvars.ContextVar[ErrorListener | None] = contextvars.ContextVar(
-    "rxllm_error_listener", default=None
-)
-"""The listener of whoever waits for the end of what is subscribed to here."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
@@ -84,7 +76,7 @@ def report_unheard(error: BaseException) -> None:
 
 
 def _is_taken(error: BaseException) -> bool:
-    listener = error_listener.get()
+    listener = current_reader.get().on_unhandled
     return listener is not None and listener(error)
 
 

@@ -3,8 +3,8 @@
 Dispose returns at once, so an operator that calls a function then (`finally_result`) calls it later. Whoever reads the
 stream, with ``run``, ``await`` or an iterator's block, goes on when that is done.
 
-Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into a context variable while it
-subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
+Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into the `Reader`, a context variable,
+while it subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
 
 =========  ====================  =====================================================================
 gate       items waiting         sources
@@ -29,7 +29,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-from rxllm.runtime._unhandled import ErrorListener, error_listener
+from rxllm.runtime.context import ErrorListener, Reader, current_reader
 from rxllm.runtime.portal import running_loop
 
 
@@ -70,12 +70,6 @@ class Endings:
                 loop.call_soon_threadsafe(has_turned.set)
                 has_turned.wait(timeout=60)
         wait(list(self._running), timeout=60)
-
-
-current_endings: contextvars.ContextVar[Endings | None] = contextvars.ContextVar("rxllm_endings", default=None)
-
-
-current_gate: contextvars.ContextVar[Gate | None] = contextvars.ContextVar("rxllm_gate", default=None)
 
 
 MAX_WAITING = 64
@@ -195,11 +189,8 @@ def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None 
 
     `endings`, if any, are told what is to be done after the reader has left.
     """
-    outer_gate, outer_listener = current_gate.set(gate), error_listener.set(listener)
-    outer_endings = current_endings.set(endings)
+    token = current_reader.set(Reader(gate, listener, endings))
     try:
         yield
     finally:
-        current_endings.reset(outer_endings)
-        current_gate.reset(outer_gate)
-        error_listener.reset(outer_listener)
+        current_reader.reset(token)

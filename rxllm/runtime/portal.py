@@ -13,8 +13,7 @@ read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
                                          loop that runs on their thread
 =======================================  ===================================
 
-The choice is a context variable, so that it reaches the source through any chain of operators. A scheduler passed to
-``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
+The choice is part of the `Place`, see ``context``.
 
 At the interpreter's exit the portal waits for the calls that still run; see ``threads``.
 """
@@ -33,20 +32,11 @@ import warnings
 from collections.abc import Callable, Generator
 from typing import Any
 
+from msgspec.structs import replace
+
+from rxllm.runtime.context import current_place
 from rxllm.runtime.threads import CLOSE_SECONDS, Drain, Live, daemon_threads, is_daemon_worker
 from rxllm.values import EngineError
-
-is_read: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_read", default=False)
-"""Whether one of the user's threads waits for what is subscribed to here."""
-
-_chosen: contextvars.ContextVar[asyncio.AbstractEventLoop | None] = contextvars.ContextVar("rxllm_loop", default=None)
-blocked_loops: contextvars.ContextVar[frozenset[asyncio.AbstractEventLoop]] = contextvars.ContextVar(
-    "rxllm_blocked", default=frozenset()
-)
-"""The loops on whose threads somebody waits for what is subscribed to here: until that ends, nothing runs on them."""
-
-stand_in_portal: contextvars.ContextVar[Portal | None] = contextvars.ContextVar("rxllm_portal", default=None)
-"""The portal of what runs in this context, if that is not the process's; simulations have their own."""
 
 _guard = threading.Lock()
 _portal: Portal | None = None
@@ -122,7 +112,7 @@ def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
 def portal() -> Portal:
     """Return the process's portal, made on first use, or the one that stands in for it here."""
     global _portal
-    if (stand_in := stand_in_portal.get()) is not None:
+    if (stand_in := current_place.get().portal) is not None:
         return stand_in
     with _guard:
         if _portal is None:
@@ -137,7 +127,7 @@ def call_loop() -> asyncio.AbstractEventLoop:
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
     """Return the loop that a call made here runs on, or None if that is the portal's, which may not run yet."""
-    chosen = _chosen.get()
+    chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
 
@@ -161,11 +151,13 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 def call_context() -> contextvars.Context:
     """Return a copy of the caller's context for a task; what that subscribes to runs on the task's own loop."""
     context = contextvars.copy_context()
-    context.run(_chosen.set, None)
+    place = context.get(current_place)
+    if place is not None and place.loop is not None:
+        context.run(current_place.set, replace(place, loop=None))
     return context
 
 
-class _Starts:
+class Starts:
     """What starts once a subscription is complete; `is_subscribing` until then."""
 
     def __init__(self) -> None:
@@ -179,9 +171,6 @@ class _Starts:
             start()
 
 
-_starts: contextvars.ContextVar[_Starts | None] = contextvars.ContextVar("rxllm_starts", default=None)
-
-
 @contextlib.contextmanager
 def subscribing() -> Generator[None]:
     """Hold back what is started inside on another thread's loop until the end.
@@ -189,16 +178,17 @@ def subscribing() -> Generator[None]:
     Otherwise the first events could come while the operators are still being subscribed to, and ``take(1)`` would try
     to dispose a subscription that it does not have yet.
     """
-    outer = _starts.get()
-    if (outer is not None and outer.is_subscribing) or (_chosen.get() is None and running_loop() is not None):
+    place = current_place.get()
+    outer = place.starts
+    if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
         yield
         return
-    starts = _Starts()
-    token = _starts.set(starts)
+    starts = Starts()
+    token = current_place.set(replace(place, starts=starts))
     try:
         yield
     finally:
-        _starts.reset(token)
+        current_place.reset(token)
         starts.release()
 
 
@@ -207,7 +197,7 @@ def start_on(
 ) -> None:
     """Call `fn` soon on `loop`, which runs on another thread."""
     context = context or contextvars.copy_context()
-    starts = _starts.get()
+    starts = current_place.get().starts
     if starts is not None and starts.is_subscribing:
         starts.waiting.append(lambda: loop.call_soon_threadsafe(fn, context=context))
     else:
@@ -222,16 +212,15 @@ def on_portal() -> Generator[Portal]:
     chosen = portal()
     if threading.current_thread() is chosen.thread:
         raise RuntimeError("on rxllm's own loop this would wait for itself; use await or async for instead")
-    loop, read = _chosen.set(chosen.loop), is_read.set(is_read.get() or not is_daemon_worker())
-    loops = (*blocked_loops.get(), running_loop())
-    blocked = blocked_loops.set(frozenset(loop for loop in loops if loop is not None))
+    place, loop = current_place.get(), running_loop()
+    is_read = place.is_read or not is_daemon_worker()
+    blocked = place.blocked_loops if loop is None else place.blocked_loops | {loop}
+    token = current_place.set(replace(place, loop=chosen.loop, is_read=is_read, blocked_loops=blocked))
     try:
         with subscribing():
             yield chosen
     finally:
-        _chosen.reset(loop)
-        is_read.reset(read)
-        blocked_loops.reset(blocked)
+        current_place.reset(token)
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:

@@ -25,6 +25,8 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, Protocol, TypeVar
 
+from rxllm.runtime.context import current_place
+
 log = logging.getLogger("rxllm")
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -121,9 +123,6 @@ class DaemonThreads(ThreadPoolExecutor):
 
 _threads: DaemonThreads | None = None
 
-stand_in_threads: contextvars.ContextVar[DaemonThreads | None] = contextvars.ContextVar("rxllm_threads", default=None)
-"""Where blocking functions run in this context instead of in the process's threads; simulations have no threads."""
-
 
 def _forget() -> None:
     # A forked child does not have its parent's threads.
@@ -138,7 +137,7 @@ if hasattr(os, "register_at_fork"):
 def daemon_threads() -> DaemonThreads:
     """Return the process's threads, made on first use, or those that stand in for them here."""
     global _threads
-    if (stand_in := stand_in_threads.get()) is not None:
+    if (stand_in := current_place.get().threads) is not None:
         return stand_in
     if _threads is None:
         _threads = DaemonThreads()

@@ -19,17 +19,18 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
+import msgspec
 from reactivex import abc
 
 from rxllm import models
 from rxllm import operators as ops
 from rxllm.adapters import Adapter, as_adapter
 from rxllm.adapters.http_base import HTTPBase
-from rxllm.engine import Engine, as_engine, stand_in
+from rxllm.engine import Engine, as_engine
 from rxllm.events import Event, MessageCompleted
 from rxllm.http.secrets import secrets_in, without
 from rxllm.images import ImageAdapter
-from rxllm.runtime import Stream, provider_name
+from rxllm.runtime import Stream, current_place, provider_name
 from rxllm.serializer import to_json
 from rxllm.testing._recordings import Recorded, Recording, as_path, check_speed, play, recording_with, recordings_in
 from rxllm.testing._rules import near_the_difference
@@ -378,8 +379,9 @@ def sandbox(engine: A) -> Generator[A]:
     to; sandboxes side by side or within each other are independent. Engines made before stay as they are.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
-    token = stand_in.set(Engine(image_adapter=engine) if only_images else as_engine(engine))
+    replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
+    token = current_place.set(msgspec.structs.replace(current_place.get(), engine=replacement))
     try:
         yield engine
     finally:
-        stand_in.reset(token)
+        current_place.reset(token)

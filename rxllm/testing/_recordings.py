@@ -37,7 +37,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.events import Event
 from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
-from rxllm.runtime.back_pressure import current_endings
+from rxllm.runtime.context import current_reader
 from rxllm.serializer import from_json, to_json
 from rxllm.values import LLMError, StreamError, ValidationError
 
@@ -85,7 +85,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
-            if (endings := current_endings.get()) is not None:
+            if (endings := current_reader.get().endings) is not None:
                 endings.expect()
             delivering = False  # stays True when a subscriber raises: that error is not the stream's
 
@@ -381,7 +381,7 @@ class _Play:
         self._observer = observer
         self._scheduler = scheduler
         self._seconds = stopwatch(scheduler)
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._waiting = SerialDisposable()
         self._disposed = False
 

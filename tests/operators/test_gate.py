@@ -280,7 +280,7 @@ def test_a_call_behind_it_does_not_wait_for_it() -> None:
 def test_what_follows_a_release_is_behind_the_readers_gate() -> None:
     gates: list[Any] = []
     opened = reactivex.timer(0.02).map(lambda _: True)
-    after = reactivex.defer(lambda _: gates.append(current_gate.get()) or of(2))
+    after = reactivex.defer(lambda _: gates.append(current_gate()) or of(2))
     with to_iter(reactivex.of(1).pipe(ops.gate(opened)).concat(after)) as items:
         assert list(items) == [1, 2]
     assert [type(gate) for gate in gates] == [Gate]

@@ -560,7 +560,7 @@ def test_a_source_that_does_not_end_is_left_waiting_in_bounds() -> None:
     source, never = Subject[Any](), Subject[Any]()
 
     def subscribe(observer: Any, scheduler: Any = None) -> Any:
-        gate.append(current_gate.get())
+        gate.append(current_gate())
         return source.subscribe(observer, scheduler=scheduler)
 
     gate: list[Any] = []

@@ -248,7 +248,7 @@ def test_each_step_waits_for_the_reader_and_no_earlier_guard() -> None:
 
     class Watching(Fake):
         def stream(self, request: Any, call: Any) -> Any:
-            gates.append(current_gate.get())
+            gates.append(current_gate())
             return super().stream(request, call)
 
     fake = Watching(["One.", ToolCall("c1", "look")], ["Two.", ToolCall("c2", "look")], "Three.")

@@ -250,7 +250,7 @@ def test_what_an_operator_releases_goes_on_behind_its_readers_gate(operator: Any
             await asyncio.sleep(0.003)
 
     gates: list[Gate | None] = []
-    source = from_async_iter(slowly).pipe(operator).do_action(lambda _: gates.append(current_gate.get()))
+    source = from_async_iter(slowly).pipe(operator).do_action(lambda _: gates.append(current_gate()))
     assert read(source, see=lambda _: time.sleep(0.005), maxsize=4)[-1] == 29
     assert {type(gate) for gate in gates} == {Gate}
 

@@ -1,13 +1,14 @@
 """The gate of an operator that keeps items waiting, in front of its reader's."""
 
-from rxllm.runtime import Gate, Hold, current_gate
+from rxllm.runtime import Gate, Hold
+from rxllm.runtime.context import Reader, current_reader
 
 
 def test_two_gates_are_full_idle_and_requested_as_one() -> None:
     reader = Gate(2)
-    token = current_gate.set(reader)
+    token = current_reader.set(Reader(reader))
     own, woken = Hold(2), list[str]()
-    current_gate.reset(token)
+    current_reader.reset(token)
     own.waiting.extend("ab")
     reader.waiting.append("r")
     own.when_open(lambda: woken.append("open"))

@@ -9,8 +9,8 @@ import pytest
 
 import rxllm
 from rxllm import Engine, EngineError, Fake, session, tool
-from rxllm.engine import stand_in
 from rxllm.images import FakeImages
+from rxllm.runtime.context import current_place
 from rxllm.testing import sandbox
 from rxllm.values import Image
 from tests.operators.threads import together
@@ -91,7 +91,7 @@ def test_one_inside_another() -> None:
 def test_no_trace_is_left_also_by_an_exception() -> None:
     with pytest.raises(KeyError), sandbox(Fake("Hi")):
         raise KeyError
-    assert stand_in.get() is None
+    assert current_place.get().engine is None
     with pytest.raises(EngineError, match="nobody"):
         primes("nobody:knows")
 
@@ -122,5 +122,5 @@ def test_it_reaches_the_threads_that_take_the_context_along_and_no_others() -> N
 
     with sandbox(Fake("Hi")):
         asyncio.run(main())
-        together(lambda: seen.append(stand_in.get()))
+        together(lambda: seen.append(current_place.get().engine))
     assert seen == ["Hi", None]

@@ -145,7 +145,7 @@ class _Play:
         self._steps = perform(pieces, request)
         self._observer = observer
         self._scheduler = scheduler
-        self._gate = current_gate.get()
+        self._gate = current_gate()
         self._waiting = SerialDisposable()
         self._disposed = False
         self._delivering = False  # stays True if the subscriber raises

@@ -16,13 +16,14 @@ from random import Random
 from typing import Any, NoReturn, Self, TypeVar
 
 import httpcore
+import msgspec
 import reactivex.scheduler.scheduler
 from anyio._backends._asyncio import CancelScope
 from reactivex.scheduler import TimeoutScheduler
 
-from rxllm.runtime import LoopScheduler
-from rxllm.runtime.portal import Portal, stand_in_portal
-from rxllm.runtime.threads import DaemonThreads, Live, stand_in_threads
+from rxllm.runtime import LoopScheduler, current_place
+from rxllm.runtime.portal import Portal
+from rxllm.runtime.threads import DaemonThreads, Live
 from rxllm.testing._simulation._loop import Moment, NumberedTask, VirtualLoop, outside_of_loop
 from rxllm.testing._simulation._network import world_context
 from rxllm.testing.loopback import Loopback, Reply, Request, Script
@@ -164,8 +165,8 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
         stack.callback(random.setstate, state)
         random.seed(f"random {seed}")
         threads = loop.threads = InlineThreads(loop)
-        stack.callback(stand_in_threads.reset, stand_in_threads.set(threads))
-        stack.callback(stand_in_portal.reset, stand_in_portal.set(SimulatedPortal(loop)))
+        place = msgspec.structs.replace(current_place.get(), threads=threads, portal=SimulatedPortal(loop))
+        stack.callback(current_place.reset, current_place.set(place))
         yield
 
 
