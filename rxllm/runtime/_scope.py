@@ -1,29 +1,32 @@
-"""The scope of a subscription: the chat, step and tool that a call is made for, and what it notes to be run again.
+"""The scope of a subscription: the chat, the step and the tool call that it belongs to.
 
-A pipeline sets `current_engine_call` while it applies ``engine.operators``. An operator that needs more than the events
-reads it when it is applied, not later.
+A context variable. An operator sets the scope while it subscribes to its source, and calls below read it there. It is
+never part of an event, so no prompt leaves the process with one. What sets a scope delivers to its own subscriber in
+the subscriber's scope, see `ScopedObserver`.
 
-The scope is a context variable, like the gate of back-pressure: an operator sets it while it subscribes to its source,
-and calls below read it there. It is never part of an event, so no prompt leaves the process with one.
+==================================  ==============================  ===================================================
+field of `Scope`                    written by                      read by
+==================================  ==============================  ===================================================
+``request_id``                      ``repeat_until_halt``,          the model source and the tools of a step
+                                    ``run_tools``, steps and chats
+                                    that are observed
+``parent_id``                       calls, steps and chats that     telemetry: the parent of what is below
+                                    are observed; tools
+``begin_attempt``                   calls that are observed         the source of a call, once an attempt
+``path``, ``tool_key``              tools                           telemetry, the journal, idempotency keys
+``usage``, ``chat``                 ``repeat_until_halt``           ``budget``: earlier steps, and the chat's budgets
+``shares``, ``counted``             ``budget``, model sources,      model sources: the budgets that a call keeps to, and
+                                    agents                          those that count it already
+``is_steered``                      ``repeat_until_halt``           ``run_tools``, which ends the model's sentence
+``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
+``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content``; telemetry
+==================================  ==============================  ===================================================
 
-=====================  ================================================================================================
-subscriber             sets for everything below
-=====================  ================================================================================================
-`repeat_until_halt`    one request id for all steps, the usage of earlier ones, a place for the chat's budgets, and
-                       whether the user corrects the model
-`run_tools`            one request id for its model call and its tools; corrections are its own to see to
-`budget`               in a pipe, its budget for all calls below; at a model source, that it counts what is below
-`rate_limited`         in an engine, what is told of its retries, and how long the call has waited for its turn
-`journaled`            its journal, which everything below keeps to
-model source           the path, the parent, the journal and the budgets, its engine's too: calls by an adapter or by
-                       the engine's operators are not part of the step
-tool                   the path with its tool call at the end, itself as the parent, its key, the budgets of its engine
-                       too, the journal, and nothing else
-observed call,         itself as the parent
-step or chat
-=====================  ================================================================================================
+Below a model source are ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal`` only: calls by an adapter or
+by the engine's operators are not part of the step. The same is below a tool, with its own id at the end of the path.
 
-What these deliver to their own subscribers is delivered in the scope of those, see `ScopedObserver`.
+A pipeline also sets `current_engine_call` while it applies ``engine.operators``, which ends before anything is
+subscribed to. An operator that needs more than the events reads it when it is applied, not later.
 """
 
 from __future__ import annotations
@@ -162,16 +165,11 @@ class Share(msgspec.Struct, eq=False):
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Where a subscription belongs.
+    """Where a subscription belongs; the module's table says who writes and who reads each field.
 
-    `request_id` is the chat's, `usage` that of its earlier steps. `parent_id` is the telemetry id of the innermost
-    enclosing call, step, chat or tool; `path` holds the ids of the enclosing tool calls, the outermost first, and
-    `tool_key` makes the idempotency key of the innermost of them. All model calls below keep to the budgets in
-    `shares`, except those that an operator above already counts (`counted`). `chat` holds the chat's own budgets, by
-    their operators. `is_steered` tells whether the model is to stop at the end of its sentence, since messages of the
-    user's wait. Calls and tools below are noted in the `journal`, or answered from it. Each ``before_retry(error,
-    seconds)`` is called before a call waits so many seconds to be retried; it waits as many as that returns, if these
-    are more. A call has waited for `queued` seconds before it began.
+    `path` holds the ids of the enclosing tool calls, the outermost first, and `tool_key` makes the idempotency key of
+    the innermost. Each ``before_retry(error, seconds)`` is called before a call waits to be retried, and returns the
+    seconds that it waits at least. A call was `queued` for that many seconds before it began.
     """
 
     request_id: str | None = None
