@@ -17,7 +17,7 @@ from rxllm.events import ErrorEvent, Event, StepRestarted
 from rxllm.operators._event_operators import EVENTS, not_an_event, operate
 from rxllm.operators._fold import to_response
 from rxllm.runtime import Stream, call_context, call_loop, report_unheard, running_loop, shown_frames
-from rxllm.runtime.context import current_place, current_reader
+from rxllm.runtime.context_variables import current_place, current_reader
 from rxllm.runtime.portal import live_on, start_on
 from rxllm.telemetry import Outcome
 from rxllm.values import LLMError, Response, StreamError

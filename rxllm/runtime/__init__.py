@@ -8,10 +8,11 @@ files                                     hold
 ``_pump``                                 the task that drives a subscription, and what a dispose does to it
 ``portal``, ``threads``, ``_clock``       the loop, the threads and the time of a call, up to its exit
 ``back_pressure``, ``_paced``             readers that are behind, and operators that hold items back
-``_unhandled``, ``_verdict``              errors that nobody handles, and checks of the user's
+``_unhandled``, ``_guard_verdict``        errors that nobody handles, and checks of the user's
 ``_retry``                                attempts at a call, and when another follows
-``_concurrency``, ``_several_streams``    several streams at once, and which of them wins
+``_concurrency``, ``_race_hedge_merge``   several streams at once, and which of them wins
 ``_scope``, ``_budget``                   the call that a subscription belongs to, and what it may use
+``context_variables``                     where a call runs and who reads it
 ========================================  ===========================================================================
 """
 
@@ -27,8 +28,10 @@ from rxllm.runtime._budget import (
 )
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._concurrency import Bounded, Limiter
+from rxllm.runtime._guard_verdict import check_failed, check_late, result_of, verdict_error
 from rxllm.runtime._paced import Hold, behind, paced
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
+from rxllm.runtime._race_hedge_merge import hedge, merge_labelled, race
 from rxllm.runtime._reading import AsyncItems, Items, run, to_async_iter, to_iter
 from rxllm.runtime._retry import OnRetry, Plan, Retry, RetryPolicy, attempting, policy, policy_argument, retrying
 from rxllm.runtime._scope import (
@@ -50,12 +53,10 @@ from rxllm.runtime._scope import (
     tool_id,
     within,
 )
-from rxllm.runtime._several_streams import hedge, merge_labelled, race
 from rxllm.runtime._stream import Stream, returned_by
 from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard, shorten_traceback, shown_frames
-from rxllm.runtime._verdict import check_failed, check_late, result_of, verdict_error
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
-from rxllm.runtime.context import current_gate, current_place
+from rxllm.runtime.context_variables import current_gate, current_place
 from rxllm.runtime.portal import call_context, call_loop, chosen_loop, running_loop
 from rxllm.runtime.threads import daemon_threads, in_thread
 

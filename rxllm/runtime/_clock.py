@@ -26,7 +26,7 @@ from reactivex.scheduler.periodicscheduler import PeriodicScheduler
 
 from rxllm.runtime._unhandled import report_unheard
 from rxllm.runtime.back_pressure import Gate
-from rxllm.runtime.context import current_gate
+from rxllm.runtime.context_variables import current_gate
 from rxllm.runtime.portal import call_loop, chosen_loop, has_ended, live_on, portal, running_loop, start_on
 
 S = TypeVar("S")

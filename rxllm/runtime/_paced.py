@@ -16,7 +16,7 @@ from reactivex import Observable, abc
 
 from rxllm.runtime._stream import Stream
 from rxllm.runtime.back_pressure import Gate
-from rxllm.runtime.context import current_gate, current_reader
+from rxllm.runtime.context_variables import current_gate, current_reader
 
 T = TypeVar("T")
 

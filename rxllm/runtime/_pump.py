@@ -29,7 +29,7 @@ from reactivex import abc
 from rxllm.runtime._clock import loop_of
 from rxllm.runtime._stream import Stream
 from rxllm.runtime._unhandled import fail, report_unheard
-from rxllm.runtime.context import current_gate, current_place
+from rxllm.runtime.context_variables import current_gate, current_place
 from rxllm.runtime.portal import call_context, live_on, running_loop, start_on
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import check

@@ -30,7 +30,7 @@ from typing import Any, TypeVar, cast
 import reactivex
 from reactivex import abc
 
-from rxllm.runtime.context import current_reader
+from rxllm.runtime.context_variables import current_reader
 from rxllm.runtime.portal import call_loop
 from rxllm.values import LLMError, ToolError
 

@@ -29,7 +29,7 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any
 
-from rxllm.runtime.context import ErrorListener, Reader, current_reader
+from rxllm.runtime.context_variables import ErrorListener, Reader, current_reader
 from rxllm.runtime.portal import running_loop
 
 

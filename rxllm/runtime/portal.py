@@ -13,7 +13,7 @@ read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
                                          loop that runs on their thread
 =======================================  ===================================
 
-The choice is part of the `Place`, see ``context``.
+The choice is part of the `Place`, see ``context_variables``.
 
 At the interpreter's exit the portal waits for the calls that still run; see ``threads``.
 """
@@ -34,7 +34,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rxllm.runtime.context import current_place
+from rxllm.runtime.context_variables import current_place
 from rxllm.runtime.threads import CLOSE_SECONDS, Drain, Live, daemon_threads, is_daemon_worker
 from rxllm.values import EngineError
 

@@ -25,7 +25,7 @@ from concurrent import futures
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, ParamSpec, Protocol, TypeVar
 
-from rxllm.runtime.context import current_place
+from rxllm.runtime.context_variables import current_place
 
 log = logging.getLogger("rxllm")
 P = ParamSpec("P")

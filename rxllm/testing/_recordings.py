@@ -37,7 +37,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 
 from rxllm.events import Event
 from rxllm.runtime import Stream, clock, current_gate, fail, report_unheard
-from rxllm.runtime.context import current_reader
+from rxllm.runtime.context_variables import current_reader
 from rxllm.serializer import from_json, to_json
 from rxllm.values import LLMError, StreamError, ValidationError
 

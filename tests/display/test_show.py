@@ -62,7 +62,7 @@ def test_a_streamed_error_goes_to_standard_error_and_is_kept(capsys):
     assert capsys.readouterr() == ("Hel\n", "AdapterError: adapter error (fake): timeout\n")
 
 
-def test_several_streams_are_printed_one_after_the_other_with_a_dict_of_results(capsys):
+def test_race_hedge_merge_are_printed_one_after_the_other_with_a_dict_of_results(capsys):
     streams = {"ann": answer("A"), "bob": answer(("error", "timeout")), "cy": of(1, 2), "eve": throw(OSError("no"))}
     results = rxllm.show(streams)
     out = capsys.readouterr().out

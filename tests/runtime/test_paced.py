@@ -1,7 +1,7 @@
 """The gate of an operator that keeps items waiting, in front of its reader's."""
 
 from rxllm.runtime import Gate, Hold
-from rxllm.runtime.context import Reader, current_reader
+from rxllm.runtime.context_variables import Reader, current_reader
 
 
 def test_two_gates_are_full_idle_and_requested_as_one() -> None:

@@ -10,7 +10,7 @@ import pytest
 import rxllm
 from rxllm import Engine, EngineError, Fake, session, tool
 from rxllm.images import FakeImages
-from rxllm.runtime.context import current_place
+from rxllm.runtime.context_variables import current_place
 from rxllm.testing import sandbox
 from rxllm.values import Image
 from tests.operators.threads import together
