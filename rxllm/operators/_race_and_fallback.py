@@ -85,8 +85,8 @@ def fallback(
     events.
 
     Events of a failed attempt before its first content do not pass. After a fallback ``MessageCompleted``, and so the
-    response, has the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error passes unchanged,
-    with the others as notes. ``when(error)`` decides which errors count; by default all but
+    response, has the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error
+    passes unchanged, with the others as notes. ``when(error)`` decides which errors count; by default all but
     ``StreamError("cancelled")``.
 
     Raises ``ValidationError("invalid_option")`` if one of `engines` is not an engine, or, when it is applied, if it is
@@ -203,7 +203,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """After `failures` in a row `within` that many seconds, fail calls at once; after `cooldown` seconds let one try.
+    """Fail calls at once after `failures` in a row in `within` seconds; after `cooldown` seconds let one try.
 
     ::
 
