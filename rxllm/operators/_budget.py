@@ -104,7 +104,7 @@ def budget(
                             else 1,000 tokens; and the price of all that
     if more is reserved     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
     and spent than allowed  had a step halts with the `halted_reason` ``"budget"``
-    while the answer comes  tokens beyond the reservation are reserved too; if the budget has none left, the answer is
+    during the answer       tokens beyond the reservation are reserved too; if the budget has none left, the answer is
                             cut
     at its end              the usage that the provider states counts, or an estimate of what it has not stated, as when
                             a call breaks off or is left early (``shared.spent.estimated``): of the request and of the
@@ -123,7 +123,7 @@ def budget(
     ``restart`` and ``retry_before_content``, with the answers of the losers until they are cancelled; calls that other
     operators, ``prepare`` and tools make, at any depth. A call counts once in each Budget. The engine's own retries
     belong to one call. In a pipe, a shared Budget, and dollars, hold for all model calls of the stream. Tokens that are
-    not shared count the events there, those of agents (``Nested``) included: passing them inside an agent ends the
+    not shared count the stream's events, including agents' (``Nested``): passing them inside an agent ends the
     stream with an ``ErrorEvent``. A shared Budget counts each answer in the journal of ``generate_many``, once.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
@@ -139,7 +139,7 @@ def budget(
 
 
 class _Operator(HoldsBudget):
-    """The operator; an engine with it holds its own calls, and those of their tools, to the budget."""
+    """The operator. An engine with it keeps its own calls, and its tools' calls, within the budget."""
 
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
@@ -156,7 +156,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # as while it arrived
+        if not usage.total:  # estimated as while it arrived
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -189,7 +189,7 @@ class _Operator(HoldsBudget):
             if request.usage.total_cost is None and not budget.allows_unpriced:
                 raise unpriced_call(f"{call.provider}:{call.request.model}" if call.request.model else call.provider)
             meter.reserve(request)
-        except Exception as error:  # a price function of the caller's may raise
+        except Exception as error:  # the caller's price function may raise
             observer.on_error(error)
             return Disposable()
         return meter.start(source, scheduler, replace(scope, counted=(*scope.counted, budget)))

@@ -57,8 +57,8 @@ def cost(
     pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
     stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound, images, one-hour
     caches and service tiers have prices of their own, and so has each model that the provider asked for one answer
-    (Anthropic's compactions, advisors and fallbacks). An agent's costs are those of its own engine, and are not filled
-    in here, so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``,
+    (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in the agent's costs; this operator
+    does not, so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``,
     whose function ``priced`` calculates the costs of a usage without a stream.
 
     With `price`, that function returns the usage with its costs, and genai-prices is not needed:
@@ -68,7 +68,7 @@ def cost(
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
     1100.0
 
-    The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
+    The list is the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
     ``"provider:model"``, or `price` returns something else than a `Usage`.
     """
@@ -178,7 +178,7 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
 
     def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
         for fill in costs:
-            if not usage.total_cost:  # a stated cost of 0 next to a price is no statement
+            if not usage.total_cost:  # where a price is known, a stated cost of 0 does not count
                 try:
                     usage = fill(usage, response_model, metadata)
                 except EngineError:  # the price list is not installed
@@ -211,7 +211,7 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request may use: `usage`, with its cost if the price is known; `limit` is that of its answer."""
+    """The most that a request may use: `usage`, with its cost if the price is known; `limit` is for its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
@@ -239,7 +239,7 @@ class ResponseCount:
         self._stated: Usage | None = None
         self._model: str | None = None
         self._metadata: Mapping[str, Any] = {}
-        self._known = self._void.tokens  # all tokens but those of `characters`
+        self._known = self._void.tokens  # all tokens except the estimate from `characters`
         self.characters = 0
         """Characters of the answer since the provider's last usage."""
 

@@ -53,10 +53,10 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""How many checks of a stream run at the same time."""
+"""Maximum number of checks of a stream that run at the same time."""
 
 MOST = 1024
-"""How many events wait before the source has to."""
+"""Number of waiting events at which the source waits too."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
@@ -103,7 +103,7 @@ def guard(
     was shown. Up to four checks run at once; their verdicts count in the order of the text. At a trip the source is
     disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event it is
     ``on_error``. The error's metadata has the `guard`, the `reason` if there is one, and the `text`, cut to 80
-    characters: do not show it. No tool of the step runs, whether the guard is an engine's operator or comes after
+    characters: do not show it. No tool of the step runs, whether the guard is an engine's operator or follows
     ``stream``; text that an engine's guard has stopped is not sent to the model again either. After ``stream`` put it
     before the operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for text
     that has not reached the guard. An ``on_error`` of the source passes at once; the waiting events are dropped.

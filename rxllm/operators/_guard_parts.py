@@ -40,10 +40,10 @@ LONGEST = 1024
 """Characters after which an unfinished sentence is checked."""
 
 CONTEXT = 2048
-"""How many characters before a part its check may see."""
+"""Characters before a part that its check may see."""
 
 _PASSING = frozenset({Custom, RawChunk, SourceAdded, ToolProgress, UsageUpdated})
-"""Events that may come in the middle of a sentence."""
+"""Events that may arrive in the middle of a sentence."""
 
 
 class Part(msgspec.Struct):
@@ -63,7 +63,7 @@ class _Numbers(msgspec.Struct):
 
 
 class GuardParts:
-    """The parts of one stream, with those of its agents; `count` of them have begun."""
+    """The parts of one stream and its agents; `count` of them have begun."""
 
     def __init__(self, every: str | int, thinking: bool, numbers: _Numbers | None = None) -> None:
         self._every = every
@@ -81,7 +81,7 @@ class GuardParts:
         return self._numbers.begun
 
     def _begin(self) -> None:
-        self._texts: list[list[str]] = []  # of the response's blocks, in order
+        self._texts: list[list[str]] = []  # one list of pieces per block of the response
         self._open: dict[BlockKey, list[str]] = {}
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
@@ -174,7 +174,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event` if it is not that of the events before it."""
+        """Return the text of `event` if it differs from the events before it."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)
@@ -225,7 +225,7 @@ class _Cutter:
     def __init__(self, every: str | int) -> None:
         self._segmenter = Segmenter(find_sentence) if isinstance(every, str) else None
         self._longest = LONGEST if isinstance(every, str) else every
-        self._length = 0  # of the open part
+        self._length = 0  # characters of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
         """Yield `text` in pieces, each with whether a part ends with it; the last may be empty."""

@@ -80,7 +80,7 @@ def fallback(
     'Hello'
 
     As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools and
-    format, and the options of the request and the call. Other settings are those of its own engine, and always the
+    format, and the options of the request and the call. Its own engine provides the other settings, and always the
     model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe it takes Observables of
     events.
 
@@ -309,7 +309,7 @@ class Circuit:
         self._trial: _Permit | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Times of another process mean nothing here: a circuit begins closed.
+        # Another process has its own clock, so a circuit begins closed there.
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:

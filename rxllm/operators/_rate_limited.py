@@ -97,7 +97,7 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    `requests_per_minute` and `tokens_per_minute` hold for any 60 seconds; within them calls begin as they come. A call
+    `requests_per_minute` and `tokens_per_minute` hold for any 60 seconds; within them calls begin at once. A call
     reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or 1,000 tokens
     without it. At its end the usage that the provider states replaces the reservation; an excess counts from then on.
     A call that reserves more than the limit waits until nothing else counts. Only an engine knows the request, so with
@@ -256,7 +256,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # A call that is disposed meanwhile never begins, but settles its permit too.
+        # A call that was disposed before this never begins, but settles its permit too.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:
@@ -310,7 +310,7 @@ class _QueuedCall(_Call):
 
 
 _BLOCKED = (
-    "the calls that have their turn run on the event loop that a blocking call waits on, so they cannot end meanwhile; "
+    "the calls that have their turn run on the event loop that a blocking call waits on, so they cannot end; "
     "write 'await stream' or 'async for'"
 )
 
@@ -429,7 +429,7 @@ class _RateWindow:
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._entries: list[Entry] = []  # by their times, some of which are in the future
+        self._entries: list[Entry] = []  # sorted by time; some times are in the future
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:

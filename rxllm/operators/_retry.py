@@ -166,8 +166,8 @@ class _Restarting:
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._events: list[Event] = []  # of the current attempt
-        self._standing: list[Event] | None = None  # of the latest attempt with content
+        self._events: list[Event] = []  # the events of the current attempt
+        self._standing: list[Event] | None = None  # the events of the latest attempt with content
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:

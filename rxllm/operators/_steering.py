@@ -152,7 +152,7 @@ class _UntilSentence:
         self._seen: list[Event] = []  # until a tool call begins
         self._has_calls = False
         self._is_after_text = False  # the last block that ended is text
-        self._sentences: Segmenter | None = None  # of the open block
+        self._sentences: Segmenter | None = None  # for the open block
         self._rest = 0  # the length of its unfinished sentence
 
     def _on_next(self, event: Event) -> None:

@@ -77,12 +77,12 @@ def time_limits(
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(seconds, events)`` when no content has come for `after` seconds, once per stall, and continue.
+    """Call ``fn(seconds, events)`` when no content has arrived for `after` seconds, once per stall, and continue.
 
     ::
 
         source                  --start--H------------i--end--|
-        stall_warning(5, fn)                   fn                 (5 s after H; two events had come)
+        stall_warning(5, fn)                   fn                 (5 s after H, with two events)
                                 --start--H------------i--end--|
 
     >>> from rxllm import Fake, stream_generate
@@ -111,9 +111,9 @@ class _Watch:
         self._began = self._last = self._now()  # `_last` is the time of the last content
         self._events = 0
         self._has_content = False
-        self._is_complete = False  # the response is, and no event has arrived since
+        self._is_complete = False  # the response has ended, and no event has arrived since
         self._gate = current_gate.get()
-        self._is_behind = False  # the consumer is
+        self._is_behind = False  # whether the consumer is
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = False
@@ -220,8 +220,8 @@ class _Watch:
 
 
 _MESSAGES: Mapping[str, str] = {
-    "first": "no content came within {:g} s",
-    "idle": "no more content came for {:g} s",
+    "first": "no content arrived within {:g} s",
+    "idle": "no more content arrived for {:g} s",
     "total": "the stream did not end within {:g} s",
 }
 

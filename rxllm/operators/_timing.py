@@ -318,7 +318,7 @@ def gate(
     `Subject`, is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
     A closed gate is a busy consumer: before it, `keep_latest` keeps only the newest item, and `conflate` joins deltas.
 
-    Raises ``ValidationError("invalid_option")`` for arguments of another kind.
+    Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
     check_instance("while_open", while_open, Observable, "an Observable of booleans")
     check_count("maxsize", maxsize)
@@ -348,7 +348,7 @@ class _Gated:
         self._gate.closed = True
         self._delivering = False
         self._waits_for_reader = False
-        self._completed = False  # the source has
+        self._completed = False  # whether the source has
         self._over = False
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
@@ -378,7 +378,7 @@ class _Gated:
     def _on_switch_completed(self) -> None:
         if self._gate.closed:
             fault = "gate() is closed for good: while_open ended, and its last item was not True"
-            self._fail(StreamError("cancelled", f"{fault}; end it with True, or let it go on"))
+            self._fail(StreamError("cancelled", f"{fault}; end it with True, or keep it running"))
 
     def _on_next(self, item: Any) -> None:
         with self._lock:
@@ -394,7 +394,7 @@ class _Gated:
 
     def _cut_off(self) -> None:
         fault = f"the source does not wait for gate() to open: {self._limit} items wait"
-        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as that of"
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as"
         self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
 
     def _soon(self) -> None:
