@@ -151,13 +151,9 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     Raises ``ValidationError("invalid_option")`` for any other `policy`.
     """
     rules = policy_argument(policy)
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        if rules.max_attempts <= 1:
-            return Stream.of(source)
-        return attempting(lambda: _Restarting(source, rules))
-
-    return operator
+    if rules.max_attempts <= 1:
+        return Stream.of
+    return lambda source: attempting(lambda: _Restarting(source, rules))
 
 
 class _Restarting:

@@ -59,19 +59,13 @@ def time_limits(
     Raises ``ValidationError("invalid_option")`` for a limit that is not a number above 0.
     """
     limits = Timeouts(first, idle, total)
+    if limits == NO_TIMEOUTS:
+        return Stream.of
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        if limits == NO_TIMEOUTS:
-            return Stream.of(source)
         call = engine_call()
         provider = call.provider if call is not None else None
-
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return _Limits(limits, provider, observer, scheduler).start(source)
-
-        return Stream(subscribe)
+        return Stream(lambda observer, scheduler=None: _Limits(limits, provider, observer, scheduler).start(source))
 
     return operator
 
