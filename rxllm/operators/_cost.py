@@ -35,9 +35,7 @@ Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
 Price = Callable[[Usage], Usage]
 
 
-def cost(
-    model: str | None = None, *, price: Callable[[Usage], Usage] | None = None
-) -> Callable[[Observable[Event]], Stream[Event]]:
+def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
     """Fill in a response's costs, in dollars, from the price list of genai-prices where the provider states none.
 
     ::

@@ -51,11 +51,11 @@ class Part(msgspec.Struct):
 
     number: int
     before: str
-    text: str = ""
+    text: str
 
 
 class _Numbers(msgspec.Struct):
-    """Numbers of the parts of a chat and its agents: how many have begun, were taken, and those that have ended."""
+    """The parts of a chat and its agents: the last numbers begun and taken, and the ended parts by number."""
 
     begun: int = 0
     taken: int = 0

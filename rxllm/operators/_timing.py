@@ -107,15 +107,15 @@ class _Smoother:
         if now - self._burst > self._frame / 2:  # a new burst
             self._gap = min(self._lag, max(now - self._burst, 0.75 * self._gap))
             self._burst = now
-        text, due = event.delta, now + self._lag
-        dues = [due]
+        due = now + self._lag
+        text, first_due = event.delta, due
         start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
         if start is not None:  # the last piece in the queue, which may be half a word
-            text, dues = start + text, [self._waiting.pop()[1]]
+            text, first_due = start + text, self._waiting.pop()[1]
             self._pieces -= 1
-        words = split_words(text)
-        dues += [due] * (len(words) - len(dues))
-        pieces = [(type(event)(word, event.id), due) for word, due in zip(words, dues, strict=True)]
+        first_word, *words = split_words(text)
+        pieces = [(type(event)(first_word, event.id), first_due)]
+        pieces += [(type(event)(word, event.id), due) for word in words]
         first = None if self._armed else pieces.pop(0)[0]
         self._waiting += pieces
         self._pieces += len(pieces)
