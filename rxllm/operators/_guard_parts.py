@@ -212,11 +212,12 @@ class GuardParts:
         return text
 
     def _text_of(self, source: Message | Response[Any]) -> str:
-        message = source.message if isinstance(source, Response) else source
-        if message is None:
-            return source.output_text if isinstance(source, Response) else ""
+        if isinstance(source, Response):
+            if source.message is None:
+                return source.output_text
+            source = source.message
         kinds = (TextPart, ThinkingPart) if self._thinking else TextPart
-        return "".join(part.text for part in message.parts if isinstance(part, kinds))
+        return "".join(part.text for part in source.parts if isinstance(part, kinds))
 
 
 class _Cutter:
