@@ -67,7 +67,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother:
-    """One subscription. `waiting` holds events, each with the time by which it is due; infinity for all but text."""
+    """One subscription. `_waiting` holds events, each with the time by which it is due; infinity for all but text."""
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -78,7 +78,7 @@ class _Smoother:
         self._timer = SerialDisposable()
         self._lock = RLock()  # a source without a loop may run on another thread than the timer
         self._waiting: deque[tuple[Event, float]] = deque()
-        self._pieces = 0  # pieces of text in `waiting`
+        self._pieces = 0  # pieces of text in `_waiting`
         self._armed = False  # while a timer runs
         self._share = 0.0  # the part of the next piece that is due
         self._gap = lag  # the expected seconds between bursts
@@ -196,7 +196,7 @@ def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Emit the `Response` so far for a display: at once, then every `every` seconds while it grows, and at the end.
+    """Emit the `Response` so far for a display: at once, each `every` seconds while it grows, and at the end.
 
     ::
 
@@ -219,7 +219,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots:
-    """One subscription. `emitted` is the state of the last snapshot."""
+    """One subscription. `_emitted` is the state of the last snapshot."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
