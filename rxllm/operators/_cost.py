@@ -1,4 +1,4 @@
-"""Calculate what a response costs, and count what it uses while it comes."""
+"""Calculate the costs of a response, and count its usage while it arrives."""
 
 from __future__ import annotations
 
@@ -25,15 +25,83 @@ from rxllm.events import (
 )
 from rxllm.models import price_context, price_list, with_price
 from rxllm.operators._event_operators import handle_each
-from rxllm.runtime import Budget, EngineCall, Stream, engine_call
-from rxllm.values import EngineError, Response, Spending, Usage, estimated_tokens
+from rxllm.runtime import EngineCall, Stream, engine_call
+from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
-
-# Add costs to the usage in a stream of events
-
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
 """Takes a response's usage, the provider's name for the model and the end's metadata; returns the usage with costs."""
+
+Price = Callable[[Usage], Usage]
+
+
+def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Fill in a response's costs, in dollars, from the price list of genai-prices where the provider states none.
+
+    ::
+
+        source   --start--H--usage--end---------|
+        cost()   --start--H--usage--(usage,end)-|        (the second with costs)
+
+    >>> from rxllm import Fake, Usage, generate, operators as ops, stream_generate
+    >>> answer = stream_generate(Fake(["Hi", Usage(1_000_000, 100_000)]), "Hello")
+    >>> answer.pipe(cost("anthropic:claude-3-haiku-20240307"), ops.to_response()).run().usage.total_cost
+    0.375
+    >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
+    True
+
+    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows provider and model, and every
+    result, total and budget has the costs; after ``ops.fallback`` the price is that of the model that answers. In a
+    pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
+    stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound, images, one-hour
+    caches and service tiers have prices of their own, and so has each model that the provider asked for one answer
+    (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in the agent's costs; this operator
+    does not, so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``,
+    whose function ``priced`` calculates the costs of a usage without a stream.
+
+    With `price`, that function returns the usage with its costs, and genai-prices is not needed:
+
+    >>> from dataclasses import replace
+    >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
+    >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
+    1100.0
+
+    The list is the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
+    Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
+    ``"provider:model"``, or `price` returns something else than a `Usage`.
+    """
+    check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
+    if price is not None:
+        check_function("price", price)
+    else:
+        price_list()  # raises if it is not installed
+    return Prices(model, price)
+
+
+class Prices:
+    """The operator ``cost``, whose prices the budgets of its engine take too."""
+
+    def __init__(self, model: str | None = None, price: Price | None = None) -> None:
+        self._model = model
+        self._price = price
+
+    def __call__(self, source: Observable[Event]) -> Stream[Event]:
+        return fill_costs(self.cost(engine_call()))(source)
+
+    def cost(self, call: EngineCall | None) -> Cost:
+        """Return the costs of the answer to `call`. They raise ``EngineError`` if the price list is not installed."""
+        price = self._price
+        if price is not None:
+            return lambda usage, _, __: _checked(price(usage))
+        requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
+
+        def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
+            return with_price(
+                usage, _answering_model(metadata) or requested, response_model, price_context(usage, metadata)
+            )
+
+        return cost
+
 
 _NO_METADATA: Mapping[str, Any] = {}
 
@@ -94,32 +162,6 @@ def raw_usage(data: Any) -> Usage | None:
         return None
 
 
-Price = Callable[[Usage], Usage]
-
-
-class Prices:
-    """The operator ``cost``, whose prices the budgets of its engine take too."""
-
-    def __init__(self, model: str | None = None, price: Price | None = None) -> None:
-        self._model = model
-        self._price = price
-
-    def __call__(self, source: Observable[Event]) -> Stream[Event]:
-        return fill_costs(self.cost(engine_call()))(source)
-
-    def cost(self, call: EngineCall | None) -> Cost:
-        """Return the costs of the answer to `call`. They raise ``EngineError`` if the price list is not installed."""
-        price = self._price
-        if price is not None:
-            return lambda usage, _, __: _checked(price(usage))
-        requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
-
-        def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
-            return with_price(usage, _fallback(metadata) or requested, response_model, price_context(usage, metadata))
-
-        return cost
-
-
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
     """Return the costs of the answer to `call`, from the first that knows them.
 
@@ -134,7 +176,7 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
 
     def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
         for fill in costs:
-            if not usage.total_cost:  # a stated cost of 0 next to a price is no statement
+            if not usage.total_cost:  # where a price is known, a stated cost of 0 does not count
                 try:
                     usage = fill(usage, response_model, metadata)
                 except EngineError:  # the price list is not installed
@@ -151,7 +193,7 @@ def _checked(usage: Any) -> Usage:
     return usage
 
 
-def _fallback(metadata: Mapping[str, Any]) -> str | None:
+def _answering_model(metadata: Mapping[str, Any]) -> str | None:
     """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
@@ -160,17 +202,14 @@ def _fallback(metadata: Mapping[str, Any]) -> str | None:
             return None
 
 
-# Count what a response uses while it comes, and estimate what a request may use
-
-
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""What is reserved for an answer if neither the request nor the catalogue limits it."""
+"""Tokens reserved for an answer if neither the request nor the catalogue limits it."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """What a request may use: `usage`, with its cost if the price is known; its answer has a `limit`."""
+    """The most that a request may use: `usage`, with its cost if the price is known; `limit` is for its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
@@ -180,36 +219,8 @@ class Estimate(msgspec.Struct, frozen=True):
 NOTHING = Estimate()
 
 
-def estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Return what the request of `call` may use of `budget`."""
-    if not budget.reserves and budget.usd is None:
-        return NOTHING
-    request, model = call.request, models.find(call.provider, call.request.model)
-    limit = None if model is None else model.max_output_tokens
-    usage = Usage(estimated_tokens(request), request.max_tokens or limit or OUTPUT_TOKENS)
-    cost = cost_of(call, budget.price, uses_list=budget.usd is not None)
-    return Estimate(cost(usage, None, request.options), cost, request.max_tokens)
-
-
-def estimate_unasked(budget: Budget) -> Estimate:
-    """Return the estimate of a response that no engine of this process has asked for."""
-    return Estimate(cost=cost_of(None, budget.price, uses_list=budget.usd is not None))
-
-
-def spending_of(call: EngineCall, budget: Budget, response: Response[Any]) -> Spending:
-    """Return what `response`, the answer to `call`, has used of `budget`."""
-    usage, model = response.usage, response.message and response.message.metadata.get("model")
-    estimated = 0
-    if not usage.total:  # as while it arrived
-        usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
-        estimated = usage.total
-    cost = cost_of(call, budget.price, uses_list=budget.usd is not None)
-    usd = cost(usage, model, response.metadata).total_cost
-    return Spending(usage.total, usd, calls=1, estimated=estimated, unpriced=int(usd is None))
-
-
 class ResponseCount:
-    """What one response has used so far: as its provider states, and an estimate of what came after that."""
+    """The usage of one response so far: the usage that its provider states, and an estimate of the text since then."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
@@ -218,7 +229,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request: the answer has begun, or was left before it did, and the provider works on it."""
+        """Count the request: the answer has begun, or was left before that, and the provider works on it."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -226,9 +237,9 @@ class ResponseCount:
         self._stated: Usage | None = None
         self._model: str | None = None
         self._metadata: Mapping[str, Any] = {}
-        self._known = self._void.tokens  # all tokens but those of `characters`
+        self._known = self._void.tokens  # all tokens except the estimate from `characters`
         self.characters = 0
-        """Those of the answer that came after the provider's last usage."""
+        """Characters of the answer since the provider's last usage."""
 
     def see(self, event: object) -> None:
         match event:
@@ -240,16 +251,16 @@ class ResponseCount:
             case MessageCompleted(metadata=metadata):
                 self._metadata = metadata
             case UsageUpdated(usage=usage):
-                self._state(usage)
+                self._note(usage)
             case RawChunk(kind="usage", data=data) if (usage := raw_usage(data)) is not None:
-                self._state(usage)
+                self._note(usage)
             case StepRestarted():
                 self._void = self.spent
                 self._reset()
             case _:
                 pass
 
-    def _state(self, usage: Usage) -> None:
+    def _note(self, usage: Usage) -> None:
         self._stated, self._known, self.characters = usage, self._void.tokens + usage.total, 0
 
     @property
@@ -257,12 +268,12 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return how many characters since the last usage make so many tokens."""
+        """Return the number of characters since the last usage that make `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property
     def _answer(self) -> int:
-        """The tokens of the answer that nobody has stated."""
+        """Tokens of the answer that the provider has not stated."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 
@@ -292,51 +303,3 @@ class ResponseCount:
             estimated=void.estimated + (used if self._stated is None else self._answer),
             unpriced=int(void.unpriced > 0 or (usd is None and used > 0)),
         )
-
-
-# Calculate what a response costs
-
-
-def cost(
-    model: str | None = None, *, price: Callable[[Usage], Usage] | None = None
-) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Fill in a response's costs, in dollars, from the price list of genai-prices where the provider states none.
-
-    ::
-
-        source   --start--H--usage--end---------|
-        cost()   --start--H--usage--(usage,end)-|        (the second with costs)
-
-    >>> from rxllm import Fake, Usage, generate, operators as ops, stream_generate
-    >>> answer = stream_generate(Fake(["Hi", Usage(1_000_000, 100_000)]), "Hello")
-    >>> answer.pipe(cost("anthropic:claude-3-haiku-20240307"), ops.to_response()).run().usage.total_cost
-    0.375
-    >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
-    True
-
-    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows provider and model, and every
-    result, total and budget has the costs; after ``ops.fallback`` the price is that of the model that answers. In a
-    pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
-    stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound, images, one-hour
-    caches and service tiers have prices of their own, and so has each model that the provider asked for one answer
-    (Anthropic's compactions, advisors and fallbacks). An agent's costs are those of its own engine, and are not filled
-    in here, so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``,
-    whose function ``priced`` calculates the costs of a usage without a stream.
-
-    With `price`, that function returns the usage with its costs, and genai-prices is not needed:
-
-    >>> from dataclasses import replace
-    >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
-    >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
-    1100.0
-
-    The list is that of the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
-    Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
-    ``"provider:model"``, or `price` returns something else than a `Usage`.
-    """
-    check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
-    if price is not None:
-        check_function("price", price)
-    else:
-        price_list()  # raises if it is not installed
-    return Prices(model, price)

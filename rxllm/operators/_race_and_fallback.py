@@ -1,13 +1,4 @@
-"""Ask more than one model: race, hedge, fall back to another, and stop asking one that keeps failing.
-
-==========  ===========================================  ======================================================
-state       a new call                                   next state
-==========  ===========================================  ======================================================
-closed      passes                                       open, after so many failures in a row within some time
-open        is refused                                   half_open, with the first call after the cooldown
-half_open   is a trial; is refused while one is running  closed when the trial succeeds, open when it fails
-==========  ===========================================  ======================================================
-"""
+"""Ask more than one model: race, hedge, fall back to another, and stop asking one that keeps failing."""
 
 from __future__ import annotations
 
@@ -15,7 +6,7 @@ import logging
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
@@ -45,10 +36,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("rxllm")
 
 
-# Take the stream whose content comes first
-
-
-def race(*others: Observable[Event]) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
+def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Event]]:
     """Race the source against `others`: the first with content wins, and the rest are cancelled, to the socket.
 
     ``a.pipe(ops.race(b, c))`` is ``rxllm.race(a, b, c)``: in the metadata of the result, the source is stream 0.
@@ -59,11 +47,8 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], runtime.St
     return lambda source: runtime.race(source, *others)
 
 
-# Send a second request when the first is slow
-
-
 @explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
-def hedge(after: float) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
+def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
     """Subscribe a second time if the source has no content within `after` seconds; the first with content wins.
 
     ``stream.pipe(ops.hedge(after=2))`` is ``rxllm.hedge(stream, after=2)``. For each call of an engine:
@@ -73,9 +58,6 @@ def hedge(after: float) -> Callable[[Observable[Event]], runtime.Stream[Event]]:
     """
     check("after", after, is_positive(after), "a number of seconds above 0")
     return lambda source: runtime.hedge(source, after)
-
-
-# Ask another engine when one fails
 
 
 def fallback(
@@ -98,13 +80,13 @@ def fallback(
     'Hello'
 
     As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools and
-    format, and whatever the request or the call sets itself; the other settings are its own engine's, as are always the
+    format, and the options of the request and the call. Its own engine provides the other settings, and always the
     model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe it takes Observables of
     events.
 
-    Events of a failed attempt before its first content do not pass. ``MessageCompleted``, and so the response, then has
-    the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error passes unchanged,
-    with the others as notes. ``when(error)`` decides which errors count; by default all but
+    Events of a failed attempt before its first content do not pass. After a fallback ``MessageCompleted``, and so the
+    response, has the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error
+    passes unchanged, with the others as notes. ``when(error)`` decides which errors count; by default all but
     ``StreamError("cancelled")``.
 
     Raises ``ValidationError("invalid_option")`` if one of `engines` is not an engine, or, when it is applied, if it is
@@ -205,118 +187,11 @@ def _full_name(provider: str, model: str | None) -> str:
     return f"{provider}:{model}" if model else provider
 
 
-# The state that the calls of a circuit breaker share
+# Stop calling a provider that keeps failing
 
 
 State = Literal["closed", "open", "half_open"]
 Verdict = Literal["fine", "failed", "unknown"]
-
-
-@dataclass(eq=False)
-class Permit:
-    """Permission for one call."""
-
-    is_trial: bool
-    reported: threading.Lock = field(default_factory=threading.Lock)
-
-
-class Circuit:
-    """Decides which calls pass. Methods may be called from any thread; `now` is the caller's time in seconds."""
-
-    def __init__(
-        self, failures: int, within: float, cooldown: float, on_change: Callable[[State], object] | None
-    ) -> None:
-        self._limit = failures
-        self._within = within
-        self._cooldown = cooldown
-        self._on_change = on_change
-        self._guard = threading.Lock()
-        self._state: State = "closed"
-        self._failures: deque[float] = deque(maxlen=failures)
-        self._open_until = 0.0
-        self._trial: Permit | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        # Times of another process mean nothing here: a circuit begins closed.
-        return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
-
-    def enter(self, now: float) -> Permit | AdapterError:
-        """Return a permit for a new call, or the error that refuses it."""
-        with self._guard:
-            before = self._state
-            if before == "closed":
-                return Permit(is_trial=False)
-            if now < self._open_until or self._trial is not None:
-                return self._refusal(self._open_until - now)
-            self._state = "half_open"
-            permit = self._trial = Permit(is_trial=True)
-        self._announce_change(before)
-        return permit
-
-    def recovered(self, permit: Permit) -> None:
-        """Record content: a trial has shown that the provider is well, even if its call still fails."""
-        with self._guard:
-            before = self._state
-            if permit is self._trial:
-                self._close()
-        self._announce_change(before)
-
-    def report(self, permit: Permit, verdict: Verdict, now: float) -> None:
-        """Record the outcome of a call; only its first report counts."""
-        if not permit.reported.acquire(blocking=False):
-            return
-        with self._guard:
-            before = self._state
-            if permit is self._trial:
-                self._settle(verdict, now)
-            elif before == "closed":
-                self._count(verdict, now)
-        self._announce_change(before)
-
-    def _settle(self, verdict: Verdict, now: float) -> None:
-        self._trial = None
-        if verdict == "fine":
-            self._close()
-        elif verdict == "failed":
-            self._open(now)
-
-    def _count(self, verdict: Verdict, now: float) -> None:
-        if verdict == "fine":
-            self._failures.clear()
-        elif verdict == "failed":
-            self._failures.append(now)
-            if len(self._failures) == self._limit and now - self._failures[0] <= self._within:
-                self._open(now)
-
-    def _close(self) -> None:
-        self._state, self._trial = "closed", None
-        self._failures.clear()
-
-    def _open(self, now: float) -> None:
-        self._state, self._open_until = "open", now + self._cooldown
-
-    def _refusal(self, remaining: float) -> AdapterError:
-        if remaining > 0:
-            seconds, when = remaining, f"calls are tried again in {remaining:.3g} s"
-        else:  # unknown, except for how long it would be if the running trial failed
-            seconds, when = self._cooldown, f"one call is being tried; try again in {self._cooldown:.3g} s"
-        message = f"the circuit is {self._state}: {when}"
-        return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})
-
-    def _announce_change(self, before: State) -> None:
-        state = self._state
-        if state == before:
-            return
-        log.warning("the circuit is %s", state)
-        if self._on_change is not None:
-            try:
-                self._on_change(state)
-            except Exception as error:
-                log.warning("on_change(%r) failed", state, exc_info=error)
-
-
-# Stop calling a provider that keeps failing
-
 
 _FAILURES = RetryPolicy().retry_on
 
@@ -328,7 +203,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """After `failures` in a row `within` so many seconds, fail calls at once; after `cooldown` seconds let one try.
+    """Fail calls at once after `failures` in a row in `within` seconds; after `cooldown` seconds let one try.
 
     ::
 
@@ -349,10 +224,10 @@ def circuit_breaker(
     1
 
     All subscriptions of one operator share its state, in any thread: all calls of an engine and of its copies. A
-    refused call does not subscribe its source; it gets ``AdapterError("provider_unavailable")`` with the seconds until
-    the next trial as `retry_after`. The first content of that trial (``half_open``) closes the circuit, its failure
-    opens it again, and if it is disposed the next call is the trial. Failures are the errors that are retried by
-    default, raised or streamed; other errors show that the provider is there. ``on_change(state)`` is called at every
+    refused call does not subscribe to its source; it gets ``AdapterError("provider_unavailable")`` with the seconds
+    until the next trial as `retry_after`. The first content of that trial (``half_open``) closes the circuit, its
+    failure opens it again, and if it is disposed the next call is the trial. Failures are the errors that are retried
+    by default, raised or streamed; other errors show that the provider works. ``on_change(state)`` is called at every
     change; its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for options that make no sense.
@@ -372,14 +247,11 @@ def circuit_breaker(
         if isinstance(permit, AdapterError):
             observer.on_error(permit)
             return Disposable()
-        is_trial = permit.is_trial
 
         def on_next(event: Event) -> None:
-            nonlocal is_trial
             if isinstance(event, ErrorEvent):
                 circuit.report(permit, _verdict(event.error), now())
-            elif is_trial and not is_prelude(event):
-                is_trial = False
+            elif permit.is_trial and not is_prelude(event):
                 circuit.recovered(permit)
             observer.on_next(event)
 
@@ -401,3 +273,110 @@ def _verdict(error: Exception) -> Verdict:
     if not isinstance(error, AdapterError | StreamError):
         return "unknown"
     return "failed" if error.reason in _FAILURES else "fine"
+
+
+class _Permit:
+    """Permission for one call; `is_trial` until its first content."""
+
+    def __init__(self, is_trial: bool) -> None:
+        self.is_trial = is_trial
+        self.is_reported = False
+
+
+class Circuit:
+    """Decides which calls pass. Methods may be called from any thread; `now` is the caller's time in seconds.
+
+    ==========  ===========================================  ======================================================
+    state       a new call                                   next state
+    ==========  ===========================================  ======================================================
+    closed      passes                                       open, after `failures` in a row within `within` seconds
+    open        is refused                                   half_open, with the first call after the cooldown
+    half_open   is a trial; is refused while one is running  closed when the trial succeeds, open when it fails
+    ==========  ===========================================  ======================================================
+    """
+
+    def __init__(
+        self, failures: int, within: float, cooldown: float, on_change: Callable[[State], object] | None
+    ) -> None:
+        self._limit = failures
+        self._within = within
+        self._cooldown = cooldown
+        self._on_change = on_change
+        self._guard = threading.Lock()
+        self._state: State = "closed"
+        self._failures: deque[float] = deque(maxlen=failures)
+        self._open_until = 0.0
+        self._trial: _Permit | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process has its own clock, so a circuit begins closed there.
+        return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
+
+    def enter(self, now: float) -> _Permit | AdapterError:
+        """Return a permit for a new call, or the error that refuses it."""
+        with self._guard:
+            before = self._state
+            if before == "closed":
+                return _Permit(is_trial=False)
+            if now < self._open_until or self._trial is not None:
+                return self._refusal(self._open_until - now)
+            self._state = "half_open"
+            permit = self._trial = _Permit(is_trial=True)
+        self._announce_change(before)
+        return permit
+
+    def recovered(self, permit: _Permit) -> None:
+        """Record content: a trial has shown that the provider is well, even if its call still fails."""
+        with self._guard:
+            before = self._state
+            permit.is_trial = False
+            if permit is self._trial:
+                self._close()
+        self._announce_change(before)
+
+    def report(self, permit: _Permit, verdict: Verdict, now: float) -> None:
+        """Record the outcome of a call; only its first report counts."""
+        with self._guard:
+            if permit.is_reported:
+                return
+            permit.is_reported = True
+            before = self._state
+            if permit is self._trial:
+                self._trial = None
+                if verdict == "fine":
+                    self._close()
+                elif verdict == "failed":
+                    self._open(now)
+            elif before == "closed" and verdict == "fine":
+                self._failures.clear()
+            elif before == "closed" and verdict == "failed":
+                self._failures.append(now)
+                if len(self._failures) == self._limit and now - self._failures[0] <= self._within:
+                    self._open(now)
+        self._announce_change(before)
+
+    def _close(self) -> None:
+        self._state, self._trial = "closed", None
+        self._failures.clear()
+
+    def _open(self, now: float) -> None:
+        self._state, self._open_until = "open", now + self._cooldown
+
+    def _refusal(self, remaining: float) -> AdapterError:
+        if remaining > 0:
+            seconds, when = remaining, f"calls are tried again in {remaining:.3g} s"
+        else:  # unknown: if the running trial fails, it is the cooldown
+            seconds, when = self._cooldown, f"one call is being tried; try again in {self._cooldown:.3g} s"
+        message = f"the circuit is {self._state}: {when}"
+        return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})
+
+    def _announce_change(self, before: State) -> None:
+        state = self._state
+        if state == before:
+            return
+        log.warning("the circuit is %s", state)
+        if self._on_change is not None:
+            try:
+                self._on_change(state)
+            except Exception as error:
+                log.warning("on_change(%r) failed", state, exc_info=error)

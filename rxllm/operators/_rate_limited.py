@@ -1,20 +1,68 @@
-"""Limit how many calls run at once, and how often one begins."""
+"""Limit how many calls run at once, and how often one begins.
+
+=======  ============================================  =======================================================
+a call   until                                         then
+=======  ============================================  =======================================================
+waits    it is first in the queue, fewer than          it runs, on the loop and in the context of its own
+         `concurrent` run, and the rates allow it      subscription; one alarm is set for the first that waits
+runs     its subscription ends or is disposed          its reservation becomes what it has used, and the next
+                                                       call begins
+is lost  its loop is closed while it waits or runs     it leaves the queue, or its place
+=======  ============================================  =======================================================
+
+A `Limiter` of the user's takes the place of the queue.
+"""
 
 from __future__ import annotations
 
+import contextvars
+import inspect
+import threading
+from bisect import insort
+from collections import OrderedDict
 from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar, overload
+from math import inf
+from operator import itemgetter
+from typing import Any, NoReturn, TypeVar, overload
 
+from msgspec.structs import replace
 from reactivex import Observable, abc
+from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
+from reactivex.scheduler import VirtualTimeScheduler
 
-from rxllm.operators._call_queue import CallQueue, LimitedCall, PermittedCall, Rates, Turn
+from rxllm.events import ErrorEvent
+from rxllm.operators._cost import NOTHING, OUTPUT_TOKENS, Estimate, ResponseCount
 from rxllm.operators._event_operators import operate, shared
-from rxllm.runtime import EngineCall, Limiter, Stream, engine_call, stopwatch
-from rxllm.values import EngineError
-from rxllm.values.argument_checks import check, explains_call, invalid_option, is_count, is_positive
+from rxllm.runtime import (
+    EngineCall,
+    Limiter,
+    LoopScheduler,
+    Stream,
+    call_loop,
+    clock,
+    current_place,
+    current_scope,
+    engine_call,
+    fail,
+    result_of,
+    scoped,
+    stopwatch,
+    within,
+)
+from rxllm.runtime.portal import portal
+from rxllm.values import AdapterError, EngineError, LLMError, Usage, estimated_tokens
+from rxllm.values.argument_checks import check, explains_call, invalid_option, is_count, is_positive, shown
 
 T = TypeVar("T")
+
+LONGEST = 600.0
+"""Maximum seconds for which a provider holds calls back; after that one of them asks it again."""
+
+MINUTE = 60.0
+
+SHORTEST = 1e-6
+"""Times that are closer are the same, in seconds: it is the resolution of virtual time."""
 
 
 @overload
@@ -49,17 +97,17 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    `requests_per_minute` and `tokens_per_minute` hold for any 60 seconds; within them calls begin as they come. A call
-    reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or else 1,000 for
-    the answer. At its end what the provider states takes the place of this; what is more than it counts from then on.
+    `requests_per_minute` and `tokens_per_minute` hold for any 60 seconds; within them calls begin at once. A call
+    reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or 1,000 tokens
+    without it. At its end the usage that the provider states replaces the reservation; an excess counts from then on.
     A call that reserves more than the limit waits until nothing else counts. Only an engine knows the request, so with
     `tokens_per_minute` the operator is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
 
-    A failure with a Retry-After holds back all calls for so long, 600 seconds at most. So does, in an engine, one that
-    its retry policy deals with (if it is ``rate_limited``, also for the policy's own delay), and other calls that wait
-    to be tried again wait as long. Each attempt counts as one of the `requests_per_minute`.
+    A failure with a Retry-After holds all calls back for that time, 600 seconds at most. So does, in an engine, a
+    failure that its retry policy handles (``rate_limited`` also for the policy's own delay); other calls that wait to
+    be retried wait as long. Each attempt counts as one of the `requests_per_minute`.
 
-    With a `Limiter` in place of `per_second`, as of several machines, it decides when a call begins.
+    A `Limiter` in place of `per_second`, such as one that several machines share, decides when a call begins.
 
     Each operator has one queue for all its subscriptions, in any thread and in their order; in an engine, for all its
     calls. A subscription that is disposed leaves the queue. In ``engine.operators`` the attempts of a retry belong to
@@ -81,25 +129,12 @@ def rate_limited(
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
             raise invalid_option("concurrent", "must be left out, as the other limits: a Limiter has its own")
-        return _operator(partial(_permit, per_second), needs_call=True)
+        return _operator(partial(_PermittedCall, per_second), needs_call=True)
     check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
         raise invalid_option("per_second", f"is missing: pass per_second, {', '.join(counts)}, or several of them")
-    rates = Rates(1.0 / per_second if per_second else 0.0, requests_per_minute, tokens_per_minute)
-    return _operator(partial(_enter, CallQueue(rates, concurrent)), needs_call=tokens_per_minute is not None)
-
-
-Begin = Callable[[LimitedCall, abc.ObserverBase[Any], abc.SchedulerBase | None], abc.DisposableBase]
-
-
-def _operator(begin: Begin, needs_call: bool) -> Callable[[Observable[Any]], Stream[Any]]:
-    def operator(source: Observable[Any]) -> Stream[Any]:
-        call = engine_call()
-        if call is None and needs_call:
-            raise EngineError("unknown_option", _IN_AN_ENGINE)
-        return operate(partial(_begin, begin, call))(source)
-
-    return shared(operator)
+    queue = _Queue(1.0 / per_second if per_second else 0.0, concurrent, requests_per_minute, tokens_per_minute)
+    return _operator(partial(_QueuedCall, queue), needs_call=tokens_per_minute is not None)
 
 
 _IN_AN_ENGINE = (
@@ -108,23 +143,324 @@ _IN_AN_ENGINE = (
 )
 
 
-def _begin(
-    begin: Begin,
-    call: EngineCall | None,
-    source: Observable[Any],
-    observer: abc.ObserverBase[Any],
-    scheduler: abc.SchedulerBase | None,
-) -> abc.DisposableBase:
-    return begin(LimitedCall(source, call, stopwatch(scheduler)), observer, scheduler)
+Operator = Callable[[Observable[Any]], Stream[Any]]
 
 
-def _enter(
-    queue: CallQueue, call: LimitedCall, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
-) -> abc.DisposableBase:
-    return queue.enter(Turn(queue, call, observer, scheduler))
+def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
+    def operator(source: Observable[Any]) -> Stream[Any]:
+        call = engine_call()
+        if call is None and needs_call:
+            raise EngineError("unknown_option", _IN_AN_ENGINE)
+        limit: Operator = operate(lambda source, observer, scheduler: make(call, source, observer, scheduler).start())
+        return limit(source)
+
+    return shared(operator)
 
 
-def _permit(
-    limiter: Limiter, call: LimitedCall, observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
-) -> abc.DisposableBase:
-    return PermittedCall(limiter, call, observer, scheduler).start()
+class _Call:
+    """One subscription to `source`, whose tokens are counted if it is the answer to an engine's `call`."""
+
+    def __init__(
+        self,
+        call: EngineCall | None,
+        source: Observable[Any],
+        observer: abc.ObserverBase[Any],
+        scheduler: abc.SchedulerBase | None,
+    ) -> None:
+        self._source = source
+        self.observer = observer
+        self.scheduler = scheduler
+        self._scope = current_scope.get()
+        self._is_engine_call = call is not None
+        estimate = NOTHING
+        if call is not None:
+            # The catalogue's longest answer, which a Budget reserves, would let few calls run at a time.
+            usage = Usage(estimated_tokens(call.request), call.request.max_tokens or OUTPUT_TOKENS)
+            estimate = Estimate(usage, None, call.request.max_tokens)
+        self.reserved = estimate.usage.total
+        self._count = ResponseCount(estimate)
+        self._time = stopwatch(scheduler)
+        self._entered = self._time()
+        self.running = SerialDisposable()
+
+    @property
+    def used(self) -> int:
+        return self._count.tokens
+
+    def start(self) -> abc.DisposableBase:
+        raise NotImplementedError
+
+    def hold_back(self, seconds: float) -> None:
+        """Let no call begin for `seconds`, as the provider asks."""
+        raise NotImplementedError
+
+    def retry_in(self, seconds: float) -> float:
+        """Return the seconds to wait before another attempt, which the retry policy wants to make in `seconds`."""
+        raise NotImplementedError
+
+    def begin(self) -> None:
+        source, scope = self._source, self._scope
+        if self._is_engine_call:
+            queued = scope.queued + self._time() - self._entered
+            source = scoped(
+                source, replace(scope, before_retry=(*scope.before_retry, self._before_retry), queued=queued)
+            )
+        with within(scope):
+            self.running.disposable = source.subscribe(
+                self._on_next, self._on_error, self.observer.on_completed, scheduler=self.scheduler
+            )
+
+    def begin_later(self) -> None:
+        """Begin where no caller would deliver what the source raises."""
+        try:
+            self.begin()
+        except BaseException as error:
+            fail(self.observer, error)
+
+    def _on_next(self, item: Any) -> None:
+        if type(item) is ErrorEvent:
+            self._obey(item.error, getattr(item.error, "retry_after", None))
+        self._count.see(item)
+        self.observer.on_next(item)
+
+    def _on_error(self, error: Exception) -> None:
+        self._obey(error, getattr(error, "retry_after", None))
+        self.observer.on_error(error)
+
+    def _before_retry(self, error: LLMError, seconds: float) -> float:
+        self._obey(error, seconds)
+        return self.retry_in(seconds)
+
+    def _obey(self, error: object, seconds: float | None) -> None:
+        if seconds and isinstance(error, AdapterError) and (error.retry_after or error.reason == "rate_limited"):
+            self.hold_back(min(seconds, LONGEST))
+
+
+class _PermittedCall(_Call):
+    """A call that begins once the user's `Limiter` grants a permit."""
+
+    def __init__(self, limiter: Limiter, *subscription: Any) -> None:
+        super().__init__(*subscription)
+        self._limiter = limiter
+        self._permit = SingleAssignmentDisposable()
+
+    def start(self) -> abc.DisposableBase:
+        permitted = result_of(self._acquire).subscribe(
+            lambda _: self.begin_later(), self.observer.on_error, scheduler=self.scheduler
+        )
+        return CompositeDisposable(self.running, self._permit, permitted)
+
+    async def _acquire(self) -> None:
+        acquiring: object = self._limiter.acquire(self.reserved)
+        if not inspect.isawaitable(acquiring):
+            name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
+            raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
+        permit = await acquiring
+        # A call that was disposed before this never begins, but settles its permit too.
+        self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
+
+    def hold_back(self, seconds: float) -> None:
+        self._limiter.hold_back(seconds)
+
+    def retry_in(self, seconds: float) -> float:
+        return seconds
+
+
+class _QueuedCall(_Call):
+    """A call that waits in the queue, runs, or is over."""
+
+    def __init__(self, queue: _Queue, *subscription: Any) -> None:
+        super().__init__(*subscription)
+        self._queue = queue
+        self.entry: Entry | None = None  # its tokens, once it has begun
+        self._clock = clock(self.scheduler)
+        self._context = contextvars.copy_context()  # it may begin where another call ends
+        self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
+        # Calls are compared across schedulers, so all real ones share one clock.
+        self.now = stopwatch(self.scheduler if self._is_virtual else None)
+        is_on_a_loop = self.scheduler is None or isinstance(self.scheduler, LoopScheduler)
+        self.loop = call_loop() if is_on_a_loop else None
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether its loop is closed: a call that waited for a timer there is never notified."""
+        return self.loop is not None and self.loop.is_closed()
+
+    def start(self) -> abc.DisposableBase:
+        if not self._queue.enter(self):
+            self.observer.on_error(EngineError("wrong_loop", _BLOCKED))
+            return Disposable()
+        self._queue.advance(self)
+        return CompositeDisposable(self.running, Disposable(lambda: self._queue.leave(self)))
+
+    def begin_there(self) -> None:
+        """Begin soon, on the subscription's own loop and in its context. Raises ``RuntimeError`` if that is closed."""
+        timer = self.running.disposable = SingleAssignmentDisposable()  # before it can fire, on another thread
+        timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
+
+    def alarm(self) -> abc.SchedulerBase:
+        """Return the scheduler to wait with: not the call's own loop, which may end while others wait in the queue."""
+        return self._clock if self._is_virtual else LoopScheduler(portal().loop)
+
+    def hold_back(self, seconds: float) -> None:
+        self._queue.hold_back(seconds, self.now())
+
+    def retry_in(self, seconds: float) -> float:
+        return self._queue.retry_in(seconds, self.now())
+
+
+_BLOCKED = (
+    "the calls that have their turn run on the event loop that a blocking call waits on, so they cannot end; "
+    "write 'await stream' or 'async for'"
+)
+
+
+class _Queue:
+    """The calls that wait and those that run; `interval` seconds are between the beginnings of two."""
+
+    def __init__(self, interval: float, concurrent: int | None, requests: int | None, tokens: int | None) -> None:
+        self._interval = interval
+        self._concurrent = concurrent
+        self._requests = _RateWindow(inf if requests is None else requests)
+        self._tokens = _RateWindow(inf if tokens is None else tokens)
+        self._next = -inf  # the end of the interval
+        self._expected: float | None = None  # when the first call may begin, if it has to wait
+        self._held_until = -inf
+        self._guard = threading.Lock()
+        self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
+        self._running: set[_QueuedCall] = set()
+        self._alarm = SerialDisposable()
+
+    def __reduce__(self) -> NoReturn:
+        message = (
+            "calls share a rate limit; leave it in the operators of the engine itself, where rxllm.cluster holds all "
+            "workers to it, or make one in the other process"
+        )
+        raise TypeError(message)
+
+    def enter(self, call: _QueuedCall) -> bool:
+        """Append `call`, unless calls on loops that its subscriber blocks take all places, which they cannot leave."""
+        blocked = current_place.get().blocked_loops
+        with self._guard:
+            if self._concurrent is not None and blocked:
+                stuck = sum(other.loop in blocked for other in (*self._running, *self._waiting))
+                if stuck >= self._concurrent:
+                    return False
+            self._waiting[call] = None
+        return True
+
+    def advance(self, entering: _QueuedCall | None = None) -> None:
+        """Begin all calls that may begin, and set the alarm for the next."""
+        while (first := self._first()) is not None:
+            call, wait = first
+            if wait:
+                alarm = self._alarm.disposable = SingleAssignmentDisposable()
+                alarm.disposable = call.alarm().schedule_relative(wait, lambda scheduler, state: self.advance())
+                return
+            try:
+                call.begin() if call is entering else call.begin_there()
+            except BaseException as error:
+                self._drop(call)
+                is_lost = isinstance(error, RuntimeError)  # its loop is closed
+                if call is entering or not is_lost:
+                    self.advance()
+                    raise
+
+    def leave(self, call: _QueuedCall) -> None:
+        self._drop(call)
+        self.advance()
+
+    def hold_back(self, seconds: float, now: float) -> None:
+        """Let no call begin for `seconds`."""
+        with self._guard:
+            self._held_until = max(self._held_until, now + seconds)
+
+    def retry_in(self, seconds: float, now: float) -> float:
+        """Count another attempt of a call, in `seconds` or later; return in how many."""
+        with self._guard:
+            at = self._requests.earliest(1, max(now + seconds, self._held_until))
+            self._requests.add(1, at, now)
+            return at - now
+
+    def _first(self) -> tuple[_QueuedCall, float] | None:
+        """Return the first call and the seconds that it has to wait; with 0 it has left the queue."""
+        with self._guard:
+            while self._waiting and next(iter(self._waiting)).is_lost:
+                self._waiting.popitem(last=False)
+            if not self._waiting or self._is_full():
+                self._alarm.disposable = None
+                return None
+            call = next(iter(self._waiting))
+            now = call.now()
+            at = self._tokens.earliest(
+                call.reserved, self._requests.earliest(1, max(self._next, self._held_until, now))
+            )
+            if at - now > SHORTEST:
+                self._expected = at
+                return call, at - now
+            # A call that waited for its time keeps the interval, however late the alarm rang.
+            self._next = (self._next if self._expected == self._next else now) + self._interval
+            self._requests.add(1, now, now)
+            call.entry = self._tokens.add(call.reserved, now, now)
+            self._running.add(self._waiting.popitem(last=False)[0])
+            return call, 0.0
+
+    def _is_full(self) -> bool:
+        if self._concurrent is None or len(self._running) < self._concurrent:
+            return False
+        self._running = {call for call in self._running if not call.is_lost}
+        return len(self._running) >= self._concurrent
+
+    def _drop(self, call: _QueuedCall) -> None:
+        with self._guard:
+            if call.entry is not None:
+                self._tokens.correct(call.entry, call.used, call.now())
+                call.entry = None
+            self._running.discard(call)
+            self._waiting.pop(call, None)
+
+
+Entry = list[float]
+"""A time and an amount. The amount changes when it is known better."""
+
+
+class _RateWindow:
+    """At most `limit` in any 60 seconds. An amount above the limit waits until nothing else counts."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._entries: list[Entry] = []  # sorted by time; some times are in the future
+        self._total = 0.0
+
+    def earliest(self, amount: float, at: float) -> float:
+        """Return when `amount` may be used: `at`, or as soon after that as there is room."""
+        excess = self._total + amount - self._limit
+        for time, used in self._entries:
+            if time + MINUTE > at + SHORTEST:
+                if excess <= 0:
+                    break
+                at = time + MINUTE
+            excess -= used
+        return at
+
+    def add(self, amount: float, at: float, now: float) -> Entry:
+        """Count `amount` as used at a time that `earliest` has returned."""
+        entry = [at, amount]
+        if self._limit == inf:
+            return entry
+        old = 0
+        while old < len(self._entries) and self._entries[old][0] + MINUTE <= now + SHORTEST:
+            self._total -= self._entries[old][1]
+            old += 1
+        del self._entries[:old]
+        insort(self._entries, entry, key=itemgetter(0))
+        self._total += amount
+        return entry
+
+    def correct(self, entry: Entry, amount: float, now: float) -> None:
+        """Replace the amount of `entry` by `amount`; an excess counts as used now."""
+        if amount > entry[1]:
+            self.add(amount - entry[1], now, now)
+        elif any(entry is other for other in self._entries):
+            self._total += amount - entry[1]
+            entry[1] = amount

@@ -1,4 +1,4 @@
-"""Errors as `on_error` or as events, and what is done about them: try again, or restart a response."""
+"""Turn errors into events and back, and try again: retry before the first content, restart after it."""
 
 from __future__ import annotations
 
@@ -17,6 +17,9 @@ from rxllm.values import LLMError
 from rxllm.values.argument_checks import check_function
 
 log = logging.getLogger("rxllm")
+
+ABANDONED = "step_abandoned"
+"""The name of the `Custom` event before a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
 
 
 def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
@@ -90,7 +93,7 @@ def retry_before_content(
 
         source                    --start--X
         again                              ---start--H---------i--end--|
-        retry_before_content()    -------------------(start,H)-i--end--|        (what came before X is dropped)
+        retry_before_content()    -------------------(start,H)-i--end--|        (the events before X are dropped)
 
     >>> from rxllm import Fake, Request, operators as ops, user
     >>> from rxllm.values import Call
@@ -118,10 +121,6 @@ def retry_before_content(
     return lambda source: retrying(lambda: source, rules, on_retry)
 
 
-ABANDONED = "step_abandoned"
-"""The name of the `Custom` event before a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
-
-
 def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
     """Start a response that fails after its first content again, with a ``StepRestarted``.
 
@@ -142,23 +141,19 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     The source is subscribed again, which is a new request. Folds forget everything in the step before the
     ``StepRestarted``, including usage; the ``Custom("step_abandoned", {"response": ...})`` before it preserves that.
     Both are emitted with the first content of the new attempt; without any, the earlier content stands. `policy`, a
-    `RetryPolicy` or a mapping of its fields, says how often, after how long and for which errors. Failures before the
+    `RetryPolicy` or a mapping of its fields, sets how often, after how long and for which errors. Failures before the
     first content are left to retry until there has been a restart. The last failure is passed on.
 
     Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. After a
-    ``StepCompleted`` nothing is restarted. ``ops.text`` emits the text of every attempt, for strings cannot be taken
+    ``StepCompleted`` nothing is restarted. ``ops.text`` emits the text of every attempt, since strings cannot be taken
     back.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`.
     """
     rules = policy_argument(policy)
-
-    def operator(source: Observable[Event]) -> Stream[Event]:
-        if rules.max_attempts <= 1:
-            return Stream.of(source)
-        return attempting(lambda: _Restarting(source, rules))
-
-    return operator
+    if rules.max_attempts <= 1:
+        return Stream.of
+    return lambda source: attempting(lambda: _Restarting(source, rules))
 
 
 class _Restarting:
@@ -167,8 +162,8 @@ class _Restarting:
     def __init__(self, source: Observable[Event], rules: RetryPolicy) -> None:
         self._source = source
         self._rules = rules
-        self._events: list[Event] = []  # of the current attempt
-        self._standing: list[Event] | None = None  # of the latest attempt with content
+        self._events: list[Event] = []  # the events of the current attempt
+        self._standing: list[Event] | None = None  # the events of the latest attempt with content
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:
@@ -176,9 +171,8 @@ class _Restarting:
         return self._source.do_action(self._events.append)
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        if self._standing is None or not self._rules.allows(error, attempt):
-            return None
-        if any(isinstance(event, StepCompleted) for event in self._events):
+        is_over = any(isinstance(event, StepCompleted) for event in self._events)
+        if self._standing is None or is_over or not self._rules.allows(error, attempt):
             return None
         assert isinstance(error, LLMError)
         self._reason = error.reason

@@ -1,4 +1,4 @@
-"""The user's messages that wait for a chat's next step, and the end of the sentence at which they stop a model."""
+"""Collect the user's messages for a chat's next step, and end a response after its sentence when they wait."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Steer = Observable[str | Message]
 SteerAt = Literal["sentence", "step"]
 
 MOST = 1024
-"""How many messages may wait. A user does not type so many during one step."""
+"""Maximum number of waiting messages. A user does not type that many during one step."""
 
 
 class Steering(abc.DisposableBase):
     """The messages of one chat; `steer` may emit them on any thread, at its subscription, and inside a delivery.
 
-    The place for a provider that takes messages in the middle of a response, such as OpenAI's Responses API over
-    WebSocket with ``response.steer``, is here: its adapter would take them through the scope, as `until_sentence` does.
+    A provider that takes messages in the middle of a response, such as OpenAI's Responses API over WebSocket with
+    ``response.steer``, would be served here: its adapter would take them through the scope, as `until_sentence` does.
     """
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
-        self._settled: list[Message] | None = None  # what is taken next, whatever comes meanwhile
+        self._settled: list[Message] | None = None  # taken next, whatever else arrives
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
@@ -66,12 +66,12 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # What a user types does not wait for the reader, and a call that it is made of is not a step of the chat.
+        # Messages do not wait for the reader, and a model call that makes them is not a step of the chat.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
     def raise_error(self) -> None:
-        """Raise the error that there was, if it has not been passed on yet."""
+        """Raise the error of `steer`, if it has not been passed on yet."""
         if self._error is not None:
             raise self._error
 
@@ -80,14 +80,14 @@ class Steering(abc.DisposableBase):
         return bool(self._waiting if self._settled is None else self._settled)
 
     def take(self) -> list[Message]:
-        """Return the messages, which wait no longer."""
+        """Return the waiting messages, and remove them."""
         if self._settled is None:
             return [self._waiting.popleft() for _ in range(len(self._waiting))]
         settled, self._settled = self._settled, None
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Have the same messages taken after this step in every run of the stream; others wait for a later step."""
+        """Make every run of the stream take the same messages after this step; others wait for a later step."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -109,35 +109,33 @@ class Steering(abc.DisposableBase):
             self._waiting.append(message)
 
 
-_BEGINNINGS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted})
-
-
 Recall = Callable[[], Sequence[Event] | None]
-Note = Callable[[list[Event]], object]
+Keep = Callable[[list[Event]], object]
 
 
 def until_sentence(
-    source: Observable[Event], is_steered: Callable[[], bool], recall: Recall = lambda: None, note: Note = list
+    source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """Return `source`, a response, which ends with its sentence once ``is_steered()``.
+    """Return `source`, a response, which ends after its sentence once ``is_steered()``.
 
-    The source is disposed before the next sentence, block or call begins, and what has been said is completed. Thinking
-    is never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
-    `note` gets the events of a response that was cut. It comes again as ``recall()`` has them, which is called once the
-    response has begun.
+    The source is disposed before the next sentence, block or call begins, and open blocks are completed. Thinking is
+    never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
+    ``keep(events)`` gets the events of a response that was cut. ``recall()``, called once the response has begun,
+    returns those that an earlier run has kept: they are emitted instead.
     """
-    return Stream(lambda observer, scheduler=None: _Speech(is_steered, recall, note, observer).start(source, scheduler))
+    return Stream(
+        lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
+    )
 
 
-class _Speech:
+_BEGINNINGS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted})
+
+
+class _UntilSentence:
     def __init__(
-        self,
-        is_steered: Callable[[], bool],
-        recall: Recall,
-        note: Note,
-        observer: abc.ObserverBase[Event],
+        self, is_steered: Callable[[], bool], recall: Recall, keep: Keep, observer: abc.ObserverBase[Event]
     ) -> None:
-        self._is_steered, self._recall, self._note = is_steered, recall, note
+        self._is_steered, self._recall, self._keep = is_steered, recall, keep
         self._has_begun = False
         self._observer = observer
         self._running = SingleAssignmentDisposable()
@@ -153,8 +151,8 @@ class _Speech:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # until a tool call begins
         self._has_calls = False
-        self._has_spoken = False  # whether a block of text is the last that has ended
-        self._sentences: Segmenter | None = None  # of the open block
+        self._is_after_text = False  # the last block that ended is text
+        self._sentences: Segmenter | None = None  # for the open block
         self._rest = 0  # the length of its unfinished sentence
 
     def _on_next(self, event: Event) -> None:
@@ -162,8 +160,8 @@ class _Speech:
             return
         if not self._has_begun:
             self._has_begun = True
-            if (known := self._recall()) is not None:
-                self._end(known)
+            if (kept := self._recall()) is not None:
+                self._end(kept)
                 return
         if type(event) in _BEGINNINGS and not self._has_calls and self._is_steered():
             end = self._end_of_sentence(event)
@@ -180,9 +178,9 @@ class _Speech:
     def _see(self, event: Event) -> None:
         match event:
             case TextDelta() | ThinkingDelta():
-                self._has_spoken = False
+                self._is_after_text = False
             case TextCompleted(text=text):
-                self._has_spoken, self._sentences = bool(text.strip()), None
+                self._is_after_text, self._sentences = bool(text.strip()), None
             case ToolCallStarted():
                 self._has_calls = True
                 self._seen.clear()
@@ -194,8 +192,8 @@ class _Speech:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return how much of a delta belongs to the sentence that ends before or in it; None if none does."""
-        if self._has_spoken:
+        """Return the length of the delta's part in the sentence that ends before or in it; None if none ends."""
+        if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):
             return None
@@ -219,7 +217,7 @@ class _Speech:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._note([*self._seen, *closing, end])  # before the source is left, which a journal notes too
+        self._keep([*self._seen, *closing, end])  # before the source is disposed, which a journal notes too
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

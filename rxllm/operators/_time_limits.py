@@ -1,7 +1,8 @@
 """Time limits that a provider's pings do not defeat, and a warning about a stream that has fallen silent.
 
 The timer is lazy: it is set again when it fires, not at each event, so an event costs a look at the clock and no timer.
-Only two events set it: the first content, and the one that ends a stall.
+Only two events set it: the first content, and the one that ends a stall. While the consumer is behind, its source
+waits: the model is not silent then.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable, SingleAssignmentDisposable
@@ -23,149 +24,10 @@ from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import check, check_function, is_positive
 
 RESOLUTION = 1e-6
-"""Seconds that schedulers round to: a timer may fire so much early, and one for less would fire at once, for ever."""
+"""Seconds that schedulers round to: a timer may fire that much early, and one for less would fire at once, for ever."""
 
 BUSY_SECONDS = 0.01
-
-
-class Activity:
-    """When events arrived. While the consumer is behind, its source waits: the model is not silent then."""
-
-    def __init__(self, scheduler: abc.SchedulerBase | None) -> None:
-        self.now = stopwatch(scheduler)
-        self.began = self.now()
-        self.last = self.began  # the last content, at first the beginning
-        self.events = 0
-        self.spoken = False  # content has arrived
-        self.over = False  # a response is complete, and nothing has arrived since
-        self._gate = current_gate()
-        self._behind = False
-
-    def record(self, event: Event) -> None:
-        self.events += 1
-        if is_content(event):
-            self.last = self.now()
-            self.spoken, self.over = True, False
-        elif isinstance(event, MessageCompleted | ErrorEvent):
-            self.over = True
-        elif self.over:
-            self.last = self.now()
-            self.over = False
-
-    def delivered(self) -> None:
-        if self._gate is not None and self._gate.full and not self._behind:
-            self._behind = True
-            self._gate.when_open(self._caught_up)
-
-    def excuse(self) -> None:
-        """Restart the silence if the consumer is behind."""
-        if self._behind:
-            self.last = self.now()
-
-    def _caught_up(self) -> None:
-        self.last = self.now()
-        self._behind = False
-
-
-class Rule(Protocol):
-    """Decides what a `Watch` waits for, and what happens then."""
-
-    def see(self, event: Event, /) -> None: ...
-
-    def due(self, activity: Activity, /) -> float | None:
-        """Return when to `act`, on the clock of `activity`; infinity is never, None to ask again at the next event."""
-        ...
-
-    def act(self, activity: Activity, /) -> Iterable[Event] | BaseException | None:
-        """Return what the stream ends with; None to continue."""
-        ...
-
-
-class Watch:
-    """Passes events on while `rule` watches the time."""
-
-    def __init__(
-        self, rule: Rule, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-    ) -> None:
-        self._rule = rule
-        self._observer = observer
-        self._scheduler = scheduler
-        self._activity = Activity(scheduler)
-        self._source = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()
-        self._armed = False
-        self._ended = False
-        self._guard = threading.RLock()  # the timer may be on another thread than the source
-
-    def start(self, source: Observable[Event]) -> abc.DisposableBase:
-        self._arm()
-        self._source.disposable = source.subscribe(
-            self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler
-        )
-        return CompositeDisposable(self._source, self._timer)
-
-    def _on_next(self, event: Event) -> None:
-        activity = self._activity
-        with self._guard:
-            if self._ended:
-                return
-            spoken = activity.spoken
-            activity.record(event)
-            self._rule.see(event)
-            if not self._armed or spoken is not activity.spoken:
-                self._arm()
-            self._observer.on_next(event)
-            activity.delivered()
-
-    def _on_error(self, error: Exception) -> None:
-        with self._guard:
-            if self._end():
-                self._observer.on_error(error)
-
-    def _on_completed(self) -> None:
-        with self._guard:
-            if self._end():
-                self._observer.on_completed()
-
-    def _end(self) -> bool:
-        first, self._ended = not self._ended, True
-        self._timer.dispose()
-        return first
-
-    def _arm(self) -> None:
-        due = self._rule.due(self._activity)
-        self._armed = due is not None
-        if due is not None and due < math.inf:
-            self._wake_in(max(0.0, due - self._activity.now()))
-
-    def _wake_in(self, seconds: float) -> None:
-        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
-        timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
-
-    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        if not self._guard.acquire(blocking=False):  # an event is being delivered
-            self._wake_in(BUSY_SECONDS)
-            return
-        try:
-            if not self._ended:
-                self._look()
-        finally:
-            self._guard.release()
-
-    def _look(self) -> None:
-        self._activity.excuse()
-        due = self._rule.due(self._activity)
-        is_due = due is not None and due - self._activity.now() < RESOLUTION
-        ending = self._rule.act(self._activity) if is_due else None
-        if ending is None:
-            self._arm()
-            return
-        self._end()
-        self._source.dispose()
-        if isinstance(ending, BaseException):
-            fail(self._observer, ending)
-        else:
-            conclude(self._observer, ending)
+"""Seconds until a timer that fired during a delivery fires again."""
 
 
 def time_limits(
@@ -183,78 +45,38 @@ def time_limits(
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    Content is what the model produces: message starts and ends, usage and raw frames, by which a provider shows that it
-    is alive, do not extend a limit. An agent that works does, but not by its provider's usage and raw frames. At a
-    limit, open blocks and calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream;
+    Only what the model produces is content: message starts and ends, usage and raw frames, which show that a provider
+    is alive, do not extend a limit. The events of an agent do, except its provider's usage and raw frames. At a limit,
+    open blocks and calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream;
     before the first event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the `limit`
     that was exceeded, its `seconds`, and the number of `events` so far. The source is disposed, which closes its
     connection. While the consumer is behind, only `total` counts. After a ``MessageCompleted`` no limit counts until
     another event arrives.
 
-    The call option ``timeout``, a number or a `Timeouts`, does the same below retry: a call whose first content is late
-    is a failed attempt there, which is retried.
+    The call option ``timeout``, a number or a `Timeouts`, does the same below retry: there a call whose first content
+    is late is a failed attempt, which is retried.
 
     Raises ``ValidationError("invalid_option")`` for a limit that is not a number above 0.
     """
     limits = Timeouts(first, idle, total)
+    if limits == NO_TIMEOUTS:
+        return Stream.of
 
     def operator(source: Observable[Event]) -> Stream[Event]:
-        if limits == NO_TIMEOUTS:
-            return Stream.of(source)
         call = engine_call()
         provider = call.provider if call is not None else None
-
-        def subscribe(
-            observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
-        ) -> abc.DisposableBase:
-            return Watch(_Limits(limits, provider), observer, scheduler).start(source)
-
-        return Stream(subscribe)
+        return Stream(lambda observer, scheduler=None: _Limits(limits, provider, observer, scheduler).start(source))
 
     return operator
 
 
-_MESSAGES: Mapping[str, str] = {
-    "first": "no content came within {:g} s",
-    "idle": "no more content came for {:g} s",
-    "total": "the stream did not end within {:g} s",
-}
-
-
-class _Limits:
-    def __init__(self, limits: Timeouts, provider: str | None) -> None:
-        self._limits = limits
-        self._provider = provider
-        self._unfinished = Unfinished()
-        self.see = self._unfinished.see
-
-    def due(self, heard: Activity) -> float | None:
-        return None if heard.over else min((time for time, _, _ in self._deadlines(heard)), default=math.inf)
-
-    def act(self, heard: Activity) -> Iterable[Event] | Exception:
-        _, limit, seconds = min(self._deadlines(heard))
-        message = f"{_MESSAGES[limit].format(seconds)} (timeout {limit!r}, after {heard.events} events)"
-        metadata = {"limit": limit, "seconds": seconds, "events": heard.events}
-        if not heard.events:
-            return AdapterError("timeout", message, provider=self._provider, metadata=metadata)
-        error = StreamError("timeout", message, provider=self._provider, metadata=metadata)
-        return [*self._unfinished.close(), ErrorEvent(error)]
-
-    def _deadlines(self, heard: Activity) -> Iterable[tuple[float, str, float]]:
-        limit, silence = ("idle", self._limits.idle) if heard.spoken else ("first", self._limits.first)
-        if silence is not None:
-            yield heard.last + silence, limit, silence
-        if self._limits.total is not None:
-            yield heard.began + self._limits.total, "total", self._limits.total
-
-
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(seconds, events)`` when no content has come for `after` seconds, once per stall, and go on.
+    """Call ``fn(seconds, events)`` when no content has arrived for `after` seconds, once per stall, and continue.
 
     ::
 
         source                  --start--H------------i--end--|
-        stall_warning(5, fn)                   fn                 (5 s after H; two events had come)
+        stall_warning(5, fn)                   fn                 (5 s after H, with two events)
                                 --start--H------------i--end--|
 
     >>> from rxllm import Fake, stream_generate
@@ -270,25 +92,176 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     """
     check("after", after, is_positive(after), "a number of seconds above 0")
     check_function("fn", fn)
-    return operate(lambda source, observer, scheduler: Watch(_Warning(after, fn), observer, scheduler).start(source))
+    return operate(lambda source, observer, scheduler: _Warning(after, fn, observer, scheduler).start(source))
 
 
-class _Warning:
-    def __init__(self, after: float, fn: Callable[[float, int], object]) -> None:
+class _Watch:
+    """Passes events on, and watches the time; a subclass decides what it waits for, and what happens then."""
+
+    def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
+        self._observer = observer
+        self._scheduler = scheduler
+        self._now = stopwatch(scheduler)
+        self._began = self._last = self._now()  # `_last` is the time of the last content
+        self._events = 0
+        self._has_content = False
+        self._is_complete = False  # the response has ended, and no event has arrived since
+        self._gate = current_gate()
+        self._is_behind = False  # whether the consumer is
+        self._source = SingleAssignmentDisposable()
+        self._timer = SerialDisposable()
+        self._armed = False
+        self._ended = False
+        self._guard = threading.RLock()  # the timer may be on another thread than the source
+
+    def see(self, event: Event) -> None:
+        """Note an event before it is passed on."""
+
+    def due(self) -> float | None:
+        """Return when to `act`; infinity is never, None to ask again at the next event."""
+        raise NotImplementedError
+
+    def act(self) -> Iterable[Event] | BaseException | None:
+        """Return the last events of the stream, or its error; None to continue."""
+        raise NotImplementedError
+
+    def start(self, source: Observable[Event]) -> abc.DisposableBase:
+        self._arm()
+        self._source.disposable = source.subscribe(
+            self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler
+        )
+        return CompositeDisposable(self._source, self._timer)
+
+    def _on_next(self, event: Event) -> None:
+        with self._guard:
+            if self._ended:
+                return
+            had_content = self._has_content
+            self._record(event)
+            self.see(event)
+            if not self._armed or had_content is not self._has_content:
+                self._arm()
+            self._observer.on_next(event)
+            if self._gate is not None and self._gate.full and not self._is_behind:
+                self._is_behind = True
+                self._gate.when_open(self._caught_up)
+
+    def _record(self, event: Event) -> None:
+        self._events += 1
+        if is_content(event):
+            self._last = self._now()
+            self._has_content, self._is_complete = True, False
+        elif isinstance(event, MessageCompleted | ErrorEvent):
+            self._is_complete = True
+        elif self._is_complete:
+            self._last = self._now()
+            self._is_complete = False
+
+    def _caught_up(self) -> None:
+        self._last = self._now()
+        self._is_behind = False
+
+    def _on_error(self, error: Exception) -> None:
+        with self._guard:
+            if self._end():
+                self._observer.on_error(error)
+
+    def _on_completed(self) -> None:
+        with self._guard:
+            if self._end():
+                self._observer.on_completed()
+
+    def _end(self) -> bool:
+        first, self._ended = not self._ended, True
+        self._timer.dispose()
+        return first
+
+    def _arm(self) -> None:
+        due = self.due()
+        self._armed = due is not None
+        if due is not None and due < math.inf:
+            self._wake_in(max(0.0, due - self._now()))
+
+    def _wake_in(self, seconds: float) -> None:
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
+        timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
+
+    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        if not self._guard.acquire(blocking=False):  # an event is being delivered
+            self._wake_in(BUSY_SECONDS)
+            return
+        try:
+            if not self._ended:
+                self._look()
+        finally:
+            self._guard.release()
+
+    def _look(self) -> None:
+        if self._is_behind:
+            self._last = self._now()
+        due = self.due()
+        is_due = due is not None and due - self._now() < RESOLUTION
+        ending = self.act() if is_due else None
+        if ending is None:
+            self._arm()
+            return
+        self._end()
+        self._source.dispose()
+        if isinstance(ending, BaseException):
+            fail(self._observer, ending)
+        else:
+            conclude(self._observer, ending)
+
+
+_MESSAGES: Mapping[str, str] = {
+    "first": "no content arrived within {:g} s",
+    "idle": "no more content arrived for {:g} s",
+    "total": "the stream did not end within {:g} s",
+}
+
+
+class _Limits(_Watch):
+    def __init__(self, limits: Timeouts, provider: str | None, *subscription: Any) -> None:
+        super().__init__(*subscription)
+        self._limits = limits
+        self._provider = provider
+        self._unfinished = Unfinished()
+        self.see = self._unfinished.see
+
+    def due(self) -> float | None:
+        return None if self._is_complete else min((time for time, _, _ in self._deadlines()), default=math.inf)
+
+    def act(self) -> Iterable[Event] | Exception:
+        _, limit, seconds = min(self._deadlines())
+        message = f"{_MESSAGES[limit].format(seconds)} (timeout {limit!r}, after {self._events} events)"
+        metadata = {"limit": limit, "seconds": seconds, "events": self._events}
+        if not self._events:
+            return AdapterError("timeout", message, provider=self._provider, metadata=metadata)
+        error = StreamError("timeout", message, provider=self._provider, metadata=metadata)
+        return [*self._unfinished.close(), ErrorEvent(error)]
+
+    def _deadlines(self) -> Iterable[tuple[float, str, float]]:
+        limit, silence = ("idle", self._limits.idle) if self._has_content else ("first", self._limits.first)
+        if silence is not None:
+            yield self._last + silence, limit, silence
+        if self._limits.total is not None:
+            yield self._began + self._limits.total, "total", self._limits.total
+
+
+class _Warning(_Watch):
+    def __init__(self, after: float, fn: Callable[[float, int], object], *subscription: Any) -> None:
+        super().__init__(*subscription)
         self._after = after
         self._fn = fn
         self._warned: float | None = None  # the beginning of the last stall that was reported
 
-    def see(self, event: Event) -> None:
-        pass
+    def due(self) -> float | None:
+        return None if self._is_complete or self._last == self._warned else self._last + self._after
 
-    def due(self, heard: Activity) -> float | None:
-        return None if heard.over or heard.last == self._warned else heard.last + self._after
-
-    def act(self, heard: Activity) -> BaseException | None:
-        self._warned = heard.last
+    def act(self) -> BaseException | None:
+        self._warned = self._last
         try:
-            self._fn(heard.now() - heard.last, heard.events)
+            self._fn(self._now() - self._last, self._events)
         except BaseException as error:
             return error
         return None

@@ -1,11 +1,10 @@
-"""Change when items come: smooth bursts, show the response at intervals, hold items back."""
+"""Change the times of items: smooth bursts, emit the response so far at intervals, hold items back."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from collections.abc import Callable
-from functools import cached_property
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -19,7 +18,6 @@ from rxllm.operators._words_and_sentences import split_words
 from rxllm.runtime import (
     LIMIT,
     MAX_WAITING,
-    Gate,
     Hold,
     LoopScheduler,
     Stream,
@@ -33,9 +31,6 @@ from rxllm.values import Response, StreamError
 from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option, shown
 
 T = TypeVar("T")
-
-
-# Even out text that arrives in bursts
 
 
 FRAME = 1 / 60
@@ -59,9 +54,9 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
     A burst is spread over the expected time until the next one, judged by the last ones, and at most over `max_lag`;
     text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
-    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, those of agents
-    among them, and the end wait for the text before them. An ``on_error`` releases all waiting events before it.
-    0 seconds means no smoothing.
+    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, also those of agents, and
+    the end wait for the text before them. An ``on_error`` releases all waiting events before it. 0 seconds means no
+    smoothing.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
@@ -72,19 +67,20 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother:
-    """One subscription. `waiting` holds events, each with the time by which it is due; infinity for all but text."""
+    """One subscription. `_waiting` holds events, each with the time by which it is due; infinity for all but text."""
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
         self._lag = lag
         self._frame = lag / math.ceil(lag / FRAME)
         self._scheduler = scheduler
+        self._clock = clock(scheduler)
         self._timer = SerialDisposable()
         self._lock = RLock()  # a source without a loop may run on another thread than the timer
         self._waiting: deque[tuple[Event, float]] = deque()
-        self._pieces = 0  # pieces of text in `waiting`
+        self._pieces = 0  # pieces of text in `_waiting`
         self._armed = False  # while a timer runs
-        self._share = 0.0  # the part of the next piece whose time has come
+        self._share = 0.0  # the part of the next piece that is due
         self._gap = lag  # the expected seconds between bursts
         self._burst = -math.inf  # when the last burst began
         self._clock_time = self._set_back = 0.0
@@ -111,15 +107,15 @@ class _Smoother:
         if now - self._burst > self._frame / 2:  # a new burst
             self._gap = min(self._lag, max(now - self._burst, 0.75 * self._gap))
             self._burst = now
-        text, due = event.delta, now + self._lag
-        dues = [due]
+        due = now + self._lag
+        text, first_due = event.delta, due
         start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
         if start is not None:  # the last piece in the queue, which may be half a word
-            text, dues = start + text, [self._waiting.pop()[1]]
+            text, first_due = start + text, self._waiting.pop()[1]
             self._pieces -= 1
-        words = split_words(text)
-        dues += [due] * (len(words) - len(dues))
-        pieces = [(type(event)(word, event.id), due) for word, due in zip(words, dues, strict=True)]
+        first_word, *words = split_words(text)
+        pieces = [(type(event)(first_word, event.id), first_due)]
+        pieces += [(type(event)(word, event.id), due) for word in words]
         first = None if self._armed else pieces.pop(0)[0]
         self._waiting += pieces
         self._pieces += len(pieces)
@@ -185,10 +181,6 @@ class _Smoother:
             self._subscriber_raised = True
             raise
 
-    @cached_property
-    def _clock(self) -> abc.SchedulerBase:
-        return clock(self._scheduler)
-
     def _now(self) -> float:
         time = self._clock.to_seconds(self._clock.now)
         self._set_back += max(self._clock_time - time, 0.0)  # a wall clock may be set back
@@ -203,11 +195,8 @@ def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
     return last.delta if len(last.delta) < _LONG else None
 
 
-# Emit the response so far at intervals
-
-
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Emit the `Response` so far for a display: at once, then `every` so many seconds while it grows, and at the end.
+    """Emit the `Response` so far for a display: at once, each `every` seconds while it grows, and at the end.
 
     ::
 
@@ -219,9 +208,9 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
-    With 0 seconds there is one for each event. The last one is the result of `to_response`, with an ``ErrorEvent`` as
-    its error; an ``on_error`` comes after the response so far. In a chat it is the current step's response. A snapshot
-    costs time in proportion to its text, and is made only when it is emitted; while nothing changes no timer runs.
+    With 0 seconds each event emits one. The last one is the result of `to_response`, with an ``ErrorEvent`` as its
+    error; an ``on_error`` follows the response so far. In a chat it is the current step's response. A snapshot costs
+    time in proportion to its text, and is made only when it is emitted; while nothing changes no timer runs.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -230,7 +219,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots:
-    """One subscription. `emitted` is the state of the last snapshot."""
+    """One subscription. `_emitted` is the state of the last snapshot."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
@@ -303,9 +292,6 @@ class _Snapshots:
             end()
 
 
-# Hold items back while a stream of booleans says so
-
-
 def gate(
     while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int | None = None
 ) -> Callable[[Observable[T]], Stream[T]]:
@@ -324,15 +310,15 @@ def gate(
     ['Hello, ', 'world']
 
     It is closed until the first boolean: write ``while_open.start_with(True)`` for a gate that begins open. Every item
-    comes once and in order; the end waits behind them, and an ``on_error`` passes at once, without them. When
-    `while_open` ends, an open gate stays open, and a closed one ends the stream with ``StreamError("cancelled")``,
-    since nothing could open it any more; its error passes at once, and an item that is not a boolean is one.
+    passes once and in order; the end waits behind them, and an ``on_error`` passes at once, without them. When
+    `while_open` ends, an open gate stays open, and a closed one, which nothing could open any more, ends the stream
+    with ``StreamError("cancelled")``. An error of `while_open`, such as an item that is not a boolean, passes at once.
 
-    While `maxsize` items wait, a source that can wait does, down to its socket. One that cannot, such as a `Subject`,
-    is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
-    A closed gate is a busy consumer: before it, `keep_latest` lets the newest alone wait, and `conflate` joins deltas.
+    While `maxsize` items wait, a source that can wait does, down to its socket. A source that cannot, such as a
+    `Subject`, is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
+    A closed gate is a busy consumer: before it, `keep_latest` keeps only the newest item, and `conflate` joins deltas.
 
-    Raises ``ValidationError("invalid_option")`` for arguments of another kind.
+    Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
     check_instance("while_open", while_open, Observable, "an Observable of booleans")
     check_count("maxsize", maxsize)
@@ -345,7 +331,7 @@ def gate(
 
 
 class _Gated:
-    """One subscription. The items that wait are those of `gate`, which slows the source down."""
+    """One subscription. The waiting items are in its `_gate`, which slows the source down."""
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None
@@ -361,8 +347,8 @@ class _Gated:
         self._gate = Hold(min(maxsize, limit))
         self._gate.closed = True
         self._delivering = False
-        self._waiting = False  # for the reader
-        self._completed = False  # the source has
+        self._waits_for_reader = False
+        self._completed = False  # whether the source has
         self._over = False
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
@@ -377,7 +363,7 @@ class _Gated:
         return subscriptions
 
     def _switch(self, is_open: Any) -> None:
-        # Without the lock: whoever closes the gate does not wait for a delivery.
+        # Without the lock: the thread that closes the gate does not wait for a delivery.
         if not isinstance(is_open, bool):  # the text "off" is true
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
@@ -392,7 +378,7 @@ class _Gated:
     def _on_switch_completed(self) -> None:
         if self._gate.closed:
             fault = "gate() is closed for good: while_open ended, and its last item was not True"
-            self._fail(StreamError("cancelled", f"{fault}; end it with True, or let it go on"))
+            self._fail(StreamError("cancelled", f"{fault}; end it with True, or keep it running"))
 
     def _on_next(self, item: Any) -> None:
         with self._lock:
@@ -402,48 +388,47 @@ class _Gated:
                 self._gate.waiting.append(item)
             else:
                 self._cut_off()
-            self._release()  # what has come during the delivery, or since the gate has opened
+            self._release()  # items that arrived during the delivery, or before the gate opened
             if self._completed:
                 self._end()
 
     def _cut_off(self) -> None:
         fault = f"the source does not wait for gate() to open: {self._limit} items wait"
-        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as that of"
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as"
         self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
 
     def _soon(self) -> None:
-        # Whoever opens the gate may be on another thread; it should not do this work.
+        # The thread that opens the gate may be another; it should not do this work.
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
             self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
         elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        context = self._context.copy()  # whoever opens the gate has another
+        self._context.copy().run(self._release_and_end)  # the context of the call that opens the gate is another
+
+    def _release_and_end(self) -> None:
         with self._lock:
             try:
-                context.run(self._release)
+                self._release()
             except BaseException as error:  # raised by the subscriber; no caller would deliver it
-                context.run(fail, self._observer, error)
+                fail(self._observer, error)
             else:
-                context.run(self._end)
+                self._end()
 
     def _release(self) -> None:
         while self._gate.waiting and not (self._gate.closed or self._delivering):
             if self._reader is not None and self._reader.full:
-                self._wait_for(self._reader)
+                if not self._waits_for_reader:
+                    self._waits_for_reader = True
+                    self._reader.when_open(self._reader_is_open)
                 return
             self._deliver(self._gate.waiting[0])
             if not self._over:
-                self._gate.take()  # once the reader has it: what waits for an idle reader must not see a gap
-
-    def _wait_for(self, reader: Gate) -> None:
-        if not self._waiting:
-            self._waiting = True
-            reader.when_open(self._reader_is_open)
+                self._gate.take()  # once the reader has it: a call that waits for an idle reader must not see a gap
 
     def _reader_is_open(self) -> None:
-        self._waiting = False
+        self._waits_for_reader = False
         self._soon()
 
     def _deliver(self, item: Any) -> None:

@@ -139,6 +139,11 @@ def test_an_error_that_says_nothing_of_the_provider_leaves_the_try_to_the_next(e
     assert calls.states == [(11, "open"), (40, "half_open"), (52, "closed")]
 
 
+def test_a_try_that_fails_by_the_callers_fault_closes_it() -> None:
+    calls = Calls(1, cooldown=20).at(10, FAILS).at(40, FAILS, X=AdapterError("invalid_request")).at(50, WORKS).play()
+    assert calls.states == [(11, "open"), (40, "half_open"), (41, "closed")]
+
+
 def test_calls_that_were_under_way_when_it_opened_change_nothing() -> None:
     calls = Calls(1, cooldown=20).at(10, "---------sHe|").at(11, FAILS).at(15, WORKS).play()
     assert calls.states == [(12, "open")]

@@ -108,7 +108,7 @@ def test_what_came_before_the_limit_is_kept() -> None:
     assert (response.output_text, response.finish_reason) == ("Hello", "error")
     assert response.error == StreamError(
         "timeout",
-        "no more content came for 10 s (timeout 'idle', after 3 events)",
+        "no more content arrived for 10 s (timeout 'idle', after 3 events)",
         provider="openai",
         metadata={"limit": "idle", "seconds": 10.0, "events": 3},
     )

@@ -33,8 +33,7 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.operators._guard import MOST
-from rxllm.operators._guard_parts import AT_ONCE
+from rxllm.operators._guard import AT_ONCE, MOST
 from rxllm.runtime import current_gate
 from rxllm.testing import assert_operator, events
 from rxllm.testing.marbles import START, check, cold, record

@@ -49,8 +49,8 @@ VALUES: dict[str, Any] = {
 
 def late(limit: str, seconds: float, events: int) -> StreamError:
     faults = {
-        "first": "no content came within",
-        "idle": "no more content came for",
+        "first": "no content arrived within",
+        "idle": "no more content arrived for",
         "total": "the stream did not end within",
     }
     message = f"{faults[limit]} {seconds:g} s (timeout {limit!r}, after {events} events)"
