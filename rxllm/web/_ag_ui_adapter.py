@@ -14,9 +14,9 @@ import msgspec
 from rxllm import AdapterError, Event, LLMError, Message, Nested, Request, StreamError, ToolCall, Usage
 from rxllm.adapters import HTTPAdapter, http_error, provider_error
 from rxllm.values import Call, FilePart, ImagePart, Part, ProviderPart, TextPart, ThinkingPart
-from rxllm.web._ag_ui import VERSION, Decoder
-from rxllm.web._ag_ui_wire import COUNTS, OWN, Chunks, to_usage
-from rxllm.web._codec import Frame, text_of
+from rxllm.web._ag_ui_decoder import COUNTS, OWN, Chunks, Decoder, to_usage
+from rxllm.web._ag_ui_encoder import VERSION
+from rxllm.web._frames import Frame, text_of
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:

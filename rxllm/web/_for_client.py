@@ -35,13 +35,11 @@ from rxllm import (
     LLMError,
     Message,
     Nested,
-    Response,
     StepResult,
     Stream,
     StreamCollector,
     Thread,
     ToolCall,
-    Usage,
     ValidationError,
     serializer,
 )
@@ -49,7 +47,7 @@ from rxllm import events as ev
 from rxllm import operators as ops
 from rxllm.runtime import log_hidden
 from rxllm.values import ImagePart, Part, ProviderPart, TextPart, ThinkingPart
-from rxllm.web._codec import Frame, event_data, event_of
+from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
@@ -106,22 +104,6 @@ class ClientFold:
         """Return the event in what `packed` returned. Raises for anything else."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
-
-    # What the streams of other servers do not tell
-
-    def message(self, reason: Any) -> ev.Event:
-        """Return the completion of the message so far."""
-        return self.filled(ev.MessageCompleted(Message("assistant"), reason))
-
-    def step(self) -> ev.Event:
-        """Return the completion of the step so far, whose calls without a result are left to the client."""
-        is_done = not self.state.to_response().tool_calls
-        return self.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
-
-    def chat(self, **fields: Any) -> ev.Event:
-        """Return the completion of the chat so far; `fields` are those of its result that no event tells."""
-        usage = sum((step.response.usage for step in self.state.steps), Usage())
-        return self.filled(ev.ChatCompleted(ChatResult(Thread(), usage=usage, **fields)))
 
     def _step(self, result: StepResult) -> StepResult:
         state = changed(self.state, thread=Thread()) if self.state.thread is None else self.state

@@ -39,7 +39,7 @@ from reactivex.scheduler import CurrentThreadScheduler
 from rxllm import ChatResult, Message, Nested, StreamError, Thread, ToolCall, Usage, serializer
 from rxllm import events as ev
 from rxllm import operators as ops
-from rxllm.web._codec import Frame, frame_json
+from rxllm.web._frames import Frame, frame_json
 from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 

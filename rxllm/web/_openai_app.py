@@ -28,7 +28,7 @@ from rxllm import Engine, Event, ToolExecutionCompleted
 from rxllm.runtime import log_hidden
 from rxllm.values.argument_checks import check, check_count, invalid_option
 from rxllm.web import _openai_app
-from rxllm.web._codec import Frame, frame_json, sse
+from rxllm.web._frames import Frame, frame_json, sse
 from rxllm.web._openai_answer import Answer, Memory
 from rxllm.web._openai_errors import RefusedError, refusal_of
 from rxllm.web._openai_request import Chat, read_request, unknown_model

@@ -11,7 +11,7 @@ from http import HTTPStatus
 from typing import Any
 
 from rxllm import AdapterError, EngineError, LLMError, StreamError, ValidationError
-from rxllm.web._codec import Frame
+from rxllm.web._frames import Frame
 
 _TYPES = {
     401: "authentication_error",

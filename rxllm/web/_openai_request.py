@@ -36,9 +36,9 @@ from rxllm import (
 )
 from rxllm import stream as stream_of
 from rxllm.values import ImagePart, Part, ProviderPart
-from rxllm.web._codec import Frame
-from rxllm.web._messages import parsed
+from rxllm.web._frames import Frame
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
+from rxllm.web._requests import parsed
 
 # Errors as Chat Completions has them
 

@@ -1,6 +1,6 @@
 """The way in from AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
 
-What is taken of it says `rxllm.web._messages`. An answer to a question becomes a user's message, or the result of the
+What is taken of it says `rxllm.web._requests`. An answer to a question becomes a user's message, or the result of the
 call if an agent inside has asked; a tool one whose calls are left to the client, if it is one of `client_tools`.
 """
 
@@ -13,8 +13,8 @@ import msgspec
 
 from rxllm import ChatResult, Message, Session, Thread, Tool, ToolCall, user
 from rxllm.values import Part, TextPart, ThinkingPart
-from rxllm.web._ag_ui import Encoder
-from rxllm.web._messages import (
+from rxllm.web._ag_ui_encoder import Encoder
+from rxllm.web._requests import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,

@@ -1,57 +1,160 @@
-"""What AG-UI's frames mean to one who has read those before them, and what a run of them comes to."""
+"""The decoder of AG-UI, which reads the frames of any server; `rxllm.web._ag_ui_encoder` has the table of them.
+
+Each agent has a `Lane` of its own, in which ids are unique. The frames of other servers mean content only: `ForeignRun`
+adds the borders of their responses, steps and chats.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import msgspec
 
-from rxllm import Message, Nested, StreamCollector, StreamError, ToolCall, Usage, serializer
+from rxllm import ChatResult, Message, Nested, Response, StepResult, StreamError, Thread, ToolCall, Usage
 from rxllm import events as ev
 from rxllm.collector import Unfinished
-from rxllm.web._codec import Block, Frame, text_of
 from rxllm.web._for_client import ClientFold
+from rxllm.web._frames import Block, Frame, all_of, text_of
 
-# What AG-UI's frames mean to one who has read those before them, and what they leave open
-
+MOST_NESTED = 32
+"""Maximum depth of agents inside agents: each level takes part in the fold of every event below it."""
 
 OWN = "rxllm"
 """The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that stand for no event of their own."""
 
+COUNTS = {
+    "inputTokens": "input_tokens",
+    "outputTokens": "output_tokens",
+    "totalTokens": "total_tokens",
+    "reasoningTokens": "reasoning_tokens",
+    "cachedInputTokens": "cached_input_tokens",
+    "cacheWriteInputTokens": "cache_write_input_tokens",
+}
+"""The fields of `Usage` by the names of the counts in a run's usage."""
+
+
 Path = tuple[str, ...]
+"""The ids of the calls around an agent that runs inside another one."""
 
 
-class Call(msgspec.Struct):
-    """An open tool call: its id, its name, the id of its message, and the text of its arguments so far."""
+class Decoder:
+    """Frames to events. The steps and the chat of other servers are what their frames fold to."""
 
-    id: str
-    name: str
-    parent: str
-    pieces: list[str] = []
+    def __init__(self) -> None:
+        self._fold = ClientFold()
+        self._open = Unfinished()
+        self._chunks = Chunks()
+        self._wire = Wire()
+        self._foreign = ForeignRun(self._fold, self._wire, self._open)
+        self._is_ended = False
+
+    @property
+    def usage(self) -> Usage:
+        """The usage so far, with the usage of the agents inside."""
+        return self._fold.state.to_chat_result().usage
+
+    def feed(self, frame: Frame) -> list[ev.Event]:
+        return all_of(frame, self._applied(frame))
+
+    def close(self) -> list[ev.Event]:
+        return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
+
+    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+        for long_form in self._chunks.read(frame):
+            for event in self._events(long_form):
+                self._fold.apply(event)
+                self._open.see(event)
+                yield event
+
+    def _events(self, frame: Frame) -> Iterable[ev.Event]:
+        kind: str = frame["type"]
+        if self._is_ended and kind != "RUN_STARTED":
+            raise ValueError("the run has ended")
+        self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
+        events = self._wire.read(frame)
+        if kind == "SUBAGENT_STARTED" and len(self._wire.lane(frame["subagentRunId"]).path) > MOST_NESTED:
+            raise ValueError("agents are nested too deep")
+        if frame.get("rawEvent") == OWN:
+            return []
+        if kind == "CUSTOM" and frame["name"] == OWN:
+            return [*events, self._fold.unpacked(frame["value"])]
+        return events if self._wire.is_ours else self._foreign.read(kind, frame, events)
+
+
+class Wire:
+    """The lanes of a stream by the run ids of their agents, and the messages that a client has folded."""
+
+    def __init__(self) -> None:
+        self.is_ours = False
+        self.lanes: dict[str | None, Lane] = {None: Lane(self)}
+        self.messages: list[tuple[int, Path, Frame]] = []  # each with its number, and the path of its agent
+        self.count = 0  # the number of the latest message
+        self._prefix = ""
+
+    def read(self, frame: Frame) -> list[ev.Event]:
+        match frame:
+            case {"type": "RUN_STARTED", "runId": str(run)}:
+                self.__init__()
+                self.is_ours = frame.get("rawEvent") == OWN
+                self._prefix = f"{run}:"
+            case {"type": "SUBAGENT_STARTED", "subagentRunId": str(run)}:
+                parent = self.lanes[frame.get("parentSubagentRunId")]
+                call: str = parent.call_id(text_of(frame, "parentToolCallId")) if "parentToolCallId" in frame else run
+                self.lanes[run] = parent.agents[call] = Lane(self, (*parent.path, call), run)
+            case _:
+                lane = self.lane(frame.get("subagentRunId"))
+                return [Nested(lane.path, event) if lane.path else event for event in lane.read(frame)]
+        return []
+
+    def lane(self, run: Any) -> Lane:
+        """Return the lane of an agent, which a server may not have announced."""
+        if run not in self.lanes:
+            if not isinstance(run, str):
+                raise TypeError("subagentRunId is not text")
+            self.lanes[run] = Lane(self, (run,), run)
+        return self.lanes[run]
+
+    def block_id(self, message: str) -> str | None:
+        """Return the id of the block in a message. Our own messages have it after the run's id and a number."""
+        return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
+
+    def note(self, lane: Lane, message: Frame) -> None:
+        if lane.run is not None:
+            message["subagentRunId"] = lane.run
+        self.count += 1
+        self.messages.append((self.count, lane.path, message))
+
+    def note_call(self, lane: Lane, parent: str, id: str, name: str, arguments: str) -> None:
+        message = next((message for _, _, message in reversed(self.messages) if message["id"] == parent), None)
+        if message is None:
+            message = Frame(id=parent, role="assistant")
+            self.note(lane, message)
+        call: Frame = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
+        message["toolCalls"] = [*message.get("toolCalls", ()), call]
 
 
 class Lane:
-    """One agent's part of a stream: the outermost agent's, or that of an agent that runs as a tool.
+    """One agent's part of a stream: the outermost agent, or an agent that runs as a tool.
 
-    Ids of calls are unique in the lane only; on the wire those of the calls around it go before them.
+    Ids of calls are unique in the lane only; on the wire the ids of the calls around it precede them.
     """
 
     def __init__(self, wire: Wire, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open ones
-        self.calls: dict[str, Call] = {}  # the open ones, by their ids on the wire
-        self.names: dict[str, str] = {}  # of all calls
-        self.agents: dict[str, Lane] = {}  # the running ones, by the ids of their calls
+        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks
+        self.calls: dict[str, Call] = {}  # the open calls, by their ids on the wire
+        self.names: dict[str, str] = {}  # the tools of all calls, by id
+        self.agents: dict[str, Lane] = {}  # the running agents, by the ids of their calls
         self.step: str | None = None
         self.steps = 0
         self.mark = 0  # the number of the latest message when its step began
-        self.parent: str | None = None  # the message that the next call belongs to
+        self.parent: str | None = None  # the message of the next call
         self._wire = wire
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # a block of thinking, whose signature may follow
+        self._ended: Block | None = None  # a block of thinking whose signature may follow
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -60,7 +163,7 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Return the events of a frame. Raises ``LookupError`` or ``TypeError`` for one that is not allowed here."""
+        """Return the events of a frame. Raises ``LookupError`` or ``TypeError`` if it is not allowed here."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
@@ -121,8 +224,8 @@ class Lane:
                 call = self.calls.pop(wire_id)
                 text: Any = "".join(call.pieces)
                 self._wire.note_call(self, call.parent, wire_id, call.name, text)
-                read = ToolCall(id, call.name, text)  # which parses the text
-                yield ev.ToolCallCompleted(id, call.name, read.arguments, text, read.metadata)
+                parsed = ToolCall(id, call.name, text)
+                yield ev.ToolCallCompleted(id, call.name, parsed.arguments, text, parsed.metadata)
             case "TOOL_CALL_RESULT":
                 content = frame["content"]
                 message = {"id": text_of(frame, "messageId"), "role": "tool", "toolCallId": wire_id, "content": content}
@@ -132,63 +235,20 @@ class Lane:
                 raise LookupError(kind)
 
 
-class Wire:
-    """The lanes of a stream, by their agents' run ids, and the messages that a client has folded."""
+class Call(msgspec.Struct):
+    """An open tool call: its id, its name, the id of its message, and the text of its arguments so far."""
 
-    def __init__(self) -> None:
-        self.is_ours = False
-        self.lanes: dict[str | None, Lane] = {None: Lane(self)}
-        self.messages: list[tuple[int, Path, Frame]] = []  # each with its number, and the path of its agent
-        self.count = 0  # of all messages, which is the number of the latest
-        self._prefix = ""
-
-    def read(self, frame: Frame) -> list[ev.Event]:
-        match frame:
-            case {"type": "RUN_STARTED", "runId": str(run)}:
-                self.__init__()
-                self.is_ours = frame.get("rawEvent") == OWN
-                self._prefix = f"{run}:"
-            case {"type": "SUBAGENT_STARTED", "subagentRunId": str(run)}:
-                parent = self.lanes[frame.get("parentSubagentRunId")]
-                call: str = parent.call_id(text_of(frame, "parentToolCallId")) if "parentToolCallId" in frame else run
-                self.lanes[run] = parent.agents[call] = Lane(self, (*parent.path, call), run)
-            case _:
-                lane = self.lane(frame.get("subagentRunId"))
-                return [Nested(lane.path, event) if lane.path else event for event in lane.read(frame)]
-        return []
-
-    def lane(self, run: Any) -> Lane:
-        """Return the lane of an agent; servers may name one that they have not announced."""
-        if run not in self.lanes:
-            if not isinstance(run, str):
-                raise TypeError("subagentRunId is not text")
-            self.lanes[run] = Lane(self, (run,), run)
-        return self.lanes[run]
-
-    def block_id(self, message: str) -> str | None:
-        """Return the id of the block in a message; our own messages have it behind the run's id and a number."""
-        return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
-
-    def note(self, lane: Lane, message: Frame) -> None:
-        if lane.run is not None:
-            message["subagentRunId"] = lane.run
-        self.count += 1
-        self.messages.append((self.count, lane.path, message))
-
-    def note_call(self, lane: Lane, parent: str, id: str, name: str, arguments: str) -> None:
-        message = next((message for _, _, message in reversed(self.messages) if message["id"] == parent), None)
-        if message is None:
-            message = Frame(id=parent, role="assistant")
-            self.note(lane, message)
-        call: Frame = {"id": id, "type": "function", "function": {"name": name, "arguments": arguments}}
-        message["toolCalls"] = [*message.get("toolCalls", ()), call]
+    id: str
+    name: str
+    parent: str
+    pieces: list[str] = []
 
 
 class Chunks:
-    """Chunks, the short form of starts, contents and ends, in the long form."""
+    """Expands chunks, the short form of starts, contents and ends."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, tuple[str, str]] = {}  # by agent: the kind and the id of what its chunks continue
+        self._open: dict[Any, tuple[str, str]] = {}  # by agent: the kind and id that its chunks continue
 
     def read(self, frame: Frame) -> Iterable[Frame]:
         kind, run = frame["type"], frame.get("subagentRunId")
@@ -218,92 +278,16 @@ def _tag(run: str | None) -> Frame:
     return {} if run is None else {"subagentRunId": run}
 
 
-# What a run of AG-UI comes to
-
-
-COUNTS = {
-    "inputTokens": "input_tokens",
-    "outputTokens": "output_tokens",
-    "totalTokens": "total_tokens",
-    "reasoningTokens": "reasoning_tokens",
-    "cachedInputTokens": "cached_input_tokens",
-    "cacheWriteInputTokens": "cache_write_input_tokens",
-}
-"""The counts of a run's usage, and the fields of `Usage` that they are."""
-
-_APPROVAL = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
-_EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
-
-
-def outcome(state: StreamCollector, wire: Wire, edits: bool) -> Frame:
-    """Return what a run that has not failed waits for: answers of a user, or results of the client's own tools.
-
-    With `edits` the answer to a call that waits for approval may rewrite its arguments.
-    """
-    if state.chat_result is not None:
-        metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
-        question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
-        asks = state.chat_result.halted_reason == "approval"
-    else:
-        metadata: Mapping[str, Any] = state.steps[-1].metadata if state.steps else {}
-        calls = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
-        question, id = metadata.get("pending_question"), metadata.get("pending_tool_call_id")
-        asks = "approval_tool_calls" in metadata
-    manual = {call.id for call in metadata.get("manual_tool_calls", ())}
-    interrupts = [_approval(call, edits) for call in calls if asks and call.id not in manual]
-    if question is not None and id is not None:
-        interrupts.append(_question(id, question, metadata.get("ask_user_opts")))
-    if interrupts:
-        return {"type": "interrupt", "interrupts": [{**frame, **_agent(frame["id"], wire)} for frame in interrupts]}
-    return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
-
-
-def _approval(call: ToolCall, edits: bool) -> Frame:
-    frame: Frame = {"id": call.id, "toolCallId": call.id, "reason": "tool_call", "message": f"Run {call.name}?"}
-    schema = {"type": "object", "properties": _EDITED if edits else _APPROVAL, "required": ["approved"]}
-    return {**frame, "responseSchema": schema}
-
-
-def _question(id: str, question: str, opts: Any) -> Frame:
-    frame: Frame = {"id": id, "toolCallId": id, "reason": "input_required", "message": question}
-    metadata = {"metadata": {"opts": serializer.to_data(ev.Custom("", opts))["data"]}} if opts else {}
-    return {**frame, "responseSchema": {"type": "string"}, **metadata}
-
-
-def _agent(id: str, wire: Wire) -> Frame:
-    """Return the agent whose call this is."""
-    path = id.rpartition("/")[0]
-    runs = [lane.run for lane in wire.lanes.values() if lane.run and "/".join(lane.path) == path]
-    return {"subagentRunId": runs[-1]} if runs else {}
-
-
-def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage of the end of a run, or None if it has none."""
-    entries = [
-        Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
-        for entry in frame.get("usage") or ()
-    ]
-    return sum(entries, Usage()) if entries else None
-
-
-def counts(usage: Usage, model: str | None) -> Frame:
-    counts: Frame = {name: getattr(usage, field) for name, field in COUNTS.items()}
-    known: Frame = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 2**53}
-    if known and model is not None:
-        known["model"] = model
-    return {"usage": [known]} if known else {}
-
-
 class ForeignRun:
-    """What other servers do not tell: where a response begins and ends, and what its step and the chat come to."""
+    """Adds the events that other servers have no frames for: the borders of responses, the steps, and the chat."""
 
     def __init__(self, fold: ClientFold, wire: Wire, open: Unfinished) -> None:
         self._fold = fold
         self._wire = wire
         self._open = open
-        self._agents: dict[str, ForeignRun] = {}  # those inside, by their runs
-        self._is_open = False  # a response
-        self._is_answered = False  # a call of the response before
+        self._agents: dict[str, ForeignRun] = {}  # the agents inside, by their runs
+        self._has_response = False  # an open one
+        self._has_results = False  # of the calls of the latest response
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -322,7 +306,7 @@ class ForeignRun:
         for event in events:
             if isinstance(event, ev.ToolResultEncoded):
                 yield from self._response_end()
-                self._is_answered = True
+                self._has_results = True
             elif not isinstance(event, ev.Custom):
                 yield from self._response_start()
             yield event
@@ -344,10 +328,10 @@ class ForeignRun:
         if outcome["type"] == "cancelled":
             yield from self._failed(StreamError("cancelled"))
             return
-        if not self._is_answered:
+        if not self._has_results:
             yield from self._response_start()
         yield from self._response_end()
-        self._is_answered = True
+        self._has_results = True
         yield from self._step_end()
         yield self._chat(outcome)
 
@@ -357,34 +341,47 @@ class ForeignRun:
         yield ev.ErrorEvent(error)
 
     def _response_start(self) -> Iterator[ev.Event]:
-        if not self._is_open:
+        if not self._has_response:
             yield from self._step_end()
-            self._is_open = True
+            self._has_response = True
             yield ev.MessageStarted(Message("assistant"))
 
     def _response_end(self) -> Iterator[ev.Event]:
-        if self._is_open:
-            self._is_open = False
+        if self._has_response:
+            self._has_response = False
             reason = "tool_calls" if self._fold.state.to_response().tool_calls else "stop"
-            yield self._fold.message(reason)
+            yield self._fold.filled(ev.MessageCompleted(Message("assistant"), reason))
 
     def _step_end(self) -> Iterator[ev.Event]:
-        if self._is_answered:
-            self._is_answered = False
-            yield self._fold.step()
+        if self._has_results:
+            self._has_results = False
+            is_done = not self._fold.state.to_response().tool_calls  # the client answers calls without a result
+            yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:
         interrupts = outcome.get("interrupts", ())
-        step = self._fold.state.steps[-1]
-        answered = {result.tool_call_id for result in step.tool_results}
-        pending = tuple(call for call in step.response.tool_calls if call.id not in answered)
+        steps = self._fold.state.steps
+        answered = {result.tool_call_id for result in steps[-1].tool_results}
+        pending = tuple(call for call in steps[-1].response.tool_calls if call.id not in answered)
         question = next((interrupt for interrupt in interrupts if interrupt["reason"] != "tool_call"), None)
         waits = interrupts or outcome["type"] == "suspended"
         reason = "approval" if waits else "manual_tool_calls" if pending else "completed"
-        return self._fold.chat(
+        result = ChatResult(
+            Thread(),
             halted_reason="ask_user" if question else reason,
             pending_question=question and question.get("message"),
             pending_tool_call_id=question and question["id"],
             pending_tool_calls=pending,
+            usage=sum((step.response.usage for step in steps), Usage()),
             metadata={"interrupts": interrupts} if interrupts else {},
         )
+        return self._fold.filled(ev.ChatCompleted(result))
+
+
+def to_usage(frame: Frame) -> Usage | None:
+    """Return the usage of the end of a run, or None if it has none."""
+    entries = [
+        Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
+        for entry in frame.get("usage") or ()
+    ]
+    return sum(entries, Usage()) if entries else None

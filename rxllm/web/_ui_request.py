@@ -1,6 +1,6 @@
 """The way in from ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
 
-What is taken of them says `rxllm.web._messages`. A message of the assistant becomes one for each of its steps.
+What is taken of them says `rxllm.web._requests`. A message of the assistant becomes one for each of its steps.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import msgspec
 
 from rxllm import ChatResult, Message, Session, Thread, ToolCall
 from rxllm.values import Part, TextPart, ThinkingPart
-from rxllm.web._messages import (
+from rxllm.web._requests import (
     MAX_BYTES,
     Incoming,
     Name,
