@@ -214,7 +214,7 @@ class Lane:
             case "TOOL_CALL_START":
                 name = self.names[id] = text_of(frame, "toolCallName")
                 self.parent = text_of(frame, "parentMessageId") if "parentMessageId" in frame else self.parent
-                self.calls[wire_id] = Call(id, name, self.parent or wire_id)
+                self.calls[wire_id] = Call(name, self.parent or wire_id)
                 yield ev.ToolCallStarted(id, name)
             case "TOOL_CALL_ARGS":
                 delta = text_of(frame, "delta")
@@ -236,9 +236,8 @@ class Lane:
 
 
 class Call(msgspec.Struct):
-    """An open tool call: its id, its name, the id of its message, and the text of its arguments so far."""
+    """An open tool call: its name, the id of its message, and its arguments so far."""
 
-    id: str
     name: str
     parent: str
     pieces: list[str] = []

@@ -72,10 +72,7 @@ class Encoder:
         if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
-        if isinstance(event, Nested):
-            path, inner = event.path, event.event
-        else:
-            path, inner = (), event
+        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.RawChunk):
             return []
         frames = self._started()
@@ -111,16 +108,18 @@ class Encoder:
 
     def _frames(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
         match event:
-            case ev.TextDelta():
-                return self._delta(lane, "TEXT", event)
-            case ev.ThinkingDelta():
-                return self._delta(lane, "REASONING", event)
-            case ev.TextCompleted():
-                return self._completed(lane, "TEXT", event)
-            case ev.ThinkingCompleted(signature=signature):
-                return self._completed(lane, "REASONING", event, signature)
+            case ev.MessageStarted():
+                return [*_step_end(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
+            case ev.TextDelta(delta=delta, id=id):
+                return self._delta(lane, "TEXT", id, delta)
+            case ev.ThinkingDelta(delta=delta, id=id):
+                return self._delta(lane, "REASONING", id, delta)
+            case ev.TextCompleted(text=text, id=id):
+                return self._completed(lane, "TEXT", id, text)
+            case ev.ThinkingCompleted(text=text, signature=signature, id=id):
+                return self._completed(lane, "REASONING", id, text, signature)
             case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
-                return self._of_call(lane, event)
+                return self._call(lane, event)
             case ev.ToolResultEncoded(id=id, content=content):
                 return [self._result(lane, id, content)]
             case ev.ToolHalt(tool_call_id=id, content=content, result=result):
@@ -132,19 +131,11 @@ class Encoder:
             case ev.Steered(message=Message(role="user", content=str(text)), used=True):
                 name = self._mint()
                 start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
-                return [start, _content("TEXT", name, text), {"type": "TEXT_MESSAGE_END", "messageId": name}]
-            case _:
-                return self._of_step(lane, event)
-
-    def _of_step(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
-        match event:
-            case ev.MessageStarted():
-                start = {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}
-                return [*_closings(lane), *_step_end(lane), start]
+                return [start, _content("TEXT", name, text), *_block_end("TEXT", name)]
             case ev.MessageCompleted() | ev.ErrorEvent():
                 return _closings(lane)
             case ev.StepCompleted() | ev.ChatCompleted():
-                return [*_closings(lane), *_step_end(lane)]
+                return _step_end(lane)
             case ev.StepRestarted():
                 return self._restarted(lane)
             case _:
@@ -160,15 +151,13 @@ class Encoder:
                 return _content("TEXT", block.name, event.delta)
         return None
 
-    def _delta(self, lane: Lane, kind: str, event: ev.TextDelta | ev.ThinkingDelta) -> list[Frame]:
-        frames, block = self._block(lane, kind, event.id)
-        return [*frames, _content(kind, block.name, event.delta)]
+    def _delta(self, lane: Lane, kind: str, id: str | None, delta: str) -> list[Frame]:
+        frames, block = self._block(lane, kind, id)
+        return [*frames, _content(kind, block.name, delta)]
 
-    def _completed(
-        self, lane: Lane, kind: str, event: ev.TextCompleted | ev.ThinkingCompleted, signature: str | None = None
-    ) -> list[Frame]:
-        frames, block = self._block(lane, kind, event.id)
-        if left_out := rest(event.text, block.text):
+    def _completed(self, lane: Lane, kind: str, id: str | None, text: str, signature: str | None = None) -> list[Frame]:
+        frames, block = self._block(lane, kind, id)
+        if left_out := rest(text, block.text):
             frames.append(_content(kind, block.name, left_out))
         return [*frames, *_block_end(kind, block.name, signature)]
 
@@ -188,10 +177,9 @@ class Encoder:
     def _mint(self, id: str | None = None) -> str:
         """Return an id that is unique in the conversation."""
         self._minted += 1
-        number = f"{self._ids['runId']}:{self._minted}"
-        return number if id is None else f"{number}:{id}"
+        return ":".join((self._ids["runId"], str(self._minted), *(() if id is None else (id,))))
 
-    def _of_call(self, lane: Lane, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> list[Frame]:
+    def _call(self, lane: Lane, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> list[Frame]:
         wire_id = lane.wire_id(event.id)
         call = lane.calls.get(wire_id)
         end: Frame = {"type": "TOOL_CALL_END", "toolCallId": wire_id}
@@ -238,7 +226,7 @@ class Encoder:
             elif waiting:
                 end["outcome"] = {"type": "suspended", "interruptIds": waiting}
             frames += self._closed_agents(agent, interrupts=interrupts)
-            frames += [_tagged(agent, frame) for frame in (*_closings(agent), *_step_end(agent), end)]
+            frames += [_tagged(agent, frame) for frame in (*_step_end(agent), end)]
         return frames
 
     def _restarted(self, lane: Lane) -> Iterator[Frame]:
@@ -262,7 +250,7 @@ class Encoder:
             error = StreamError("truncated")
         ending: Frame = _outcome(state, self._wire, self._edits) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
-        frames = [*self._closed_agents(root, interrupts=waiting), *_closings(root), *_step_end(root)]
+        frames = [*self._closed_agents(root, interrupts=waiting), *_step_end(root)]
         usage = _usage(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
             return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]
@@ -285,7 +273,9 @@ def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame
 
 
 def _step_end(lane: Lane) -> list[Frame]:
-    return [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
+    """Return the frames that close the open blocks, calls and step."""
+    end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
+    return [*_closings(lane), *end]
 
 
 def _content(kind: str, name: str, delta: str) -> Frame:

@@ -99,6 +99,21 @@ class Encoder:
                 return self._completed("text", id, text, {})
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
                 return self._completed("reasoning", id, text, _own("signature", signature))
+            case ev.MessageStarted():
+                step = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
+                self._step = "open"
+                return [*self._ended_parts(), *step]
+            case ev.MessageCompleted():
+                return self._ended_parts()
+            case ev.StepRestarted():
+                was_open, self._step = self._step is not None, self._step and "reset"
+                return [{"type": "reset-step"}] if was_open else []
+            case ev.StepCompleted() | ev.ChatCompleted():
+                return [*self._ended_parts(), *self._ended_step()]
+            case ev.ErrorEvent(error=error):
+                if error.reason == "cancelled":
+                    return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
+                return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
             case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
                 return []
             case ev.ToolApprovalRequested(id=id):
@@ -108,25 +123,7 @@ class Encoder:
                 call = _call("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
                 return [call, _approval(id)]
             case _:
-                return self._structure(event) or self._content(event)
-
-    def _structure(self, event: ev.Event) -> list[Frame]:
-        match event:
-            case ev.MessageStarted():
-                return [*self._ended_parts(), *self._begun_step()]
-            case ev.MessageCompleted():
-                return self._ended_parts()
-            case ev.StepRestarted():
-                was_open, self._step = self._step is not None, self._step and "reset"
-                return [{"type": "reset-step"}] if was_open else []
-            case ev.ErrorEvent(error=error):
-                if error.reason == "cancelled":
-                    return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
-                return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
-            case ev.StepCompleted() | ev.ChatCompleted():
-                return [*self._ended_parts(), *self._ended_step()]
-            case _:
-                return []
+                return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
         """Return the frame of an event without blocks or steps; none if a browser shows nothing of it."""
@@ -163,11 +160,6 @@ class Encoder:
                 return [_file(url, mime_type, fields)]
             case _:
                 return []
-
-    def _begun_step(self) -> list[Frame]:
-        frames: list[Frame] = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
-        self._step = "open"
-        return frames
 
     def _ended_step(self) -> list[Frame]:
         was_open, self._step = self._step is not None, None
