@@ -305,7 +305,7 @@ class Connection(ABC):
         if version not in HANDSHAKES:
             message = f"the MCP server speaks version {str(version)[:40]!r} only; rxllm speaks {MODERN}, {HANDSHAKES}"
             raise AdapterError("unsupported_feature", message, provider=PROVIDER)
-        await self._tell(version, request(version, None, "notifications/initialized", {}), self._timeout)
+        await self._notify(version, request(version, None, "notifications/initialized", {}), self._timeout)
         return version
 
     async def _ask(
@@ -330,7 +330,7 @@ class Connection(ABC):
                         continue
                     result = None if on_message is None else on_message(message)
                     if "id" in message:
-                        await self._tell(version, response(message, result), self._timeout)
+                        await self._notify(version, response(message, result), self._timeout)
             raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
         except AdapterError:
             raise
@@ -344,7 +344,7 @@ class Connection(ABC):
         )
         raise AdapterError("timeout", text, provider=PROVIDER)
 
-    async def _tell(self, version: str, message: Json, seconds: float) -> None:
+    async def _notify(self, version: str, message: Json, seconds: float) -> None:
         """Send a notification or a response."""
         async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, {})) as received:
             async for _ in received:
@@ -354,7 +354,7 @@ class Connection(ABC):
         if self.needs_cancel(version):
             message = request(version, None, "notifications/cancelled", {"requestId": id})
             with contextlib.suppress(LLMError, TimeoutError):
-                await self._tell(version, message, GOODBYE_SECONDS)
+                await self._notify(version, message, GOODBYE_SECONDS)
 
 
 def _may_be_older(error: LLMError) -> bool:

@@ -35,10 +35,6 @@ if TYPE_CHECKING:
     import httpx
 
 
-_PLAIN = re.compile(r"(?! )[ -~]*(?<! )")
-_ENCODED = re.compile(r"=\?base64\?.*\?=")
-
-
 class HTTP(Connection):
     """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
 
@@ -170,15 +166,7 @@ class _Decoder(FrameDecoder):
             self.fail(StreamError("truncated", text, provider=PROVIDER))
 
 
-def header_text(text: str) -> str:
-    """Return `text` as the value of a header: in base64 if a header cannot hold it as it is.
-
-    >>> header_text("plain"), header_text("à")
-    ('plain', '=?base64?w6A=?=')
-    """
-    if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
-        return text
-    return f"=?base64?{base64.b64encode(text.encode(errors='replace')).decode()}?="
+# The headers of arguments
 
 
 KEY = "x-mcp-header"
@@ -186,6 +174,8 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TYPES = ("string", "integer", "boolean")
 _DATA = ("default", "examples", "const", "enum")
 _BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_PLAIN = re.compile(r"(?! )[ -~]*(?<! )")
+_ENCODED = re.compile(r"=\?base64\?.*\?=")
 
 Path = tuple[str, ...]
 
@@ -199,7 +189,8 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
     for path, place in _places(schema, ()):
         token = place[KEY]
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or place.get("type") not in _TYPES:
-            raise ValueError(f"{KEY} must be the name of a header, on a string, an integer or a boolean property")
+            message = f"{KEY} must be the name of a header, on a string, an integer or a boolean property"
+            raise ValueError(f"{message}: got {str(token)[:80]!r}")
         if (name := f"mcp-param-{token.lower()}") in headers.values():
             raise ValueError(f"{KEY} {token[:80]!r} is used twice")
         headers[path] = name
@@ -233,3 +224,14 @@ def _at(argument: Any, path: Path) -> str | None:
     if isinstance(argument, bool):
         return str(argument).lower()
     return str(argument) if isinstance(argument, str | int | float) else None
+
+
+def header_text(text: str) -> str:
+    """Return `text` as the value of a header: in base64 if a header cannot hold it as it is.
+
+    >>> header_text("plain"), header_text("à")
+    ('plain', '=?base64?w6A=?=')
+    """
+    if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode(errors='replace')).decode()}?="

@@ -1,4 +1,4 @@
-"""To the browser and back: streams of events as frames of the protocols of web clients.
+"""To the browser and back: streams of events as frames of the protocols that web clients speak.
 
 ========================  ============================================================================================
 protocol                  is

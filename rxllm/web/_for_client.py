@@ -1,4 +1,4 @@
-"""Decide what may leave for a client, and fold what it has seen.
+"""`for_client`, which keeps what a client may see, and the fold of the events that a client sees.
 
 ==========================================  ============================================================================
 in a stream                                 a client sees

@@ -94,7 +94,10 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     if options.get("stop") == []:
         del options["stop"]
     stream = _flag(fields, "stream", "stream")
-    usage = _flag(_mapping(fields, "stream_options"), "include_usage", "stream_options.include_usage")
+    stream_options = fields.get("stream_options", {})
+    if not isinstance(stream_options, dict):
+        raise wrong("stream_options", "stream_options must be an object")
+    usage = _flag(cast(Frame, stream_options), "include_usage", "stream_options.include_usage")
     if usage and not stream:
         raise wrong("stream_options", "stream_options is only allowed with stream: true")
     thread = _read_thread(fields.get("messages"))
@@ -203,13 +206,6 @@ def _read_format(form: Any) -> Frame:
         case _:
             names = '"text", "json_object", or "json_schema" with json_schema: {"name": ..., "schema": ...}'
             raise wrong("response_format", f"response_format must have the type {names}")
-
-
-def _mapping(fields: Frame, name: str) -> Frame:
-    value = fields.get(name, {})
-    if not isinstance(value, dict):
-        raise wrong(name, f"{name} must be an object")
-    return cast(Frame, value)
 
 
 def _flag(fields: Frame, name: str, param: str) -> bool:

@@ -14,7 +14,7 @@ an answer to the approval of a call    an approval, if the call waits in the ser
 what has been answered already         nothing; if there is nothing else, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
 a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside, if that has asked
+                                       an agent inside if there is one
 =====================================  ================================================================================
 """
 

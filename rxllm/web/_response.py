@@ -3,7 +3,7 @@
 ============================  ==========================================================================================
 while                         the response
 ============================  ==========================================================================================
-nobody reads yet              sends its head at once, so that a browser knows that its question has arrived
+there is no event yet         sends its head at once, so that a browser knows that its question has arrived
 the model is silent           sends a comment every `heartbeat` seconds, so that no proxy gives up
 the browser is slow           stops reading the model's socket, once `WAITING` events wait
 the browser takes nothing     ends after `send_timeout` seconds

@@ -76,13 +76,13 @@ class Runs:
     def _make_room(self, id: str) -> None:
         self._forget()
         if id in self._runs and self._runs[id].ended is None:
-            fault = f"must not be that of a run that goes on, not {id[:80]!r}; watch it, or cancel it first"
+            fault = f"must not be the id of an active run: got {id[:80]!r}; watch the run, or cancel it first"
             raise invalid_option("id", fault)
         self._runs.pop(id, None)
         if len(self._runs) >= self._most:
             ended = {id: run.ended for id, run in self._runs.items() if run.ended is not None}
             if not ended:
-                raise StreamError("overflow", f"{self._most} runs go on; cancel one, or pass a larger most=")
+                raise StreamError("overflow", f"{self._most} runs are active; cancel one, or pass a larger most=")
             del self._runs[min(ended, key=ended.__getitem__)]
 
     def _forget(self) -> None:
