@@ -172,23 +172,27 @@ class Answer:
         match event:
             case ev.TextDelta(delta=text):
                 self._open.add(ev.TextDelta)
-                self._text(text)
+                self._add_text(text)
             case ev.TextCompleted(text=text):
-                self._text("" if ev.TextDelta in self._open else text)
+                self._add_text("" if ev.TextDelta in self._open else text)
                 self._open.discard(ev.TextDelta)
             case ev.ThinkingDelta(delta=text):
                 self._open.add(ev.ThinkingDelta)
-                self._say({"reasoning_content": text})
+                self._add({"reasoning_content": text})
             case ev.ThinkingCompleted(text=text):
-                self._say({"reasoning_content": "" if ev.ThinkingDelta in self._open else text})
+                self._add({"reasoning_content": "" if ev.ThinkingDelta in self._open else text})
                 self._open.discard(ev.ThinkingDelta)
             case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
                 # OpenAI's package joins the lists of deltas by the index.
-                self._say({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
+                self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
-            case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
-                self._call(event)
+            case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
+                self._begin_call(id, name)
+            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
+                self._add_arguments(id, text)
+            case ev.ToolCallCompleted(id=id) if id in self._unsent:
+                self._add_arguments(id, _arguments_text(event.tool_call))
             case ev.StepRestarted():
                 self._restart()
             case ev.MessageStarted():
@@ -198,38 +202,27 @@ class Answer:
             case _:
                 pass
 
-    def _say(self, delta: Frame) -> None:
+    def _add(self, delta: Frame) -> None:
         if any(delta.values()):
             self._deltas.append(delta)
 
-    def _text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text:
             is_next = self._had_text and not self._has_text and not self._structured
             self._has_text = True
-            self._say({"content": f"\n\n{text}" if is_next else text})
+            self._add({"content": f"\n\n{text}" if is_next else text})
 
-    def _call(self, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> None:
-        match event:
-            case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
-                self._begin(id, name)
-            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
-                self._arguments(id, text)
-            case ev.ToolCallCompleted(id=id) if id in self._unsent:
-                self._arguments(id, _arguments(event.tool_call))
-            case _:
-                pass
-
-    def _begin(self, id: str, name: str) -> None:
+    def _begin_call(self, id: str, name: str) -> None:
         self._places[id] = len(self._places)
         self._unsent.add(id)
         function = {"name": name, "arguments": ""}
         call = {"index": self._places[id], "id": id, "type": "function", "function": function}
-        self._say({"tool_calls": [call]})
+        self._add({"tool_calls": [call]})
 
-    def _arguments(self, id: str, text: str) -> None:
+    def _add_arguments(self, id: str, text: str) -> None:
         self._unsent.discard(id)
         if text:
-            self._say({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
+            self._add({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
 
     def _restart(self) -> None:
         if self._sent:
@@ -244,8 +237,7 @@ class Answer:
     def _next_step(self) -> None:
         self._earlier = [] if self._structured else [*self._earlier, *self._deltas]
         self._deltas, self._sent = [], False
-        self._had_text = self._had_text or self._has_text
-        self._has_text = False
+        self._had_text, self._has_text = self._had_text or self._has_text, False
 
     def _end(self, result: ChatResult) -> None:
         self.result = result
@@ -259,16 +251,16 @@ class Answer:
             self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:
-            self._has_text, self._had_text = False, self._had_text or self._has_text
-            self._text(result.pending_question)
+            self._had_text, self._has_text = self._had_text or self._has_text, False
+            self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
             if call.id not in self._places:  # a call of a manual tool of the engine
-                self._begin(call.id, call.name)
-                self._arguments(call.id, _arguments(call))
+                self._begin_call(call.id, call.name)
+                self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)
 
 
-def _arguments(call: ToolCall) -> str:
+def _arguments_text(call: ToolCall) -> str:
     return frame_json(call.arguments).decode() if call.raw_arguments is None else call.raw_arguments
 
 
