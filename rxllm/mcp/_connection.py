@@ -40,112 +40,12 @@ DEPTH = 100
 DATA_SHOWN = 4_000
 """Maximum characters of the data of an error; longer data are dropped."""
 
-Json = dict[str, Any]
-
-_CAPABILITIES: Json = {"elicitation": {"form": {}, "url": {}}}
-_META = "io.modelcontextprotocol/"
-_REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
-
-
-def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return a request, or without an `id` a notification, for a server of this version."""
-    meta: Json = {"progressToken": id} if method == "tools/call" else {}
-    if version == MODERN:
-        own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
-        meta |= {f"{_META}{name}": value for name, value in own.items()}
-    params = {**params, **({"_meta": meta} if meta else {})}
-    return {"jsonrpc": "2.0", **({} if id is None else {"id": id}), "method": method, "params": params}
-
-
-def _client_info() -> Json:
-    return {"name": "rxllm", "version": rxllm.__version__}
-
-
-def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a request of the server. Without a result, pings are answered and others refused."""
-    if result is None and message.get("method") != "ping":
-        error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
-        return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
-    return {"jsonrpc": "2.0", "id": message.get("id"), "result": result or {}}
-
-
-def messages_in(data: Any) -> Iterator[Json]:
-    """Yield the messages in `data`; some servers send several in a list.
-
-    Raises ``StreamError("malformed_event")``.
-    """
-    for message in cast(list[Any], data) if isinstance(data, list) else [data]:
-        if not isinstance(message, dict) or _is_too_deep(message):
-            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
-            raise StreamError("malformed_event", f"a message of the MCP server {fault}", provider=PROVIDER)
-        yield cast(Json, message)
-
-
-def _is_too_deep(data: Any) -> bool:
-    level: list[Any] = [data]
-    for _ in range(DEPTH):
-        level = [inner for item in level for inner in _inside(item)]
-    return bool(level)
-
-
-def _inside(item: Any) -> Iterable[Any]:
-    if isinstance(item, dict):
-        return cast(Json, item).values()
-    return cast(list[Any], item) if isinstance(item, list) else ()
-
-
-def object_of(data: Any) -> Json:
-    """Return `data` if it is an object, otherwise an empty object."""
-    return cast(Json, data) if isinstance(data, dict) else {}
-
-
-def answers(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to the request `id`."""
-    return "method" not in message and message.get("id") == id
-
-
-def is_of_another(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to or the progress of another request than `id`."""
-    token = object_of(message.get("params")).get("progressToken")
-    return "method" not in message or (message["method"] == "notifications/progress" and token != id)
-
-
-def has_result(response: Json) -> bool:
-    return isinstance(response.get("result"), dict)
-
-
-def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response without a result, with its code, and its data in the metadata."""
-    match message:
-        case {"error": {"code": int(code), **fields}}:
-            text, data = str(fields.get("message", ""))[:500], fields.get("data")
-            metadata = {} if data is None or len(str(data)) > DATA_SHOWN else {"data": data}
-            reason = _REASONS.get(code, "unknown")
-            return AdapterError(reason, text, provider=PROVIDER, status=status, code=str(code), metadata=metadata)
-        case _:
-            return AdapterError("malformed_response", "the answer has no result", provider=PROVIDER, status=status)
-
-
-def malformed(text: str) -> AdapterError:
-    return AdapterError("malformed_response", text, provider=PROVIDER)
-
-
-def has_modern(versions: Any) -> bool:
-    return isinstance(versions, list) and MODERN in versions
-
-
-def is_modern(error: LLMError) -> bool:
-    """Whether the error of a server that refuses the version of a request lists `MODERN` as supported."""
-    if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
-        return False
-    return has_modern(object_of(error.metadata.get("data")).get("supported"))
-
-
-# The connection
-
-
 GOODBYE_SECONDS = 2.0
 """Seconds that a last message to a server, such as a cancellation, may take."""
+
+_CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
+_META = "io.modelcontextprotocol/"
+_REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
 """The part of the timeout for the first message of the modern era; some older servers never answer it."""
@@ -154,6 +54,8 @@ _OLD_TRANSPORT = (
     "the MCP server takes no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
     "which rxllm does not; use its URL for streamable HTTP, often /mcp in place of /sse"
 )
+
+Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
 """Receives the notifications and requests inside a tool call, and returns the results of those that it answers."""
@@ -364,3 +266,100 @@ def _may_be_older(error: LLMError) -> bool:
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
         return True
     return error.status is not None and 400 <= error.status < 500 and error.status not in (401, 403, 429)
+
+
+# The messages: JSON-RPC 2.0 in two eras
+
+
+def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
+    """Return a request, or without an `id` a notification, for a server of this version."""
+    meta: Json = {"progressToken": id} if method == "tools/call" else {}
+    if version == MODERN:
+        own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
+        meta |= {f"{_META}{name}": value for name, value in own.items()}
+    params = {**params, **({"_meta": meta} if meta else {})}
+    return {"jsonrpc": "2.0", **({} if id is None else {"id": id}), "method": method, "params": params}
+
+
+def _client_info() -> Json:
+    return {"name": "rxllm", "version": rxllm.__version__}
+
+
+def response(message: Json, result: Json | None) -> Json:
+    """Return the response to a request of the server. Without a result, pings are answered and others refused."""
+    if result is None and message.get("method") != "ping":
+        error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
+        return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
+    return {"jsonrpc": "2.0", "id": message.get("id"), "result": result or {}}
+
+
+def messages_in(data: Any) -> Iterator[Json]:
+    """Yield the messages in `data`; some servers send several in a list.
+
+    Raises ``StreamError("malformed_event")``.
+    """
+    for message in cast(list[Any], data) if isinstance(data, list) else [data]:
+        if not isinstance(message, dict) or _is_too_deep(message):
+            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            raise StreamError("malformed_event", f"a message of the MCP server {fault}", provider=PROVIDER)
+        yield cast(Json, message)
+
+
+def _is_too_deep(data: Any) -> bool:
+    level: list[Any] = [data]
+    for _ in range(DEPTH):
+        level = [inner for item in level for inner in _inside(item)]
+    return bool(level)
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return cast(Json, item).values()
+    return cast(list[Any], item) if isinstance(item, list) else ()
+
+
+def object_of(data: Any) -> Json:
+    """Return `data` if it is an object, otherwise an empty object."""
+    return cast(Json, data) if isinstance(data, dict) else {}
+
+
+def answers(message: Json, id: int | str) -> bool:
+    """Whether `message` is the response to the request `id`."""
+    return "method" not in message and message.get("id") == id
+
+
+def is_of_another(message: Json, id: int | str) -> bool:
+    """Whether `message` is the response to or the progress of another request than `id`."""
+    token = object_of(message.get("params")).get("progressToken")
+    return "method" not in message or (message["method"] == "notifications/progress" and token != id)
+
+
+def has_result(response: Json) -> bool:
+    return isinstance(response.get("result"), dict)
+
+
+def error_of(message: Any, status: int | None = None) -> AdapterError:
+    """Return the error in a response without a result, with its code, and its data in the metadata."""
+    match message:
+        case {"error": {"code": int(code), **fields}}:
+            text, data = str(fields.get("message", ""))[:500], fields.get("data")
+            metadata = {} if data is None or len(str(data)) > DATA_SHOWN else {"data": data}
+            reason = _REASONS.get(code, "unknown")
+            return AdapterError(reason, text, provider=PROVIDER, status=status, code=str(code), metadata=metadata)
+        case _:
+            return AdapterError("malformed_response", "the answer has no result", provider=PROVIDER, status=status)
+
+
+def malformed(text: str) -> AdapterError:
+    return AdapterError("malformed_response", text, provider=PROVIDER)
+
+
+def has_modern(versions: Any) -> bool:
+    return isinstance(versions, list) and MODERN in versions
+
+
+def is_modern(error: LLMError) -> bool:
+    """Whether the error of a server that refuses the version of a request lists `MODERN` as supported."""
+    if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
+        return False
+    return has_modern(object_of(error.metadata.get("data")).get("supported"))

@@ -46,8 +46,8 @@ class Decoder:
         self._fold = ClientFold()
         self._open = Unfinished()
         self._chunks = Chunks()
-        self._wire = Wire()
-        self._foreign = ForeignRun(self._fold, self._wire, self._open)
+        self._lanes = Lanes()
+        self._foreign = ForeignRun(self._fold, self._lanes, self._open)
         self._is_ended = False
 
     @property
@@ -73,22 +73,22 @@ class Decoder:
         if self._is_ended and kind != "RUN_STARTED":
             raise ValueError("the run has ended")
         self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
-        events = self._wire.read(frame)
-        if kind == "SUBAGENT_STARTED" and len(self._wire.lane(frame["subagentRunId"]).path) > MOST_NESTED:
+        events = self._lanes.read(frame)
+        if kind == "SUBAGENT_STARTED" and len(self._lanes.lane(frame["subagentRunId"]).path) > MOST_NESTED:
             raise ValueError("agents are nested too deep")
         if frame.get("rawEvent") == OWN:
             return []
         if kind == "CUSTOM" and frame["name"] == OWN:
             return [*events, self._fold.unpacked(frame["value"])]
-        return events if self._wire.is_ours else self._foreign.read(kind, frame, events)
+        return events if self._lanes.is_ours else self._foreign.read(kind, frame, events)
 
 
-class Wire:
+class Lanes:
     """The lanes of a stream by the run ids of their agents, and the messages that a client has folded."""
 
     def __init__(self) -> None:
         self.is_ours = False
-        self.lanes: dict[str | None, Lane] = {None: Lane(self)}
+        self.by_run: dict[str | None, Lane] = {None: Lane(self)}
         self.messages: list[tuple[int, Path, Frame]] = []  # each with its number, and the path of its agent
         self.count = 0  # the number of the latest message
         self._prefix = ""
@@ -100,9 +100,9 @@ class Wire:
                 self.is_ours = frame.get("rawEvent") == OWN
                 self._prefix = f"{run}:"
             case {"type": "SUBAGENT_STARTED", "subagentRunId": str(run)}:
-                parent = self.lanes[frame.get("parentSubagentRunId")]
+                parent = self.by_run[frame.get("parentSubagentRunId")]
                 call: str = parent.call_id(text_of(frame, "parentToolCallId")) if "parentToolCallId" in frame else run
-                self.lanes[run] = parent.agents[call] = Lane(self, (*parent.path, call), run)
+                self.by_run[run] = parent.agents[call] = Lane(self, (*parent.path, call), run)
             case _:
                 lane = self.lane(frame.get("subagentRunId"))
                 return [Nested(lane.path, event) if lane.path else event for event in lane.read(frame)]
@@ -110,11 +110,11 @@ class Wire:
 
     def lane(self, run: Any) -> Lane:
         """Return the lane of an agent, which a server may not have announced."""
-        if run not in self.lanes:
+        if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
-            self.lanes[run] = Lane(self, (run,), run)
-        return self.lanes[run]
+            self.by_run[run] = Lane(self, (run,), run)
+        return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
         """Return the id of the block in a message. Our own messages have it after the run's id and a number."""
@@ -141,7 +141,7 @@ class Lane:
     Ids of calls are unique in the lane only; on the wire the ids of the calls around it precede them.
     """
 
-    def __init__(self, wire: Wire, path: Path = (), run: str | None = None) -> None:
+    def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
         self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks
@@ -152,7 +152,7 @@ class Lane:
         self.steps = 0
         self.mark = 0  # the number of the latest message when its step began
         self.parent: str | None = None  # the message of the next call
-        self._wire = wire
+        self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
         self._ended: Block | None = None  # a block of thinking whose signature may follow
 
@@ -195,11 +195,11 @@ class Lane:
                 yield ev.ThinkingDelta(delta, block.id)
         elif place == "START":
             role = "reasoning" if kind == "REASONING" else frame.get("role", "assistant")
-            self.blocks[kind, name] = Block(kind, self._wire.block_id(name), name, role)
+            self.blocks[kind, name] = Block(kind, self._lanes.block_id(name), name, role)
             self.parent = name if role == "assistant" else None
         elif place == "END":
             block = self.blocks.pop((kind, name))
-            self._wire.note(self, {"id": name, "role": block.role, "content": block.text})
+            self._lanes.note(self, {"id": name, "role": block.role, "content": block.text})
             if block.role == "reasoning":
                 self._ended = block
             elif block.role == "assistant" and block.pieces:
@@ -223,13 +223,13 @@ class Lane:
             case "TOOL_CALL_END":
                 call = self.calls.pop(wire_id)
                 text: Any = "".join(call.pieces)
-                self._wire.note_call(self, call.parent, wire_id, call.name, text)
+                self._lanes.note_call(self, call.parent, wire_id, call.name, text)
                 parsed = ToolCall(id, call.name, text)
                 yield ev.ToolCallCompleted(id, call.name, parsed.arguments, text, parsed.metadata)
             case "TOOL_CALL_RESULT":
                 content = frame["content"]
                 message = {"id": text_of(frame, "messageId"), "role": "tool", "toolCallId": wire_id, "content": content}
-                self._wire.note(self, message)
+                self._lanes.note(self, message)
                 yield ev.ToolResultEncoded(id, content if isinstance(content, str) else json.dumps(content))
             case _:
                 raise LookupError(kind)
@@ -280,9 +280,9 @@ def _tag(run: str | None) -> Frame:
 class ForeignRun:
     """Adds the events that other servers have no frames for: the borders of responses, the steps, and the chat."""
 
-    def __init__(self, fold: ClientFold, wire: Wire, open: Unfinished) -> None:
+    def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
-        self._wire = wire
+        self._lanes = lanes
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the agents inside, by their runs
         self._has_response = False  # an open one
@@ -291,9 +291,9 @@ class ForeignRun:
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
             yield from self._response_start()
-            lane = self._wire.lane(run := frame["subagentRunId"])
+            lane = self._lanes.lane(run := frame["subagentRunId"])
             if run not in self._agents:
-                self._agents[run] = ForeignRun(self._fold.agent(lane.path), self._wire, Unfinished())
+                self._agents[run] = ForeignRun(self._fold.agent(lane.path), self._lanes, Unfinished())
             agent, own = self._agents[run], [event.event for event in events if isinstance(event, Nested)]
             for event in agent._read(kind, frame, own):
                 agent._open.see(event)

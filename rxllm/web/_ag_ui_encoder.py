@@ -33,7 +33,7 @@ from uuid import uuid4
 
 from rxllm import LLMError, Message, Nested, StreamCollector, StreamError, ToolCall, Usage, serializer
 from rxllm import events as ev
-from rxllm.web._ag_ui_decoder import COUNTS, OWN, Lane, Path, Wire
+from rxllm.web._ag_ui_decoder import COUNTS, OWN, Lane, Lanes, Path
 from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, open_block, rest
 
@@ -63,7 +63,7 @@ class Encoder:
         self._history = None if messages is None else [dict(message) for message in messages]
         self._edits = edits
         self._fold = ClientFold()
-        self._wire = Wire()
+        self._lanes = Lanes()
         self._minted = 0
         self._is_started = False
 
@@ -80,7 +80,7 @@ class Encoder:
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
         if isinstance(inner, ev.StepCompleted | ev.StepRestarted):
-            lane.mark = self._wire.count
+            lane.mark = self._lanes.count
         return frames
 
     def close(self) -> list[Frame]:
@@ -91,7 +91,7 @@ class Encoder:
             return []
         self._is_started = True
         start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
-        self._wire.read(start)
+        self._lanes.read(start)
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
@@ -100,7 +100,7 @@ class Encoder:
         events: list[ev.Event] = []
         for untagged in source:
             frames.append(frame := _tagged(lane, untagged))
-            events += self._wire.read(frame)
+            events += self._lanes.read(frame)
         if events == [event]:
             return frames
         own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
@@ -143,7 +143,7 @@ class Encoder:
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
         """Return the frame of a delta that continues the only open block: nearly every event does."""
-        blocks = self._wire.lane(None).blocks
+        blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
             if block.kind == "TEXT" and block.id == event.id:
@@ -200,14 +200,14 @@ class Encoder:
 
     def _begun(self, path: Path, frames: list[Frame]) -> Lane:
         """Return the lane of the agent at `path`; `frames` get the frames that begin the agents on the way."""
-        lane = self._wire.lane(None)
+        lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
                 start: Frame = {"type": "SUBAGENT_STARTED", "subagentRunId": self._mint()}
                 start |= {"name": lane.names.get(call, call), "parentToolCallId": lane.wire_id(call)}
                 if lane.run is not None:
                     start["parentSubagentRunId"] = lane.run
-                self._wire.read(start)
+                self._lanes.read(start)
                 frames.append(start)
             lane = lane.agents[call]
         return lane
@@ -231,9 +231,9 @@ class Encoder:
 
     def _restarted(self, lane: Lane) -> Iterator[Frame]:
         yield from [*self._closed_agents(lane), *_closings(lane)]
-        noted, depth = self._wire.messages, len(lane.path)
+        noted, depth = self._lanes.messages, len(lane.path)
         kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
-        self._wire.messages = kept
+        self._lanes.messages = kept
         if self._history is None:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
@@ -244,11 +244,11 @@ class Encoder:
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
 
     def _end(self) -> list[Frame]:
-        state, root = self._fold.state, self._wire.lane(None)
+        state, root = self._fold.state, self._lanes.lane(None)
         error = state.error if state.chat_result is None else state.chat_result.error
         if self._fold.is_answering:
             error = StreamError("truncated")
-        ending: Frame = _outcome(state, self._wire, self._edits) if error is None else {"type": "cancelled"}
+        ending: Frame = _outcome(state, self._lanes, self._edits) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
         frames = [*self._closed_agents(root, interrupts=waiting), *_step_end(root)]
         usage = _usage(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
@@ -301,7 +301,7 @@ _APPROVAL = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
 _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
-def _outcome(state: StreamCollector, wire: Wire, edits: bool) -> Frame:
+def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
     """Return the outcome of a run that has not failed: the answers of a user or results of tools that it waits for."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
@@ -317,7 +317,7 @@ def _outcome(state: StreamCollector, wire: Wire, edits: bool) -> Frame:
     if question is not None and id is not None:
         interrupts.append(_question(id, question, metadata.get("ask_user_opts")))
     if interrupts:
-        return {"type": "interrupt", "interrupts": [{**frame, **_agent(frame["id"], wire)} for frame in interrupts]}
+        return {"type": "interrupt", "interrupts": [{**frame, **_agent(frame["id"], lanes)} for frame in interrupts]}
     return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
 
 
@@ -333,10 +333,10 @@ def _question(id: str, question: str, opts: Any) -> Frame:
     return {**frame, "responseSchema": {"type": "string"}, **metadata}
 
 
-def _agent(id: str, wire: Wire) -> Frame:
+def _agent(id: str, lanes: Lanes) -> Frame:
     """Return the field for the agent of this call."""
     path = id.rpartition("/")[0]
-    runs = [lane.run for lane in wire.lanes.values() if lane.run and "/".join(lane.path) == path]
+    runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}
 
 
