@@ -91,6 +91,7 @@ class Lanes:
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
         self.messages: list[tuple[int, Path, Frame]] = []  # each with its number, and the path of its agent
         self.count = 0  # the number of the latest message
+        self._by_id: dict[str, Frame] = {}  # the messages
         self._prefix = ""
 
     def read(self, frame: Frame) -> list[ev.Event]:
@@ -125,9 +126,14 @@ class Lanes:
             message["subagentRunId"] = lane.run
         self.count += 1
         self.messages.append((self.count, lane.path, message))
+        self._by_id[message["id"]] = message
+
+    def keep(self, messages: list[tuple[int, Path, Frame]]) -> None:
+        self.messages = messages
+        self._by_id = {message["id"]: message for _, _, message in messages}
 
     def note_call(self, lane: Lane, parent: str, id: str, name: str, arguments: str) -> None:
-        message = next((message for _, _, message in reversed(self.messages) if message["id"] == parent), None)
+        message = self._by_id.get(parent)
         if message is None:
             message = Frame(id=parent, role="assistant")
             self.note(lane, message)

@@ -233,7 +233,7 @@ class Encoder:
         yield from [*self._closed_agents(lane), *_closings(lane)]
         noted, depth = self._lanes.messages, len(lane.path)
         kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
-        self._lanes.messages = kept
+        self._lanes.keep(kept)
         if self._history is None:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
