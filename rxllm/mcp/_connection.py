@@ -1,15 +1,15 @@
-"""What connections have in common: the messages of MCP in two eras, requests with their bounds, and leaving one.
+"""The base of connections: the messages of MCP in two eras, and requests with their limits and cancellation.
 
 ====================  ==========================================  ====================================================
-era                   versions                                    begins with
+era                   versions                                    first message
 ====================  ==========================================  ====================================================
-modern, stateless     2026-07-28                                  ``server/discover``; each request says its version
+modern, stateless     2026-07-28                                  ``server/discover``; each request has its version
 handshake             2024-11-05 to 2025-11-25                    ``initialize``, and a session over HTTP
 ====================  ==========================================  ====================================================
 
-A connection may be used from any loop and thread. Its first request finds out which era the server speaks; others wait
-for that. A request that is left is cancelled at the server: by closing its POST in the modern era over HTTP, otherwise
-by ``notifications/cancelled``.
+A connection may be used from any loop and thread. Its first request detects the era of the server; others wait for it.
+A disposed request is cancelled at the server: by closing its POST in the modern era over HTTP, otherwise by
+``notifications/cancelled``.
 """
 
 from __future__ import annotations
@@ -27,9 +27,6 @@ import rxllm
 from rxllm import AdapterError, LLMError, Stream, StreamError, from_async_iter, keys, run, to_async_iter
 from rxllm.values.argument_checks import check, is_positive
 
-# The messages of MCP: JSON-RPC 2.0 in two eras, and the bounds of what is read
-
-
 MODERN = "2026-07-28"
 HANDSHAKES = ("2025-11-25", "2025-06-18", "2025-03-26", "2024-11-05")
 
@@ -38,148 +35,42 @@ METHOD_NOT_FOUND = -32601
 
 PROVIDER = "mcp"
 DEPTH = 100
-"""How deeply the JSON of a server may be nested: other code recurses into it."""
+"""Maximum depth of a server's JSON: other code recurses into it."""
 
 DATA_SHOWN = 4_000
-"""How many characters the data of an error may have; longer ones are dropped."""
+"""Maximum characters of the data of an error; longer data are dropped."""
 
-Json = dict[str, Any]
+GOODBYE_SECONDS = 2.0
+"""Seconds that a last message to a server, such as a cancellation, may take."""
 
-_CAPABILITIES: Json = {"elicitation": {"form": {}, "url": {}}}
+_CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
-
-def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return the request, or without an `id` the notification, as a server of this version expects it."""
-    meta: Json = {"progressToken": id} if method == "tools/call" else {}
-    if version == MODERN:
-        own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
-        meta |= {f"{_META}{name}": value for name, value in own.items()}
-    params = {**params, **({"_meta": meta} if meta else {})}
-    return {"jsonrpc": "2.0", **({} if id is None else {"id": id}), "method": method, "params": params}
-
-
-def initialize(version: str) -> Json:
-    """Return the parameters of the handshake."""
-    return {"protocolVersion": version, "capabilities": _CAPABILITIES, "clientInfo": _client_info()}
-
-
-def _client_info() -> Json:
-    return {"name": "rxllm", "version": rxllm.__version__}
-
-
-def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a request of the server; without a result, pings are answered and the rest refused."""
-    if result is None and message.get("method") != "ping":
-        error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
-        return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
-    return {"jsonrpc": "2.0", "id": message.get("id"), "result": result or {}}
-
-
-def messages_in(data: Any) -> Iterator[Json]:
-    """Yield the messages in `data`, of which some servers send several in a list.
-
-    Raises ``StreamError("malformed_event")``.
-    """
-    for message in cast(list[Any], data) if isinstance(data, list) else [data]:
-        if not isinstance(message, dict) or _is_too_deep(message):
-            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
-            raise StreamError("malformed_event", f"a message of the MCP server {fault}", provider=PROVIDER)
-        yield cast(Json, message)
-
-
-def _is_too_deep(data: Any) -> bool:
-    level: list[Any] = [data]
-    for _ in range(DEPTH):
-        level = [inner for item in level for inner in _inside(item)]
-    return bool(level)
-
-
-def _inside(item: Any) -> Iterable[Any]:
-    if isinstance(item, dict):
-        return cast(Json, item).values()
-    return cast(list[Any], item) if isinstance(item, list) else ()
-
-
-def object_of(data: Any) -> Json:
-    """Return `data` if it is an object, otherwise an empty one."""
-    return cast(Json, data) if isinstance(data, dict) else {}
-
-
-def answers(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to the request `id`."""
-    return "method" not in message and message.get("id") == id
-
-
-def is_of_another(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to another request than `id`, or the progress of one."""
-    token = object_of(message.get("params")).get("progressToken")
-    return "method" not in message or (message["method"] == "notifications/progress" and token != id)
-
-
-def has_result(response: Json) -> bool:
-    return isinstance(response.get("result"), dict)
-
-
-def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response without a result: its code is the `code`, and its data are in the metadata."""
-    match message:
-        case {"error": {"code": int(code), **fields}}:
-            text, data = str(fields.get("message", ""))[:500], fields.get("data")
-            metadata = {} if data is None or len(str(data)) > DATA_SHOWN else {"data": data}
-            reason = _REASONS.get(code, "unknown")
-            return AdapterError(reason, text, provider=PROVIDER, status=status, code=str(code), metadata=metadata)
-        case _:
-            return AdapterError("malformed_response", "the answer has no result", provider=PROVIDER, status=status)
-
-
-def malformed(text: str) -> AdapterError:
-    return AdapterError("malformed_response", text, provider=PROVIDER)
-
-
-def has_modern(versions: Any) -> bool:
-    return isinstance(versions, list) and MODERN in versions
-
-
-def is_modern(error: LLMError) -> bool:
-    """Whether the error of a server that does not speak the version of a request says that it speaks `MODERN`."""
-    if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
-        return False
-    return has_modern(object_of(error.metadata.get("data")).get("supported"))
-
-
-# What connections have in common: the era, requests with their bounds, and what leaving one means
-
-
-GOODBYE_SECONDS = 2.0
-"""How long a last word to a server, such as that a request is cancelled, may take."""
-
 _PROBE = 1 / 3
-"""The part of the timeout that a server has to answer in the modern era; some of the older ones never do."""
+"""The part of the timeout for the first message of the modern era; some older servers never answer it."""
 
 _OLD_TRANSPORT = (
     "the MCP server takes no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
     "which rxllm does not; use its URL for streamable HTTP, often /mcp in place of /sse"
 )
 
-NOTHING: Mapping[str, str] = {}
+Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives the notifications and requests inside a call, and returns the result of a request that it can answer."""
+"""Receives the notifications and requests inside a tool call, and returns the results of those that it answers."""
 
 
 class Connection(ABC):
-    """A server. `timeout` is how long it may take to answer anything but a tool call, in seconds.
+    """A connection to a server, which may take `timeout` seconds to answer anything but a tool call.
 
-    With a `version` of the protocol, it is not asked which ones it speaks.
-
-    ``async with`` and ``with`` close it at the end; it can be used again, and then it connects again.
+    With a `version` of the protocol the server is not asked for its versions. ``async with`` and ``with`` close the
+    connection at the end; it connects again if it is used again.
     """
 
     session: str | None = None
     secrets: Sequence[str] = ()
-    """What no error may show, beside what the transport keeps out of its own."""
+    """Texts that no error may show, besides those that the transport redacts."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
@@ -189,22 +80,22 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """What each tool was when it was first listed, by its name here."""
+        """The digest of each tool when it was first listed, by its name here."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Return what the server sends because of `message`; the response to a request is the last."""
+        """Return the messages that the server sends for `message`; the response to a request is the last."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return what the server sends of its own accord, in the handshake's era."""
+        """Return the messages that the server sends by itself, in the handshake's era."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether the server must be told that a request was left."""
+        """Whether a disposed request must be cancelled by a message."""
 
     async def aclose(self) -> None:
-        """Close what is open. The connection can be used again."""
+        """Close the connection, which can be used again."""
         with self._guard:
             self._version = self.session = None
 
@@ -229,11 +120,11 @@ class Connection(ABC):
         self.close()
 
     async def request(
-        self, method: str, params: Json, headers: Mapping[str, str] = NOTHING, on_message: OnMessage | None = None
+        self, method: str, params: Json, headers: Mapping[str, str] = {}, on_message: OnMessage | None = None
     ) -> Json:
         """Return the result of a request. With `on_message` it is a tool call, whose time limit is the caller's.
 
-        Raises ``AdapterError`` and ``StreamError``, and what `on_message` does.
+        Raises ``AdapterError`` and ``StreamError``, and the errors of `on_message`.
         """
         seconds = self._timeout if on_message is None else None
         version = await self.version()
@@ -249,28 +140,28 @@ class Connection(ABC):
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the notices of changes; in the modern era the first is that the subscription has begun."""
+        """Return the notices of changes; in the modern era the first acknowledges the subscription."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
-        return self.send(version, request(version, id, "subscriptions/listen", params), NOTHING)
+        return self.send(version, request(version, id, "subscriptions/listen", params), {})
 
     async def version(self) -> str:
-        """Return the version that the server speaks, after finding it out at the first use."""
+        """Return the version that the server speaks, which the first use negotiates."""
         while True:
             with self._guard:
                 future, is_first = self._version, self._version is None
                 if future is None:
                     future = self._version = Future[str]()
             if is_first:
-                return await self._find_out(future)
+                return await self._settle(future)
             try:
                 return await asyncio.shield(asyncio.wrap_future(future))
             except asyncio.CancelledError:
                 if not future.cancelled():
                     raise
 
-    async def _find_out(self, future: Future[str]) -> str:
+    async def _settle(self, future: Future[str]) -> str:
         try:
             version = await self._negotiate()
         except BaseException as error:
@@ -280,7 +171,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # this caller has left, and those who wait try for themselves
+                future.cancel()  # this caller has left; the callers that wait try for themselves
             raise
         future.set_result(version)
         return version
@@ -300,13 +191,14 @@ class Connection(ABC):
         try:
             return await self._shake_hands(HANDSHAKES[0])
         except AdapterError as error:
-            if is_modern(error):  # it was too slow to say so
+            if is_modern(error):  # it was too slow to answer
                 return MODERN
             raise
 
     async def _shake_hands(self, wanted: str) -> str:
+        params = {"protocolVersion": wanted, "capabilities": _CAPABILITIES, "clientInfo": _client_info()}
         try:
-            found = await self._ask(wanted, "initialize", initialize(wanted), self._timeout)
+            found = await self._ask(wanted, "initialize", params, self._timeout)
         except AdapterError as error:
             if error.status != 405:
                 raise
@@ -315,7 +207,7 @@ class Connection(ABC):
         if version not in HANDSHAKES:
             message = f"the MCP server speaks version {str(version)[:40]!r} only; rxllm speaks {MODERN}, {HANDSHAKES}"
             raise AdapterError("unsupported_feature", message, provider=PROVIDER)
-        await self._tell(version, request(version, None, "notifications/initialized", {}), self._timeout)
+        await self._notify(version, request(version, None, "notifications/initialized", {}), self._timeout)
         return version
 
     async def _ask(
@@ -324,7 +216,7 @@ class Connection(ABC):
         method: str,
         params: Json,
         seconds: float | None,
-        headers: Mapping[str, str] = NOTHING,
+        headers: Mapping[str, str] = {},
         on_message: OnMessage | None = None,
     ) -> Json:
         id = next(self._ids)
@@ -340,12 +232,12 @@ class Connection(ABC):
                         continue
                     result = None if on_message is None else on_message(message)
                     if "id" in message:
-                        await self._tell(version, response(message, result), self._timeout)
+                        await self._notify(version, response(message, result), self._timeout)
             raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
         except AdapterError:
             raise
         except (Exception, asyncio.CancelledError) as error:
-            if method != "initialize":  # which must not be cancelled
+            if method != "initialize":  # the handshake must not be cancelled
                 await self._cancel(version, id)
             if not isinstance(error, TimeoutError):
                 raise
@@ -354,9 +246,9 @@ class Connection(ABC):
         )
         raise AdapterError("timeout", text, provider=PROVIDER)
 
-    async def _tell(self, version: str, message: Json, seconds: float) -> None:
+    async def _notify(self, version: str, message: Json, seconds: float) -> None:
         """Send a notification or a response."""
-        async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, NOTHING)) as received:
+        async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, {})) as received:
             async for _ in received:
                 pass
 
@@ -364,13 +256,110 @@ class Connection(ABC):
         if self.needs_cancel(version):
             message = request(version, None, "notifications/cancelled", {"requestId": id})
             with contextlib.suppress(LLMError, TimeoutError):
-                await self._tell(version, message, GOODBYE_SECONDS)
+                await self._notify(version, message, GOODBYE_SECONDS)
 
 
 def _may_be_older(error: LLMError) -> bool:
-    """Whether a server that answers ``server/discover`` like this may speak the handshake."""
+    """Whether a server that answers ``server/discover`` with this error may speak the handshake."""
     if not isinstance(error, AdapterError):
         return True
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
         return True
     return error.status is not None and 400 <= error.status < 500 and error.status not in (401, 403, 429)
+
+
+# The messages: JSON-RPC 2.0 in two eras
+
+
+def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
+    """Return a request, or without an `id` a notification, for a server of this version."""
+    meta: Json = {"progressToken": id} if method == "tools/call" else {}
+    if version == MODERN:
+        own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
+        meta |= {f"{_META}{name}": value for name, value in own.items()}
+    params = {**params, **({"_meta": meta} if meta else {})}
+    return {"jsonrpc": "2.0", **({} if id is None else {"id": id}), "method": method, "params": params}
+
+
+def _client_info() -> Json:
+    return {"name": "rxllm", "version": rxllm.__version__}
+
+
+def response(message: Json, result: Json | None) -> Json:
+    """Return the response to a request of the server. Without a result, pings are answered and others refused."""
+    if result is None and message.get("method") != "ping":
+        error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
+        return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
+    return {"jsonrpc": "2.0", "id": message.get("id"), "result": result or {}}
+
+
+def messages_in(data: Any) -> Iterator[Json]:
+    """Yield the messages in `data`; some servers send several in a list.
+
+    Raises ``StreamError("malformed_event")``.
+    """
+    for message in cast(list[Any], data) if isinstance(data, list) else [data]:
+        if not isinstance(message, dict) or _is_too_deep(message):
+            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            raise StreamError("malformed_event", f"a message of the MCP server {fault}", provider=PROVIDER)
+        yield cast(Json, message)
+
+
+def _is_too_deep(data: Any) -> bool:
+    level: list[Any] = [data]
+    for _ in range(DEPTH):
+        level = [inner for item in level for inner in _inside(item)]
+    return bool(level)
+
+
+def _inside(item: Any) -> Iterable[Any]:
+    if isinstance(item, dict):
+        return cast(Json, item).values()
+    return cast(list[Any], item) if isinstance(item, list) else ()
+
+
+def object_of(data: Any) -> Json:
+    """Return `data` if it is an object, otherwise an empty object."""
+    return cast(Json, data) if isinstance(data, dict) else {}
+
+
+def answers(message: Json, id: int | str) -> bool:
+    """Whether `message` is the response to the request `id`."""
+    return "method" not in message and message.get("id") == id
+
+
+def is_of_another(message: Json, id: int | str) -> bool:
+    """Whether `message` is the response to or the progress of another request than `id`."""
+    token = object_of(message.get("params")).get("progressToken")
+    return "method" not in message or (message["method"] == "notifications/progress" and token != id)
+
+
+def has_result(response: Json) -> bool:
+    return isinstance(response.get("result"), dict)
+
+
+def error_of(message: Any, status: int | None = None) -> AdapterError:
+    """Return the error in a response without a result, with its code, and its data in the metadata."""
+    match message:
+        case {"error": {"code": int(code), **fields}}:
+            text, data = str(fields.get("message", ""))[:500], fields.get("data")
+            metadata = {} if data is None or len(str(data)) > DATA_SHOWN else {"data": data}
+            reason = _REASONS.get(code, "unknown")
+            return AdapterError(reason, text, provider=PROVIDER, status=status, code=str(code), metadata=metadata)
+        case _:
+            return AdapterError("malformed_response", "the answer has no result", provider=PROVIDER, status=status)
+
+
+def malformed(text: str) -> AdapterError:
+    return AdapterError("malformed_response", text, provider=PROVIDER)
+
+
+def has_modern(versions: Any) -> bool:
+    return isinstance(versions, list) and MODERN in versions
+
+
+def is_modern(error: LLMError) -> bool:
+    """Whether the error of a server that refuses the version of a request lists `MODERN` as supported."""
+    if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
+        return False
+    return has_modern(object_of(error.metadata.get("data")).get("supported"))

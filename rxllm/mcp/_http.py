@@ -1,4 +1,4 @@
-"""A server over HTTP: one POST a request, answered with JSON or an event stream; some arguments are headers too."""
+"""Servers over HTTP: one POST per request, answered with JSON or an event stream; some arguments are headers too."""
 
 from __future__ import annotations
 
@@ -35,16 +35,12 @@ if TYPE_CHECKING:
     import httpx
 
 
-_PLAIN = re.compile(r"(?! )[ -~]*(?<! )")
-_ENCODED = re.compile(r"=\?base64\?.*\?=")
-
-
 class HTTP(Connection):
     """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
 
-    `client` is as of ``rxllm.adapters.HTTPAdapter``. `timeout` is how long the server may take to answer anything but a
-    tool call, in seconds. With `version="2025-11-25"` it speaks that version, also to a server that speaks later ones.
-    Closing it ends its session, which only servers from before 2026 have.
+    `client` is as in ``rxllm.adapters.HTTPAdapter``. The server may take `timeout` seconds to answer anything but a
+    tool call. `version="2025-11-25"` speaks that version, also to a server with later ones. Closing the connection ends
+    its session, which only servers from before 2026 have.
     """
 
     def __init__(
@@ -119,7 +115,7 @@ class _Wire(HTTPAdapter):
             raise EngineError("missing_key", text, provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
         built = self.post("", message, call, headers={"accept": "application/json, text/event-stream"})
-        if not self._ends_in_slash:  # which is another path to some servers
+        if not self._ends_in_slash:  # the slash makes another path to some servers
             built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
         if method == "POST":
             return built
@@ -143,7 +139,7 @@ class _Wire(HTTPAdapter):
 
 
 class _Decoder(FrameDecoder):
-    """Turns an answer into one `RawChunk` a message, until the response to the request `id`."""
+    """Turns an answer into one `RawChunk` per message, until the response to the request `id`."""
 
     def __init__(self, id: int | str | None) -> None:
         super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider=PROVIDER, raw=False)
@@ -153,7 +149,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and answers(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # as an event, so that it is cleared of the keys that it may repeat
+                self.fail(error_of(message))  # as an event, from which keys are redacted
                 return
             self.blocks.raw("message", message)
             if is_answer:
@@ -170,15 +166,7 @@ class _Decoder(FrameDecoder):
             self.fail(StreamError("truncated", text, provider=PROVIDER))
 
 
-def header_text(text: str) -> str:
-    """Return `text` as the value of a header: in base64 if a header cannot have it as it is.
-
-    >>> header_text("plain"), header_text("à")
-    ('plain', '=?base64?w6A=?=')
-    """
-    if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
-        return text
-    return f"=?base64?{base64.b64encode(text.encode(errors='replace')).decode()}?="
+# The headers of arguments
 
 
 KEY = "x-mcp-header"
@@ -186,22 +174,25 @@ _TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")
 _TYPES = ("string", "integer", "boolean")
 _DATA = ("default", "examples", "const", "enum")
 _BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+_PLAIN = re.compile(r"(?! )[ -~]*(?<! )")
+_ENCODED = re.compile(r"=\?base64\?.*\?=")
 
 Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the names of the headers of the parameters in `schema`, by the path of properties that leads to each.
+    """Return the headers of the parameters in `schema`, by the path of properties to each.
 
-    Raises ``ValueError`` for one that the specification forbids; the tool must not be used then.
+    Raises ``ValueError`` for a header that the specification forbids; the tool must not be used then.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):
         token = place[KEY]
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or place.get("type") not in _TYPES:
-            raise ValueError(f"{KEY} must be the name of a header, on a string, an integer or a boolean property")
+            message = f"{KEY} must be the name of a header, on a string, an integer or a boolean property"
+            raise ValueError(f"{message}: got {str(token)[:80]!r}")
         if (name := f"mcp-param-{token.lower()}") in headers.values():
-            raise ValueError(f"{KEY} {token[:80]!r} is there twice")
+            raise ValueError(f"{KEY} {token[:80]!r} is used twice")
         headers[path] = name
     return headers
 
@@ -233,3 +224,14 @@ def _at(argument: Any, path: Path) -> str | None:
     if isinstance(argument, bool):
         return str(argument).lower()
     return str(argument) if isinstance(argument, str | int | float) else None
+
+
+def header_text(text: str) -> str:
+    """Return `text` as the value of a header: in base64 if a header cannot hold it as it is.
+
+    >>> header_text("plain"), header_text("à")
+    ('plain', '=?base64?w6A=?=')
+    """
+    if _PLAIN.fullmatch(text) and not _ENCODED.fullmatch(text):
+        return text
+    return f"=?base64?{base64.b64encode(text.encode(errors='replace')).decode()}?="

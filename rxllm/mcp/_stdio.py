@@ -1,8 +1,8 @@
-"""A server on standard input and output: one process for all tools of a connection, on a thread and a loop of its own.
+"""Servers on standard input and output: one process for all tools of a connection, on a thread and loop of its own.
 
-So the tools may be called from any loop and thread, and no loop that ends or is blocked takes the process with it.
-The process and all that it has started end when the connection is closed, when neither it nor a tool of it is left,
-and with this process, even if that is killed: a shell waits beside the server for that, see `_GUARD`.
+So the tools may be called from any loop and thread, and the process survives a loop that ends or is blocked. The
+process and its descendants end when the connection is closed, when neither it nor a tool of it is left, and with this
+process, even if this process is killed: a shell waits beside the server for its end, see `_GUARD`.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""How long a server may take to end when its input is closed; then its process group is killed."""
+"""Seconds that a server may take to end when its input is closed; then its process group is killed."""
 MAX_WAITING = 1_000
-"""How many notices may wait for a reader; more of them are dropped."""
+"""Maximum notices that wait for a reader; more are dropped."""
 MAX_UNREAD = 32 * 2**20
-"""How many bytes a server may leave unread."""
+"""Maximum bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -48,21 +48,21 @@ for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
   kill -KILL "${path%/environ}"
 done
 """
-"""Kills the server's process group, and on Linux what has left the group but still has the server's environment.
+"""Kills the server's process group, and on Linux processes outside the group that have the server's environment.
 
-It does so on a line of input, or a moment after the end of this process, which closes its input.
+It does so on a line of input, or `GRACE_SECONDS` after the end of this process, which closes its input.
 """
 
 _of_parent: list[Process] = []
-"""The processes of our parent, in a forked child: to collect one would take its pipes from the loop of the parent."""
+"""The parent's processes in a forked child: collecting one would take its pipes from the parent's loop."""
 
 
 class Stdio(Connection):
     """The server that ``command *arguments`` starts at the first use.
 
-    It inherits no environment but `PATH`, `HOME` and the like, since yours has your keys; `env` adds variables. After
-    its end, the next call starts it again. `timeout` is how long it may take to start and to answer anything but a tool
-    call, in seconds. With `version="2025-11-25"` it speaks that version, also to a server that speaks later ones.
+    It inherits only `PATH`, `HOME` and the like, since your environment has your keys; `env` adds variables. After its
+    end, the next call starts it again. It may take `timeout` seconds to start and to answer anything but a tool call.
+    `version="2025-11-25"` speaks that version, also to a server with later ones.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Stdio(Connection):
             await process.aclose()
 
     def _leave_to_parent(self) -> None:
-        """Forget a process of our parent, from before a fork: this process starts its own."""
+        """Forget a process from before a fork, which belongs to the parent."""
         if self._process is not None and self._process.owner != os.getpid():
             _of_parent.append(self._process)
             self._process = None
@@ -127,13 +127,13 @@ class Stdio(Connection):
         raise pickle.PicklingError("a Stdio is a process of this machine; list its tools where they are called")
 
     def __repr__(self) -> str:
-        program, *arguments = self._command  # of which others may be secrets
+        program, *arguments = self._command  # other arguments may be secrets
         files = [part for part in arguments if os.path.isfile(os.path.join(self._cwd or "", part))]
         return f"Stdio({', '.join(map(repr, (program, *files[:1])))})"
 
 
 class Inbox:
-    """What one reader waits for, from the thread of the process to the reader's loop."""
+    """The messages for one reader, from the thread of the process to the reader's loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class Inbox:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def get(self) -> Json:
-        """Return the next message. Raises the error by which the process has ended."""
+        """Return the next message. Raises the error that ended the process."""
         while not self._items:
             self._wake.clear()
             await self._wake.wait()
@@ -158,18 +158,18 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server. Only its own thread reads and writes; `failure` is why it cannot be used any more."""
+    """One run of a server. Only its own thread reads and writes; `failure` is why it can no longer be used."""
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.owner = os.getpid()
         self.failure: LLMError | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
         self._command, self._cwd, self._secrets = command, cwd, secrets
-        self._mark = uuid.uuid4().hex  # all that it starts inherits it
+        self._mark = uuid.uuid4().hex  # its descendants inherit it
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """Of calls by their numbers, of subscriptions by their ids, and of listeners by themselves."""
+        """The inboxes of calls by number, of subscriptions by id, and of listeners by themselves."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -183,7 +183,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox of what it brings, if it is a request; without one, that of all notices.
+        """Send `message`, and yield the inbox of its answer if it is a request; without one, the inbox of all notices.
 
         Raises `failure`.
         """
@@ -203,12 +203,12 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the process, and wait for its end, a few seconds at most."""
+        """End the process, and wait at most a few seconds for its end."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the process now: nobody is left to use it, or this process ends. A forked child has no such thread."""
+        """Kill the process now: it has no user left, or this process ends. A forked child has no such thread."""
         if self._thread.is_alive():
             self._kill()
             self._on_loop(self._fail, "was abandoned")
@@ -242,7 +242,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _guarded(self) -> asyncio.subprocess.Process | None:
-        """Return the process of `_GUARD`; None where there is no shell, and the group alone is killed."""
+        """Return the process of `_GUARD`, or None without a shell; then only the group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -257,7 +257,7 @@ class Process(asyncio.SubprocessProtocol):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
-            self._kill()  # what it has started is in its group, and may live on without it
+            self._kill()  # its descendants are in its group, and may outlive it
         with contextlib.suppress(TimeoutError):
             if guard is not None:
                 await asyncio.wait_for(guard.communicate(b"\n"), GRACE_SECONDS)
@@ -291,17 +291,17 @@ class Process(asyncio.SubprocessProtocol):
             self._fail(f"wrote a message that is too long: {error.message}")
             return
         for frame in frames:
-            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers print other things too
+            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers print other text too
                 for message in messages_in(msgspec.json.decode(frame)):
                     self._deliver(message)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._loop.call_later(0.1, self._fail, "has closed its output")  # its exit code says more, if it comes
+            self._loop.call_later(0.1, self._fail, "has closed its output")  # an exit code says more
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # What it has written before is read first, unless something that it has started keeps its output open.
+        # Its earlier output is read first, unless a descendant keeps the output open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -316,7 +316,7 @@ class Process(asyncio.SubprocessProtocol):
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
         key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):  # a second response is to nobody
+        if isinstance(key, str | int):  # a second response has no reader
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]

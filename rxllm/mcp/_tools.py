@@ -12,10 +12,10 @@ from functools import partial
 from typing import Any, cast
 
 from rxllm import Stream, Tool, from_async_iter, to_async_iter
-from rxllm.mcp._calls import call_tool
 from rxllm.mcp._connection import MODERN, PROVIDER, Connection, Json, malformed, object_of
 from rxllm.mcp._http import HTTP, parameter_headers
 from rxllm.mcp._stdio import Stdio
+from rxllm.mcp._tool_calls import call_tool
 from rxllm.values.argument_checks import check, check_instance, explains_call
 
 Server = Connection | str | Sequence[str]
@@ -24,9 +24,9 @@ Server = Connection | str | Sequence[str]
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 MAX_NAMES = 10_000
-"""How many tools a connection remembers, those included that its server no longer has."""
+"""Maximum tools that a connection remembers, including those that its server no longer has."""
 DESCRIPTION = 4_000
-"""How many characters of a tool's description the model is told."""
+"""Maximum characters of a tool's description for the model."""
 
 _CHANGED = "notifications/tools/list_changed"
 _BEGUN = "notifications/subscriptions/acknowledged"
@@ -38,20 +38,20 @@ log = logging.getLogger("rxllm")
 def tools(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them anew.
+    """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them again.
 
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
-    `headers` are sent to a URL. `prefix` comes before each name; what providers do not take in names becomes "_".
+    `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_".
     ``metadata["mcp"]`` of a tool has its own name and the server's annotations. The process of a command ends with its
-    last tool; close an `HTTP` or a `Stdio` to end it, or its session, at a time of your own.
+    last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
 
     A tool that is listed again with another description, schema or annotations under its name is left out, with a
-    warning in the log: it is not the tool that you looked at. `allow_changes` takes it as it is now.
+    warning in the log: it is not the tool that you looked at. `allow_changes` accepts it as it is now.
 
-    Raises ``ValidationError("invalid_option")``. An ``AdapterError`` or ``StreamError`` goes to ``on_error``: of a
-    server that cannot be reached, takes too long, or sends what is no list of tools.
+    Raises ``ValidationError("invalid_option")``. ``on_error`` gets the ``AdapterError`` or ``StreamError`` of a server
+    that cannot be reached, takes too long, or sends anything but a list of tools.
     """
     connection = _connected(server, headers, prefix)
 
@@ -69,7 +69,7 @@ def tools(
 def watch(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """Return the tools of `server` now, and again whenever it says that they have changed; see `tools`.
+    """Return the tools of `server` now, and again whenever it reports a change; see `tools`.
 
     ::
 
@@ -117,7 +117,7 @@ async def _listed(connection: Connection, prefix: str, allow_changes: bool) -> t
 
 
 def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
-    """Whether `tool` is what its name stood for before, new, or allowed to change."""
+    """Whether `tool` is new, unchanged under its name, or allowed to change."""
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
@@ -171,7 +171,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """The handler of a tool; its repr stands in the error of two tools with the same name."""
+    """The handler of a tool; its repr is in the error of two tools with the same name."""
 
     checks_arguments = True
 
@@ -180,7 +180,7 @@ class _Handler(partial[Any]):
 
 
 def _legal(name: str) -> str:
-    """Return `name` as all providers take it: letters, digits, "_" and "-", at most 64, and first a letter or "_"."""
+    """Return `name` as all providers accept it: letters, digits, "_" and "-", at most 64, and first a letter or "_"."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 

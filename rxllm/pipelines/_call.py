@@ -71,9 +71,10 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
         def answer(sent: Request) -> Stream[Event]:
             _check(setup, sent)
-            events = source(setup, sent, call)
-            for _, stage in stages(setup, sent, call, _engine_call(setup, request, sent, call, scope, chat)):
-                events = stage(events)
+            events, engine_call = source(setup, sent, call), _engine_call(setup, request, sent, call, scope, chat)
+            with applying_operators(engine_call):
+                for _, stage in stages(setup, sent, call, engine_call):
+                    events = stage(events)
             return Stream.of(events)
 
         with within(below):
@@ -120,9 +121,9 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
         # What another operator asks for itself upon an event is not part of the answer that a budget counts.
         yield "scope", scoped
     for operator in budgets:
-        yield "budget", partial(_applied, operator, engine_call)
+        yield "budget", operator
     for operator in operators:
-        yield "operators", partial(_applied, operator, engine_call)
+        yield "operators", operator
 
     if engine.errors == "raise":
         yield "raise errors", ops.raise_errors()
@@ -140,11 +141,6 @@ def _check(setup: Setup, sent: Request) -> None:
     if missing:
         remedy = "append rxllm.tool_result(id, content) for each, or go on with rxllm.resume(engine, thread, ...)"
         raise unanswered_calls(missing, remedy)
-
-
-def _applied(operator: Operator, call: EngineCall, events: Observable[Event]) -> Observable[Event]:
-    with applying_operators(call):
-        return operator(events)
 
 
 def _journaled(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:

@@ -8,23 +8,25 @@ protocol                  is
 ``"ag-ui"``               AG-UI 1.0, which CopilotKit and ``@ag-ui/client`` read
 ========================  ============================================================================================
 
-`encode` and `decode` are operators between events and frames, which are JSON objects; what a client may see is decided
-before, by `for_client`. `sse` writes a frame as a server-sent event, `from_sse` reads them. `streaming_response` is all
-of that as the response of a web server, and `Runs` keeps streams that go on without a browser.
+`encode` and `decode` are operators between events and frames, which are JSON objects; `for_client` decides first what a
+client may see. `sse` writes a frame as a server-sent event, `from_sse` reads server-sent events. `streaming_response`
+is all of this as the response of a web server, and `Runs` keeps streams that continue without a browser.
 
-`from_ui` and `from_ag_ui` read what clients send, and `AGUIEncoder` is the encoder that answers those of AG-UI. `AGUI`
-is an adapter: an agent that speaks AG-UI, asked like a model. `openai_app` serves engines as OpenAI's Chat Completions.
+`from_ui` and `from_ag_ui` read the requests of clients; `AGUIEncoder` encodes the answer to a client of AG-UI. `AGUI`
+is an adapter that asks an agent over AG-UI like a model. `openai_app` serves engines as OpenAI's Chat Completions.
 """
 
-from rxllm.web._ag_ui import Encoder as AGUIEncoder
 from rxllm.web._ag_ui_adapter import AGUI
-from rxllm.web._ag_ui_input import AGUIInput, from_ag_ui
-from rxllm.web._codec import Decoder, Encoder, decode, encode, from_sse, sse
+from rxllm.web._ag_ui_encoder import Encoder as AGUIEncoder
+from rxllm.web._ag_ui_request import AGUIInput, from_ag_ui
+from rxllm.web._codec import Decoder, Encoder, decode, encode
 from rxllm.web._for_client import for_client
-from rxllm.web._messages import Incoming
+from rxllm.web._frames import from_sse, sse
 from rxllm.web._openai_app import openai_app
-from rxllm.web._response import Runs, streaming_response
-from rxllm.web._ui_messages import from_ui
+from rxllm.web._requests import Incoming
+from rxllm.web._response import streaming_response
+from rxllm.web._runs import Runs
+from rxllm.web._ui_request import from_ui
 
 __all__ = [
     "AGUI",

@@ -1,4 +1,4 @@
-"""An agent that speaks AG-UI, asked like a model."""
+"""The adapter for agents that speak AG-UI: requests, and the decoder of answers."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ import msgspec
 from rxllm import AdapterError, Event, LLMError, Message, Nested, Request, StreamError, ToolCall, Usage
 from rxllm.adapters import HTTPAdapter, http_error, provider_error
 from rxllm.values import Call, FilePart, ImagePart, Part, ProviderPart, TextPart, ThinkingPart
-from rxllm.web._ag_ui import VERSION, Decoder
-from rxllm.web._ag_ui_wire import COUNTS, OWN, Chunks, to_usage
-from rxllm.web._codec import Frame, text_of
+from rxllm.web._ag_ui_decoder import COUNTS, OWN, Chunks, Decoder, to_usage
+from rxllm.web._ag_ui_encoder import VERSION
+from rxllm.web._frames import Frame, text_of
 from rxllm.wire import Blocks, CallTracker, FrameDecoder, SSEDecoder
 
 if TYPE_CHECKING:
@@ -28,18 +28,18 @@ _PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "se
 
 
 class AGUI(HTTPAdapter):
-    """``POST url``, where an agent answers with AG-UI's events. A key goes as a bearer token; most need none.
+    """``POST url``, where an agent answers over AG-UI. A key is sent as a bearer token; most agents need none.
 
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The request's tools are the client's tools of AG-UI: their calls are answered here, all others are the agent's own,
-    whose results are parts of the message. The run's interrupts are ``metadata["interrupts"]`` of the response. What
-    the agents inside it do comes as ``Nested``; shared state is seen as raw chunks only.
+    The request's tools are the client's tools of AG-UI: their calls are answered here. All other calls are the agent's
+    own, and their results are parts of the message. ``metadata["interrupts"]`` of the response has the interrupts.
+    Agents inside it report as ``Nested``; shared state arrives as raw chunks only.
 
-    ``Request.options`` are fields of ``RunAgentInput`` and replace those made here: ``{"threadId": "t1", "resume":
-    [...]}`` answers the interrupts of the message that is the last then. Without a ``threadId`` every request is a
-    conversation of its own; all messages are sent. Model and parameters are ``forwardedProps``, which agents may read.
+    ``Request.options`` are fields of ``RunAgentInput``, and replace the adapter's: ``{"threadId": "t1", "resume":
+    [...]}`` answers the interrupts of the last message. Without a ``threadId`` every request is a conversation of its
+    own; all messages are sent. Model and parameters are ``forwardedProps``, which agents may read.
     """
 
     provider = PROVIDER
@@ -55,7 +55,7 @@ class AGUI(HTTPAdapter):
         key = self.key(call)
         headers = {"accept": "text/event-stream", **({"authorization": f"Bearer {key}"} if key else {})}
         built = self.post("", to_input(request), call, headers=headers)
-        if not self._ends_in_slash:  # which is another path to some servers
+        if not self._ends_in_slash:  # the slash makes another path to some servers
             built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
         return built
 
@@ -74,10 +74,10 @@ class AGUIDecoder(FrameDecoder):
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
         self._chunks = Chunks()
-        self._agents = Decoder()  # of the agents inside
+        self._agents = Decoder()  # reads the agents inside
         self._calls: dict[str, int] = {}
-        self._undecided: set[str] = set()  # calls of tools that the client has: completed with their result, or last
-        self._thinking: str | None = None  # the message of the latest block, if that is one of thinking
+        self._undecided: set[str] = set()  # calls of the client's tools: completed with their result, or last
+        self._thinking: str | None = None  # the message of the latest block if it is thinking
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
         if self.raw:
@@ -143,7 +143,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Report a call for an agent that runs without one: the path of its events begins with it."""
+        """Report a call for an agent without one: the path of its events begins with the call."""
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -193,7 +193,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Return the usage of a run without that of the agents inside, which their events tell."""
+    """Return the usage of a run without the usage of the agents inside, which their own events report."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
@@ -234,7 +234,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Return the entries of an answer, whose calls without a result are left out unless it `waits` for them."""
+    """Return the entries of an answer, without calls that have no result unless it `waits` for them."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

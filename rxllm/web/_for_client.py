@@ -1,18 +1,18 @@
-"""Decide what may leave for a client, and fold what it has seen.
+"""`for_client`, which keeps what a client may see, and the fold of the events that a client sees.
 
 ==========================================  ============================================================================
-of a stream                                 a client sees
+in a stream                                 a client sees
 ==========================================  ============================================================================
 text, thinking, tool calls, their           all of it; of the provider's data, the signatures of thinking
 arguments, progress and results, sources,
 files, usage, questions, approvals
-``StepCompleted``, ``ChatCompleted``        what the client's own events fold to, without a thread: system prompts,
+``StepCompleted``, ``ChatCompleted``        the fold of the client's own events, without a thread: system prompts,
                                             histories and tools' messages stay here
-metadata                                    what a client needs to go on, see `METADATA`
-errors                                      class, reason, and the seconds to wait; no message, of tools neither: the
-                                            logger ``rxllm`` gets each error once, with its traceback; an ``on_error``
-                                            that is no ``LLMError`` is for the server, and passes
-raw frames                                  none; usage in them is told as ``UsageUpdated``
+metadata                                    the names in `METADATA`
+errors, also of tools                       class, reason, and the seconds to wait; the logger ``rxllm`` gets each
+                                            error once, with its message and traceback; an ``on_error`` that is not an
+                                            ``LLMError`` is for the server, and passes
+raw frames                                  none; their usage becomes ``UsageUpdated``
 ``Custom``                                  those of your operators and tools; none of rxllm's own
 ``Nested``                                  the same of the event inside
 ==========================================  ============================================================================
@@ -35,13 +35,11 @@ from rxllm import (
     LLMError,
     Message,
     Nested,
-    Response,
     StepResult,
     Stream,
     StreamCollector,
     Thread,
     ToolCall,
-    Usage,
     ValidationError,
     serializer,
 )
@@ -49,15 +47,15 @@ from rxllm import events as ev
 from rxllm import operators as ops
 from rxllm.runtime import log_hidden
 from rxllm.values import ImagePart, Part, ProviderPart, TextPart, ThinkingPart
-from rxllm.web._codec import Frame, event_data, event_of
+from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """What the events that a client sees fold to, of one stream and of the agents inside it."""
+    """The fold of the events that a client sees, of one stream and of the agents inside it."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # a response has begun, perhaps again, and has not ended
+        self.is_answering = False  # whether a response is open, also one that begins again
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -82,7 +80,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Return `event` with the message or the result that the events so far fold to."""
+        """Return `event` with the message or result that the events so far fold to."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -97,31 +95,15 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data, without what the events before it fold to: `unpacked` makes it whole again."""
+        """Return `event` as data without the fold of the events before it, which `unpacked` adds again."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Return the event in what `packed` returned. Raises for anything else."""
+        """Return the event that `packed` was given. Raises for any other data."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
-
-    # What the streams of other servers do not tell
-
-    def message(self, reason: Any) -> ev.Event:
-        """Return the completion of the message so far."""
-        return self.filled(ev.MessageCompleted(Message("assistant"), reason))
-
-    def step(self) -> ev.Event:
-        """Return the completion of the step so far, whose calls without a result are left to the client."""
-        is_done = not self.state.to_response().tool_calls
-        return self.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
-
-    def chat(self, **fields: Any) -> ev.Event:
-        """Return the completion of the chat so far; `fields` are those of its result that no event tells."""
-        usage = sum((step.response.usage for step in self.state.steps), Usage())
-        return self.filled(ev.ChatCompleted(ChatResult(Thread(), usage=usage, **fields)))
 
     def _step(self, result: StepResult) -> StepResult:
         state = changed(self.state, thread=Thread()) if self.state.thread is None else self.state
@@ -138,16 +120,16 @@ METADATA = frozenset(
         "unused_steering",  # the client's own messages
     }
 )
-"""The names of metadata that a client sees."""
+"""The names of metadata that a client sees, since it needs them to continue."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""The names of rxllm's own ``Custom`` events, which hold a session, a response, and what became of a summary."""
+"""The names of rxllm's own ``Custom`` events, which hold sessions, responses and summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
 
 def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
-    """Keep what may leave for a client: see the table above.
+    """Keep only what a client may see.
 
     >>> import rxllm
     >>> thread = [rxllm.system("Our prices: secret."), rxllm.user("Hi")]
@@ -155,8 +137,8 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     >>> [message for message in events.run().result.thread]
     []
 
-    Results are folded again from what the client sees, so that its own fold equals them. An object that a tool returned
-    becomes its JSON data, or None if it has none.
+    System prompts, raw chunks, provider data and messages of errors do not pass. Results are folded again from the
+    events that pass, so that the client's own fold equals them. A tool's result becomes JSON data, or None.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
 
@@ -166,11 +148,11 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """What a client sees of one stream, and of the agents inside it."""
+    """Filters one stream and the agents inside it."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
-        self._failed: dict[tuple[ClientFold, str], str] = {}  # the reasons of the tools that have failed
+        self._failed: dict[tuple[ClientFold, str], str] = {}  # the reason of each failed call
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
@@ -200,7 +182,7 @@ class _Client:
                 self._failed[fold, id] = error.reason
                 return _kept(event)
             case ev.ToolResultEncoded(id=id) if (fold, id) in self._failed:
-                # What the model is told of the failure quotes the exception.
+                # The content for the model quotes the exception.
                 return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)
@@ -212,7 +194,7 @@ def _usage_in(chunk: ev.RawChunk, state: StreamCollector) -> ev.Event | None:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Return what a client sees of an event, whose result is what the client folds."""
+    """Return the part of `event` that a client sees; a result in it is the client's fold already."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -274,7 +256,7 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a client needs to go on."""
+    """Return the `METADATA` in `metadata`."""
     kept = {name: value for name, value in metadata.items() if name in METADATA}
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
@@ -287,7 +269,7 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Return the error without its message, which may quote a provider, a prompt or a path: that goes to the log."""
+    """Return the error without its message, which may quote a provider, a prompt or a path; log the whole error."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }

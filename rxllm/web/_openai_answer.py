@@ -1,28 +1,28 @@
-"""A run as the answer of Chat Completions, and what it has added when it halts for the client's tools.
-
-The client gets its own calls only, and sends only those back. The model's message had more: thinking whose signature
-its provider wants to see again, and calls of the engine's own tools, which have run and must not run twice. So the
-messages of the run are kept here, and take the place of the client's copy in the next request.
+"""The answer of Chat Completions for a run, and the memory of runs that halt for the client's tools.
 
 The client sees one message of one choice, whatever the engine does for it:
 
 ==================================  ====================================================================================
-of the run                          the client sees
+in the run                          the client sees
 ==================================  ====================================================================================
 text and thinking of all steps      ``content`` and ``reasoning_content``, with a blank line between two steps
-the same, of a structured answer    the last step's only, so that it is JSON; with tools it is sent when it is complete
+the same, in a structured answer    only the last step's, so that it is JSON; with tools it is sent when it is complete
 sources with a URL                  ``annotations``
 calls of the client's tools         ``tool_calls``
 calls of the engine's own tools,    nothing
 their results, agents inside
-a question to the user              the question, as text; that of an agent inside is an error
-usage                               that of all steps, and of the agents
-``StepRestarted``                   nothing; if a part of the step has been sent, an error, since it cannot be unsaid
+a question to the user              the question, as text; a question of an agent inside is an error
+usage                               the sum over all steps and agents
+``StepRestarted``                   nothing; if a part of the step was sent, an error, since it cannot be taken back
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is ``tool_calls`` if the client is to answer some, ``length`` and ``content_filter`` as the last step
-has it, ``length`` too for a chat that used up its turns or its budget, and otherwise ``stop``.
+The finish reason is ``tool_calls`` if the client is to answer some, ``length`` or ``content_filter`` if it is the last
+step's, ``length`` too for a chat that used up its turns or its budget, and otherwise ``stop``.
+
+The client gets only its own calls, and sends only those back. The model's message had more: thinking whose signature
+its provider requires, and calls of the engine's own tools, which must not run twice. So `Memory` keeps the messages of
+the run, and puts them in the place of the client's copy in the next request.
 """
 
 from __future__ import annotations
@@ -39,19 +39,19 @@ from reactivex.scheduler import CurrentThreadScheduler
 from rxllm import ChatResult, Message, Nested, StreamError, Thread, ToolCall, Usage, serializer
 from rxllm import events as ev
 from rxllm import operators as ops
-from rxllm.web._codec import Frame, frame_json
+from rxllm.web._frames import Frame, frame_json
 from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""How many runs are kept. A client whose run has gone, or another process, goes on with what the client sends."""
+"""Maximum runs that are kept. Without its run, as in another process, a request is answered as it was sent."""
 
 
 class Memory:
-    """The messages of runs, by what was asked and which calls the client was to answer.
+    """The messages of runs, by the conversation and the calls that the client was to answer.
 
-    Call ids alone would not do: some providers count them from 0. Who sends the same conversation, with the same calls,
-    to the same model has the same right to its messages.
+    Call ids alone would not do: some providers count them from 0. A client that sends the same conversation with the
+    same calls to the same model has the same right to its messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -62,7 +62,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return `thread`, as the client sent it, with the messages of the runs that are kept."""
+        """Return the client's `thread` with the messages of kept runs."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -72,7 +72,7 @@ class Memory:
         return Thread(messages)
 
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
-        """Keep what the run has added to `restored`; the client knows it as the answer to `asked_for`."""
+        """Keep the messages that the run added to `restored`; for the client they answer `asked_for`."""
         if result.halted_reason != "manual_tool_calls":
             return
         digest = hashlib.sha256(model.encode())
@@ -95,34 +95,34 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """The chunks of one run. `holds` keeps them back until the chat has ended."""
+    """The chunks of one run; `holds` keeps them back until the chat has ended."""
 
     def __init__(self, id: str, chat: Chat, *, holds: bool) -> None:
         self.result: ChatResult | None = None
         self.error: Exception | None = None
         self.finish_reason = ""
-        self.usage = Usage()  # of all steps, and of the agents inside them
+        self.usage = Usage()  # the sum over all steps, and the agents inside them
         self._head: Frame = {"id": id, "created": int(time.time()), "model": chat.model}
         self._structured = chat.is_structured
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        self._role: Frame = {"role": "assistant"}  # which goes with the first delta
-        self._deltas: list[Frame] = []  # of this step, as far as they are held back
-        self._earlier: list[Frame] = []  # of the steps before
-        self._sent = False  # whether one of this step has been sent
-        self._open = set[type[ev.Event]]()  # the kinds of block whose deltas have come
-        self._cited = 0  # how many sources have been sent
-        self._has_text = False  # this step, and
-        self._had_text = False  # the steps before
-        self._places: dict[str, int] = {}  # of the client's calls
-        self._unsent = set[str]()  # the calls whose arguments have not begun
+        self._role: Frame = {"role": "assistant"}  # sent with the first delta
+        self._deltas: list[Frame] = []  # the unsent deltas of this step
+        self._earlier: list[Frame] = []  # the unsent deltas of the steps before
+        self._sent = False  # whether a delta of this step was sent
+        self._open = set[type[ev.Event]]()  # the kinds of block with deltas so far
+        self._cited = 0  # the number of sources so far
+        self._has_text = False  # whether this step has text
+        self._had_text = False  # whether an earlier step has text
+        self._places: dict[str, int] = {}  # the indexes of the client's calls
+        self._unsent = set[str]()  # the calls without arguments so far
         self._counted = Subject[ev.Event]()
         at_once = CurrentThreadScheduler.singleton()
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the chunks that can be sent now. An error of the run becomes `error`."""
+        """Return the chunks to send now. An error of the run becomes `error`."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
         try:
@@ -135,13 +135,13 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk; without a `delta` that of the usage, which has no choice."""
+        """Return a chunk; without a `delta` it has no choice, as the chunk of usage."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
     def last_chunks(self) -> list[Frame]:
-        """Return the chunks that have been held back, and those that end the answer."""
+        """Return the chunks that were held back, and the chunks that end the answer."""
         deltas = [*self._earlier, *self._deltas]
         if not deltas and self._role:
             deltas = [{"content": ""}]
@@ -172,23 +172,27 @@ class Answer:
         match event:
             case ev.TextDelta(delta=text):
                 self._open.add(ev.TextDelta)
-                self._text(text)
+                self._add_text(text)
             case ev.TextCompleted(text=text):
-                self._text("" if ev.TextDelta in self._open else text)
+                self._add_text("" if ev.TextDelta in self._open else text)
                 self._open.discard(ev.TextDelta)
             case ev.ThinkingDelta(delta=text):
                 self._open.add(ev.ThinkingDelta)
-                self._say({"reasoning_content": text})
+                self._add({"reasoning_content": text})
             case ev.ThinkingCompleted(text=text):
-                self._say({"reasoning_content": "" if ev.ThinkingDelta in self._open else text})
+                self._add({"reasoning_content": "" if ev.ThinkingDelta in self._open else text})
                 self._open.discard(ev.ThinkingDelta)
             case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
-                # The index is OpenAI's package's wish: it joins the lists of deltas by it.
-                self._say({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
+                # OpenAI's package joins the lists of deltas by the index.
+                self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
-            case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
-                self._call(event)
+            case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
+                self._begin_call(id, name)
+            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
+                self._add_arguments(id, text)
+            case ev.ToolCallCompleted(id=id) if id in self._unsent:
+                self._add_arguments(id, _arguments_text(event.tool_call))
             case ev.StepRestarted():
                 self._restart()
             case ev.MessageStarted():
@@ -198,45 +202,34 @@ class Answer:
             case _:
                 pass
 
-    def _say(self, delta: Frame) -> None:
+    def _add(self, delta: Frame) -> None:
         if any(delta.values()):
             self._deltas.append(delta)
 
-    def _text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if text:
             is_next = self._had_text and not self._has_text and not self._structured
             self._has_text = True
-            self._say({"content": f"\n\n{text}" if is_next else text})
+            self._add({"content": f"\n\n{text}" if is_next else text})
 
-    def _call(self, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> None:
-        match event:
-            case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
-                self._begin(id, name)
-            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
-                self._arguments(id, text)
-            case ev.ToolCallCompleted(id=id) if id in self._unsent:
-                self._arguments(id, _arguments(event.tool_call))
-            case _:
-                pass
-
-    def _begin(self, id: str, name: str) -> None:
+    def _begin_call(self, id: str, name: str) -> None:
         self._places[id] = len(self._places)
         self._unsent.add(id)
         function = {"name": name, "arguments": ""}
         call = {"index": self._places[id], "id": id, "type": "function", "function": function}
-        self._say({"tool_calls": [call]})
+        self._add({"tool_calls": [call]})
 
-    def _arguments(self, id: str, text: str) -> None:
+    def _add_arguments(self, id: str, text: str) -> None:
         self._unsent.discard(id)
         if text:
-            self._say({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
+            self._add({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
 
     def _restart(self) -> None:
         if self._sent:
             message = "the model began its answer again after a part of it had been sent; ask again without stream"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._places.clear()  # calls of the client's end the chat, so all are of this step
+        self._places.clear()  # the client's calls end the chat, so all belong to this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -244,8 +237,7 @@ class Answer:
     def _next_step(self) -> None:
         self._earlier = [] if self._structured else [*self._earlier, *self._deltas]
         self._deltas, self._sent = [], False
-        self._had_text = self._had_text or self._has_text
-        self._has_text = False
+        self._had_text, self._has_text = self._had_text or self._has_text, False
 
     def _end(self, result: ChatResult) -> None:
         self.result = result
@@ -259,16 +251,16 @@ class Answer:
             self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:
-            self._has_text, self._had_text = False, self._had_text or self._has_text
-            self._text(result.pending_question)
+            self._had_text, self._has_text = self._had_text or self._has_text, False
+            self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._places:  # of a manual tool of the engine's
-                self._begin(call.id, call.name)
-                self._arguments(call.id, _arguments(call))
+            if call.id not in self._places:  # a call of a manual tool of the engine
+                self._begin_call(call.id, call.name)
+                self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)
 
 
-def _arguments(call: ToolCall) -> str:
+def _arguments_text(call: ToolCall) -> str:
     return frame_json(call.arguments).decode() if call.raw_arguments is None else call.raw_arguments
 
 

@@ -7,9 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the names of the engines
 ===========================================  ===========================================================================
 
-A stream is begun with its answer, so that an error before it has a status, or after `HEARTBEAT` seconds of silence; an
-error after that is a frame with an ``error``, and no ``[DONE]``. A client that leaves disposes its run, and one that
-reads slowly holds back the model.
+A stream's head is sent with the answer's first chunk, so that an error before it has a status, or after `HEARTBEAT`
+seconds of silence; a later error is a frame with an ``error``, and no ``[DONE]``. A client that leaves disposes its
+run, and a slow client holds back the model.
 """
 
 from __future__ import annotations
@@ -27,8 +27,7 @@ import rxllm
 from rxllm import Engine, Event, ToolExecutionCompleted
 from rxllm.runtime import log_hidden
 from rxllm.values.argument_checks import check, check_count, invalid_option
-from rxllm.web import _openai_app
-from rxllm.web._codec import Frame, frame_json, sse
+from rxllm.web._frames import Frame, frame_json, sse
 from rxllm.web._openai_answer import Answer, Memory
 from rxllm.web._openai_errors import RefusedError, refusal_of
 from rxllm.web._openai_request import Chat, read_request, unknown_model
@@ -37,72 +36,21 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""How many seconds the body of a request may take."""
+"""Seconds that the body of a request may take."""
 
 HEARTBEAT = 15.0
-"""After how many seconds of silence a stream has a comment, so that no proxy gives up."""
+"""Seconds of silence after which a stream sends a comment, so that no proxy gives up."""
+
+LONG = 100_000
+"""Minimum bytes of a request that is read in a thread of its own."""
+
+LEAVING = 1.0
+"""Seconds that a client may take to read the error that ends its answer."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
-
-class Response(Client):
-    """The response to one request, as JSON or as server-sent events, with an `id`."""
-
-    def __init__(self, send: Send) -> None:
-        self.id = uuid.uuid4().hex
-        super().__init__(send, 200, self._fields(_SSE))
-
-    async def json(self, frame: Frame, status: int = 200, headers: Mapping[str, str] = {}) -> None:
-        body = frame_json(frame)
-        self.status, self.headers = status, self._fields({**_JSON, "content-length": str(len(body)), **headers})
-        await self.send(body, more=False)
-
-    async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events, and if there is an `end` nothing after it."""
-        await self.send(b"".join(map(sse, frames)) + end, more=not end)
-
-    async def fail(self, error: RefusedError) -> None:
-        """Send `error`: as the response, or as the last frame of one that has begun."""
-        if self.begun:
-            await self.send(sse(error.body), more=False)
-        else:
-            await self.json(error.body, error.status, error.headers)
-
-    def _fields(self, headers: Mapping[str, str]) -> Fields:
-        return [(name.encode(), value.encode()) for name, value in {**headers, "x-request-id": self.id}.items()]
-
-
-async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Return the body of a request. Raises `GoneError`, and `RefusedError` if it is too large or too slow."""
-    too_large = RefusedError(413, f"the body has more than {most} bytes", "request_too_large")
-    length = headers.get("content-length", b"0")
-    if length.isdigit() and int(length) > most:
-        raise too_large
-    parts, size, more = list[bytes](), 0, True
-    try:
-        async with asyncio.timeout(READING):
-            while more:
-                message = await receive()
-                if message["type"] == "http.disconnect":
-                    raise GoneError
-                part, more = message.get("body", b""), message.get("more_body", False)
-                parts.append(part)
-                size += len(part)
-                if size > most:
-                    raise too_large
-    except TimeoutError:
-        raise RefusedError(408, "the body of the request took too long", "timeout") from None
-    return b"".join(parts)
-
-
 App = Callable[[Any, Receive, Send], Coroutine[Any, Any, None]]
-
-LONG = 100_000
-"""From how many bytes on a request is read in a thread of its own."""
-
-LEAVING = 1.0
-"""How many seconds a client may take to read the error that ends its answer."""
 
 
 def openai_app(
@@ -117,16 +65,14 @@ def openai_app(
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
-    Serve it with any ASGI server, or mount it in Starlette or FastAPI; ``base_url`` of a client ends with ``/v1``. With
-    all its operators, `prepare` and tools an engine answers like a model. Its own tools run here, and the client sees
-    nothing of them; the client's tools are passed to the model, and answered in the client's next request.
+    Serve it with any ASGI server, or mount it in Starlette or FastAPI; ``base_url`` of a client ends with ``/v1``. An
+    engine with all its operators, `prepare` and tools answers like a model. Its own tools run here, unseen by the
+    client; the client's tools are passed to the model, and answered in the client's next request.
 
-    `key` is the one that clients must send; without it, requests of web pages (those with an ``Origin``) are refused. A
-    request may take `timeout` seconds (408), its body `max_body` bytes (413), and `max_requests` are answered at a time
-    (503).
+    Clients must send `key`; without it, requests of web pages (those with an ``Origin``) are refused. A request may
+    take `timeout` seconds (408), its body `max_body` bytes (413), and `max_requests` are answered at a time (503).
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``rxllm.stream`` raises for an engine
-    that is set up wrongly.
+    Raises ``ValidationError("invalid_option")`` for wrong arguments, and as ``rxllm.stream`` does for a wrong engine.
     """
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
@@ -145,12 +91,12 @@ def _checked(engines: Mapping[str, Any]) -> dict[str, Engine]:
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
     checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
     for engine in checked.values():
-        rxllm.stream(engine, "Hi")  # nothing is called before it is subscribed to
+        rxllm.stream(engine, "Hi")  # checks the engine, and calls nothing
     return checked
 
 
 class _App:
-    """The app: its engines, its limits, and the requests that it is answering."""
+    """The app, with the places for the requests that it answers at a time."""
 
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
@@ -206,10 +152,10 @@ class _App:
                     raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
                 async with self._places:
                     body = await read_body(receive, headers, self._max_body)
-                    # A long request takes a second to read, in which the loop serves others.
+                    # A long request takes a second to read; the loop serves others during it.
                     reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
                     chat, thread = self._read(body) if reading is None else await reading
-                    watch = [lambda: response.watch(_openai_app.HEARTBEAT, self._timeout)] if chat.stream else []
+                    watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
                     await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
@@ -238,7 +184,7 @@ class _App:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return what `body` asks for, and its thread with the messages of runs that are kept."""
+        """Return the request in `body`, and its thread with the messages of kept runs."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -276,3 +222,53 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
     if chat.notes:
         more["metadata"] = {**(engine.params.get("metadata") or {}), "client": chat.notes}
     return rxllm.stream(engine, thread, request_id=request_id, include_raw_chunks=False, **chat.options, **more)
+
+
+class Response(Client):
+    """The response to one request, as JSON or as server-sent events, with an `id`."""
+
+    def __init__(self, send: Send) -> None:
+        self.id = uuid.uuid4().hex
+        super().__init__(send, 200, self._fields(_SSE))
+
+    async def json(self, frame: Frame, status: int = 200, headers: Mapping[str, str] = {}) -> None:
+        body = frame_json(frame)
+        self.status, self.headers = status, self._fields({**_JSON, "content-length": str(len(body)), **headers})
+        await self.send(body, more=False)
+
+    async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
+        """Send `frames` as server-sent events; an `end` ends the response."""
+        await self.send(b"".join(map(sse, frames)) + end, more=not end)
+
+    async def fail(self, error: RefusedError) -> None:
+        """Send `error` as the response, or as its last frame if it has begun."""
+        if self.begun:
+            await self.send(sse(error.body), more=False)
+        else:
+            await self.json(error.body, error.status, error.headers)
+
+    def _fields(self, headers: Mapping[str, str]) -> Fields:
+        return [(name.encode(), value.encode()) for name, value in {**headers, "x-request-id": self.id}.items()]
+
+
+async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
+    """Return the body of a request. Raises `GoneError`, and `RefusedError` if it is too large or too slow."""
+    too_large = RefusedError(413, f"the body has more than {most} bytes", "request_too_large")
+    length = headers.get("content-length", b"0")
+    if length.isdigit() and int(length) > most:
+        raise too_large
+    parts, size, more = list[bytes](), 0, True
+    try:
+        async with asyncio.timeout(READING):
+            while more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise GoneError
+                part, more = message.get("body", b""), message.get("more_body", False)
+                parts.append(part)
+                size += len(part)
+                if size > most:
+                    raise too_large
+    except TimeoutError:
+        raise RefusedError(408, "the body of the request took too long", "timeout") from None
+    return b"".join(parts)

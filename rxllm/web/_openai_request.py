@@ -1,7 +1,7 @@
-"""A request of Chat Completions: which engine answers what, with which tools and options.
+"""Requests of Chat Completions: the engine, thread, tools and options that their fields ask for.
 
 ==================================================  ====================================================================
-field                                               is
+field                                               meaning
 ==================================================  ====================================================================
 ``messages``                                        the thread, as ``Thread.from_openai`` reads it
 ``tools``                                           the client's tools: manual ones, which are never run here
@@ -10,8 +10,8 @@ field                                               is
 `OPTIONS`, ``max_completion_tokens``                options of the call; they go before the engine's
 `NOTES`                                             notes, in the request's ``metadata["client"]``
 `NEUTRAL`                                           accepted with these values, which change nothing
-``model``, ``stream``, ``stream_options``           what they say
-any other                                           refused, since ignoring it would change what it means
+``model``, ``stream``, ``stream_options``           as in the protocol
+any other                                           refused, since ignoring it would change the meaning
 ==================================================  ====================================================================
 
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
@@ -25,26 +25,12 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm import (
-    Engine,
-    Request,
-    Thread,
-    Tool,
-    ValidationError,
-    json_schema,
-    validate,
-)
+from rxllm import Engine, Request, Thread, Tool, ValidationError, json_schema, validate
 from rxllm import stream as stream_of
 from rxllm.values import ImagePart, Part, ProviderPart
-from rxllm.web._codec import Frame
-from rxllm.web._messages import parsed
+from rxllm.web._frames import Frame
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
-
-# Errors as Chat Completions has them
-
-
-# A request of Chat Completions: which engine answers what, with which tools and options
-
+from rxllm.web._requests import parsed
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
 """The options of a call. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
@@ -75,7 +61,7 @@ _WEB = re.compile("https?://", re.IGNORECASE)
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """What a request asks for."""
+    """A request that was read."""
 
     model: str
     thread: Thread
@@ -91,7 +77,7 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
-    """Return what the body of a request asks for. Raises `RefusedError`."""
+    """Return the request in `data`. Raises `RefusedError`."""
     body = _read_body(data)
     fields = {name: value for name, value in body.items() if value is not None}
     model = fields.get("model")
@@ -108,12 +94,15 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     if options.get("stop") == []:
         del options["stop"]
     stream = _flag(fields, "stream", "stream")
-    usage = _flag(_mapping(fields, "stream_options"), "include_usage", "stream_options.include_usage")
+    stream_options = fields.get("stream_options", {})
+    if not isinstance(stream_options, dict):
+        raise wrong("stream_options", "stream_options must be an object")
+    usage = _flag(cast(Frame, stream_options), "include_usage", "stream_options.include_usage")
     if usage and not stream:
         raise wrong("stream_options", "stream_options is only allowed with stream: true")
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # this checks the options, and calls nothing
+        stream_of(engines[model], thread, **options)  # checks the options, and calls nothing
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
@@ -217,13 +206,6 @@ def _read_format(form: Any) -> Frame:
         case _:
             names = '"text", "json_object", or "json_schema" with json_schema: {"name": ..., "schema": ...}'
             raise wrong("response_format", f"response_format must have the type {names}")
-
-
-def _mapping(fields: Frame, name: str) -> Frame:
-    value = fields.get(name, {})
-    if not isinstance(value, dict):
-        raise wrong(name, f"{name} must be an object")
-    return cast(Frame, value)
 
 
 def _flag(fields: Frame, name: str, param: str) -> bool:

@@ -1,4 +1,4 @@
-"""The Vercel UI message stream, version 1: what ``useChat`` and ``readUIMessageStream`` of the npm package ``ai`` read.
+"""The Vercel UI message stream, version 1, for ``useChat`` and ``readUIMessageStream`` of the npm package ``ai``.
 
 ============================================  ==========================================================================
 event                                         frames
@@ -20,39 +20,28 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-What these cannot say goes before them in ``data-rxllm``, a transient part that other clients ignore: ``event`` is the
-event, ``covers`` is the number of frames after it that stand for no event of their own, and ``folded`` says that its
-message or result is what the events so far fold to. The encoder reads its own frames, and adds that part wherever they
-mean anything but the event; so only raw frames are lost.
+Whatever these cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore: ``event`` is
+the event, ``covers`` is the number of following frames that mean no event of their own, and ``folded`` marks a message
+or result that the events so far fold to. The encoder reads its own frames, and adds that part wherever they mean
+anything but the event, so only raw frames are lost. The decoder reads the frames of this encoder, not of other servers.
 
-A call inside an agent that waits for approval is announced like one outside, by the ids of the calls around it and its
-own, joined by ``/``.
+A call inside an agent that waits for approval is announced like one outside; its id is joined by ``/`` to the ids of
+the calls around it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any, ClassVar
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any, ClassVar, cast
 
-from rxllm import Nested, StreamError, ToolCall, ToolError, Usage, serializer
+from rxllm import LLMError, Nested, StreamError, ToolCall, ToolError, Usage, serializer
 from rxllm import events as ev
-from rxllm.web._codec import Block, Frame, all_of, event_data, malformed, open_block, rest, text_of
 from rxllm.web._for_client import ClientFold
-from rxllm.web._ui_content import (
-    ForeignSteps,
-    call_frame,
-    completed_call,
-    content_frames,
-    extra,
-    own_data,
-    read_content,
-    server,
-)
+from rxllm.web._frames import Block, Frame, all_of, event_data, malformed, open_block, rest, text_of
 
 _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter"}
-
-_SILENT = ("start", "start-step", "finish-step", "finish", "steering-message", "tool-approval-response")
-"""The types of the frames that mean no event by themselves."""
 
 
 class Encoder:
@@ -65,18 +54,18 @@ class Encoder:
     }
 
     def __init__(self) -> None:
-        self._decoder = Decoder(is_ours=True)
+        self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        self._step: str | None = None  # "open", or "reset" when it is to begin again
-        self._counters: dict[str, None] = {}  # of usage, as far as they were sent
+        self._step: str | None = None  # "open", or "reset" until it begins again
+        self._counters: dict[str, None] = {}  # the counters of usage that were sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
         if isinstance(event, ev.RawChunk):
             return []
         frames = self._frames(event)
-        if [means for frame in frames for means in self._decoder.read(frame)] != [event]:
+        if [read for frame in frames for read in self._decoder.read(frame)] != [event]:
             frames = _cover(self._decoder.fold.packed(event), frames)
         self._decoder.apply(event)
         return [*self._start(), *frames]
@@ -109,59 +98,85 @@ class Encoder:
             case ev.TextCompleted(text=text, id=id):
                 return self._completed("text", id, text, {})
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
-                return self._completed("reasoning", id, text, extra("signature", signature))
-            case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
-                return []
-            case ev.UsageUpdated(usage=usage):
-                return [{"type": "message-metadata", "messageMetadata": self._usage(usage)}]
-            case ev.ToolApprovalRequested(id=id):
-                return [_approval(id)]
-            case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
-                id = "/".join((*path, inner.id))
-                call = call_frame("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
-                return [call, _approval(id)]
-            case _:
-                return self._structure(event) or content_frames(event, self._mint)
-
-    def _structure(self, event: ev.Event) -> list[Frame]:
-        match event:
+                return self._completed("reasoning", id, text, _own("signature", signature))
             case ev.MessageStarted():
-                return [*self._ended_parts(), *self._begun_step()]
+                step = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
+                self._step = "open"
+                return [*self._ended_parts(), *step]
             case ev.MessageCompleted():
                 return self._ended_parts()
             case ev.StepRestarted():
                 was_open, self._step = self._step is not None, self._step and "reset"
                 return [{"type": "reset-step"}] if was_open else []
+            case ev.StepCompleted() | ev.ChatCompleted():
+                return [*self._ended_parts(), *self._ended_step()]
             case ev.ErrorEvent(error=error):
                 if error.reason == "cancelled":
                     return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
                 return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
-            case ev.StepCompleted() | ev.ChatCompleted():
-                return [*self._ended_parts(), *self._ended_step()]
+            case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
+                return []
+            case ev.ToolApprovalRequested(id=id):
+                return [_approval(id)]
+            case Nested(path=path, event=ev.ToolApprovalRequested() as inner):
+                id = "/".join((*path, inner.id))
+                call = _call("tool-input-available", id, inner.name, {}, input=event_data(inner)["arguments"])
+                return [call, _approval(id)]
+            case _:
+                return self._content(event)
+
+    def _content(self, event: ev.Event) -> list[Frame]:
+        """Return the frame of an event without blocks or steps; none if a browser shows nothing of it."""
+        match event:
+            case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
+                return [_call("tool-input-start", id, name, metadata)]
+            case ev.ToolCallDelta(id=id, arguments_delta=delta):
+                return [{"type": "tool-input-delta", "toolCallId": id, "inputTextDelta": delta}]
+            case ev.ToolCallCompleted(id=id, name=name, metadata={"error": error} as metadata):
+                raw = event.raw_arguments
+                return [_call("tool-input-error", id, name, metadata, input=raw, errorText=str(error))]
+            case ev.ToolCallCompleted(id=id, name=name, metadata=metadata):
+                return [_call("tool-input-available", id, name, metadata, input=event_data(event)["arguments"])]
+            case ev.ToolProgress(id=id):
+                output = event_data(event)["data"]
+                return [{"type": "tool-output-available", "toolCallId": id, "output": output, "preliminary": True}]
+            case ev.ToolExecutionCompleted(id=id, error=None):
+                return [{"type": "tool-output-available", "toolCallId": id, "output": event_data(event).get("result")}]
+            case ev.ToolExecutionCompleted(id=id, error=ToolError(reason="denied")):
+                return [{"type": "tool-output-denied", "toolCallId": id}]
+            case ev.ToolExecutionCompleted(id=id, error=LLMError(message=message)):
+                return [{"type": "tool-output-error", "toolCallId": id, "errorText": message}]
+            case ev.UsageUpdated(usage=usage):
+                return [{"type": "message-metadata", "messageMetadata": self._usage(usage)}]
+            case ev.Custom(name=name) if name != "rxllm":
+                return [{"type": f"data-{name}", "data": event_data(event).get("data")}]
+            case ev.SourceAdded(source={"url": str(url)} as source):
+                titled = {"title": source["title"]} if isinstance(source.get("title"), str) else {}
+                own = {} if set(source) == {"url", *titled} else _own("source", event_data(event)["source"])
+                return [{"type": "source-url", "sourceId": f"source-{self._mint()}", "url": url, **titled, **own}]
+            case ev.FileAdded(file={"mime_type": str(mime_type), "data": bytes(data), **fields}):
+                return [_file(f"data:{mime_type};base64,{base64.b64encode(data).decode()}", mime_type, fields)]
+            case ev.FileAdded(file={"mime_type": str(mime_type), "url": str(url), **fields}):
+                return [_file(url, mime_type, fields)]
             case _:
                 return []
-
-    def _begun_step(self) -> list[Frame]:
-        frames: list[Frame] = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
-        self._step = "open"
-        return frames
 
     def _ended_step(self) -> list[Frame]:
         was_open, self._step = self._step is not None, None
         return [{"type": "finish-step"}] if was_open else []
 
     def _ended_parts(self) -> list[Frame]:
-        """Return the frames that close what is open: a browser would show it as still streaming forever."""
+        """Return the frames that close open parts: a browser would show them as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
-            call_frame("tool-input-error", id, decoder.names[id], {}, input="".join(pieces), errorText="incomplete")
+            _call("tool-input-error", id, decoder.names[id], {}, input="".join(pieces), errorText="incomplete")
             for id, pieces in decoder.calls.items()
         ]
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return the metadata of a message; a browser merges it with what was sent before, so None takes the place."""
+        """Return the metadata of a message. A browser merges it with earlier ones, so an absent counter is None."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
@@ -178,7 +193,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the block that `id` means, after the frames that begin it."""
+        """Return the open block with this `id`, or a new one after the frame that begins it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -191,25 +206,21 @@ class Encoder:
 
 
 class Decoder:
-    """Frames to events; those of other servers too, whose steps and chat are what their frames fold to."""
+    """The encoder's frames to events."""
 
-    def __init__(self, is_ours: bool = False) -> None:
+    def __init__(self) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open ones, by kind and name
-        self.calls: dict[str, list[str]] = {}  # the pieces of the open ones, by id
-        self.names: dict[str, str] = {}  # of the tools of all calls
+        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
+        self.calls: dict[str, list[str]] = {}  # the pieces of the open tool calls, by id
+        self.names: dict[str, str] = {}  # the tools of all calls, by id
         self._covered = 0
-        self._has_start = False
-        self._is_ended = False  # by its finish, or by an error
+        self._is_ended = False  # by the finish, or by an error
         self._is_finished = False
-        self._foreign = None if is_ours else ForeignSteps(self.fold)
 
     def feed(self, frame: Frame) -> list[ev.Event]:
         return all_of(frame, self._applied(frame))
 
     def close(self) -> list[ev.Event]:
-        if self._foreign and self.fold.state.length and not (self._has_start or self.blocks or self.calls):
-            return self.feed({"type": "finish"})  # written by hand, without the frames of a whole run
         return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
 
     def _applied(self, frame: Frame) -> Iterator[ev.Event]:
@@ -217,8 +228,19 @@ class Decoder:
             self.apply(event)
             yield event
 
+    def read(self, frame: Frame) -> list[ev.Event]:
+        """Return the events that `frame` means, which `apply` is to take before the next frame is read."""
+        if self._is_finished:
+            raise malformed(frame)
+        if frame["type"] == "data-rxllm":
+            return self._read_own(frame["data"])
+        events = self._read(frame["type"], frame)
+        if self._covered:
+            self._covered -= 1
+            return []
+        return events
+
     def apply(self, event: ev.Event) -> None:
-        """Take note of an event that a frame means."""
         self.fold.apply(event)
         match event:
             case ev.ToolCallStarted(id=id, name=name):
@@ -238,56 +260,39 @@ class Decoder:
             case _:
                 pass
 
-    def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Return the events that `frame` means, each of which is to be applied before the next."""
-        if self._is_finished:
-            raise malformed(frame)
-        kind: str = frame["type"]
-        is_covered = self._covered > 0
-        self._covered -= is_covered
-        if kind == "data-rxllm":
-            yield from self._own(frame["data"])
-        elif self._foreign is None:
-            events = list(self._events(kind, frame))
-            yield from () if is_covered else events
-        else:
-            yield from self._foreign.before(kind, frame)
-            yield from self._foreign.after(kind, self._events(kind, frame))
-
-    def _own(self, data: Any) -> list[ev.Event]:
-        self._foreign = None
+    def _read_own(self, data: Any) -> list[ev.Event]:
         covers = data.get("covers", 0)
         if not isinstance(covers, int) or covers < 0:
             raise ValueError("covers is not a number of frames")
         self._covered = covers
         return [self.fold.unpacked(data)] if "event" in data else []
 
-    def _events(self, kind: str, frame: Frame) -> list[ev.Event]:
-        self._has_start = self._has_start or kind == "start"
-        self._is_finished = kind == "finish"
-        self._is_ended = self._is_ended or self._is_finished
+    def _read(self, kind: str, frame: Frame) -> list[ev.Event]:
         match kind:
+            case "start" | "start-step" | "finish-step":
+                return []
+            case "finish":
+                self._is_finished = self._is_ended = True
+                return []
             case "reset-step":
                 self.blocks.clear()
                 return [ev.StepRestarted("reset", 1)]
             case "error":
                 return [ev.ErrorEvent(StreamError("adapter_error", str(frame["errorText"])))]
             case "abort":
-                return [ev.ErrorEvent(StreamError("cancelled", str(frame.get("reason", "the server has stopped it"))))]
-            case _ if kind in _SILENT:
-                return []
+                return [ev.ErrorEvent(StreamError("cancelled", str(frame["reason"])))]
             case _:
                 pass
         name, _, place = kind.partition("-")
-        if name in ("text", "reasoning") and place != "file":
-            return self._of_block(name, place, frame)
-        return self._of_call(frame) if name == "tool" else read_content(frame)
+        if name in ("text", "reasoning"):
+            return self._read_block(name, place, frame)
+        return self._read_call(frame) if name == "tool" else _read_content(frame)
 
-    def _of_block(self, kind: str, place: str, frame: Frame) -> list[ev.Event]:
+    def _read_block(self, kind: str, place: str, frame: Frame) -> list[ev.Event]:
         name: str = frame["id"]
         if place == "start":
             _, colon, id = name.partition(":")
-            self.blocks[kind, name] = Block(kind, name if self._foreign else id if colon else None, name)
+            self.blocks[kind, name] = Block(kind, id if colon else None, name)
             return []
         block = self.blocks[kind, name]
         if place == "delta":
@@ -299,21 +304,21 @@ class Decoder:
         del self.blocks[kind, name]
         if kind == "text":
             return [ev.TextCompleted(block.text, block.id)]
-        signature: Any = own_data(frame, "signature", None)
+        signature: Any = _read_own_data(frame, "signature", None)
         return [ev.ThinkingCompleted(block.text, signature if isinstance(signature, str) else None, None, block.id)]
 
-    def _of_call(self, frame: Frame) -> list[ev.Event]:
+    def _read_call(self, frame: Frame) -> list[ev.Event]:
         id = text_of(frame, "toolCallId")
         name = self.names.get(id, "")
         match frame:
             case {"type": "tool-input-delta", "inputTextDelta": str(delta)} if id in self.calls:
                 return [ev.ToolCallDelta(id, delta)]
             case {"type": "tool-input-start", "toolName": str(name)}:
-                return [ev.ToolCallStarted(id, name, server(frame))]
+                return [ev.ToolCallStarted(id, name, _call_metadata(frame))]
             case {"type": "tool-input-available" | "tool-input-error" as kind, "toolName": str(name)}:
-                started = [] if id in self.calls else [ev.ToolCallStarted(id, name, server(frame))]
+                started = [] if id in self.calls else [ev.ToolCallStarted(id, name, _call_metadata(frame))]
                 text = "".join(self.calls.get(id, ()))
-                return [*started, completed_call(id, name, text, frame, kind == "tool-input-available")]
+                return [*started, _completed_call(id, name, text, frame, kind == "tool-input-available")]
             case {"type": "tool-approval-request"}:
                 call = self.fold.state.current_tool_calls.get(id) or ToolCall(id, name)
                 return [ev.ToolApprovalRequested(id, call.name, call.arguments)]
@@ -330,11 +335,62 @@ class Decoder:
         return [ev.ToolExecutionCompleted(id, name, error=error)]
 
 
+def _read_content(frame: Frame) -> list[ev.Event]:
+    """Return the event of a frame that belongs to no block and no call."""
+    match frame:
+        case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
+            return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
+        case {"type": "source-url", "url": str()}:
+            source = {name: frame[name] for name in ("url", "title") if name in frame}
+            return [ev.SourceAdded(dict(_read_own_data(frame, "source", source)))]
+        case {"type": "file", "url": str(url), "mediaType": str(mime_type)}:
+            header, _, data = url.partition(",")
+            is_data = header.startswith("data:") and header.endswith(";base64")
+            content = {"data": base64.b64decode(data, validate=True)} if is_data else {"url": url}
+            return [ev.FileAdded({"mime_type": mime_type, **content, **_read_own_data(frame, "file", {})})]
+        case {"type": str(kind)} if kind.startswith("data-"):
+            return [ev.Custom(kind.removeprefix("data-"), frame.get("data"))]
+        case _:
+            raise malformed(frame)
+
+
+def _completed_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
+    """Return the call that `frame` completes; `text` is its arguments so far."""
+    value, metadata = frame.get("input"), _call_metadata(frame)
+    if is_available and isinstance(value, dict):
+        return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
+    text = value if isinstance(value, str) else text or json.dumps(value)
+    return ev.ToolCallCompleted(id, name, {}, text, {**metadata, "error": "invalid_json"})
+
+
+def _call_metadata(frame: Frame) -> dict[str, Any]:
+    return {"server": True} if frame.get("providerExecuted") else {}
+
+
+def _call(kind: str, id: str, name: str, metadata: Mapping[str, Any], **fields: Any) -> Frame:
+    server = {"providerExecuted": True} if metadata.get("server") else {}
+    return {"type": kind, "toolCallId": id, "toolName": name, "dynamic": True, **server, **fields}
+
+
 def _approval(id: str) -> Frame:
     return {"type": "tool-approval-request", "approvalId": id, "toolCallId": id}
 
 
+def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
+    own = event_data(ev.FileAdded(fields))["file"] if fields else None
+    return {"type": "file", "url": url, "mediaType": mime_type, **_own("file", own)}
+
+
+def _own(name: str, value: Any) -> Frame:
+    """Return the field of a frame for data of ours, which a browser sends back."""
+    return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
+
+
+def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
+    return frame.get("providerMetadata", {}).get("rxllm", {}).get(name, default)
+
+
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Return `frames` after the part that says what they stand for."""
+    """Return `frames` after the part with the `data` that they stand for."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

@@ -13,7 +13,7 @@ import pytest
 
 import rxllm
 from rxllm import AskUserRequested, Fake, Nested, ToolCall, ToolContext, mcp, serializer, session
-from rxllm.mcp import _calls
+from rxllm.mcp import _tool_calls
 from rxllm.testing.loopback import STALL, Reply
 from tests.mcp import served
 from tests.mcp.chats import calling, event, outcome, scripted
@@ -321,9 +321,9 @@ def test_a_form_is_checked_in_a_moment_whatever_its_schema(schema: Any, fault: s
     reply = {"a": "a" * 40 + "!", "b": [{"x": number} for number in range(5_000)]}
     answer = {"action": "accept", "content": reply}
     begun = time.monotonic()
-    found = _calls._fault(answer, {"requestedSchema": schema})
+    found = _tool_calls._fault(answer, {"requestedSchema": schema})
     assert fault in found if fault else found == ""
-    found = _calls._fault(answer, {"requestedSchema": {**schema, "required": _MANY[:1_000]}})
+    found = _tool_calls._fault(answer, {"requestedSchema": {**schema, "required": _MANY[:1_000]}})
     assert missing in found if missing else found == ""
     assert time.monotonic() - begun < 5.0
 
@@ -340,8 +340,8 @@ def test_a_form_is_checked_in_a_moment_whatever_its_schema(schema: Any, fault: s
 )
 def test_every_kind_of_field_is_checked(field: Any, fits: Any, fault: Any) -> None:
     params = {"requestedSchema": {"type": "object", "properties": {"a": field}, "required": ["a"]}}
-    assert _calls._fault({"action": "accept", "content": {"a": fits}}, params) == ""
-    assert _calls._fault({"action": "accept", "content": {"a": fault}}, params)
+    assert _tool_calls._fault({"action": "accept", "content": {"a": fits}}, params) == ""
+    assert _tool_calls._fault({"action": "accept", "content": {"a": fault}}, params)
 
 
 def test_an_answer_that_is_stored_by_another_program_is_checked() -> None:

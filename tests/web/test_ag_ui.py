@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
@@ -449,6 +450,18 @@ def test_a_stream_that_is_cut_off_is_an_error_on_the_wire() -> None:
     check_rules(frames)
     assert (frames[-1]["type"], frames[-1]["code"]) == ("RUN_ERROR", "truncated")
     assert again(frames[:-1])[-1] == ErrorEvent(StreamError("truncated"))
+
+
+def test_a_run_of_many_calls_is_read_in_linear_time() -> None:
+    calls = [
+        {"type": kind, "toolCallId": f"c{i}", "toolCallName": "f", "parentMessageId": f"m{i}"}
+        for i in range(12_000)
+        for kind in ("TOOL_CALL_START", "TOOL_CALL_END")
+    ]
+    began = time.process_time()
+    events = again([{"type": "RUN_STARTED", "threadId": "t", "runId": "r"}, *calls, {"type": "RUN_FINISHED"}])
+    assert time.process_time() - began < 4
+    assert isinstance(events[-1], rxllm.ChatCompleted)
 
 
 def test_options_are_checked_at_once() -> None:

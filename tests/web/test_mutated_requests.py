@@ -20,7 +20,7 @@ from starlette.responses import JSONResponse
 import rxllm
 from rxllm import ChatResult, Engine, Fake, OpenAIChat, Thread, ToolCall, serializer, web
 from rxllm.testing.loopback import Loopback, Reply, chat
-from rxllm.web import _ag_ui_input, _openai_request, _ui_messages
+from rxllm.web import _ag_ui_request, _openai_request, _ui_request
 from tests.web.mutations import Mutations
 from tests.web.served import PATIENCE
 from tests.web.test_ag_ui import ask, locate, pay
@@ -223,8 +223,8 @@ def test_a_campaign_of_mutated_requests(name: str) -> None:
 
 
 BORDERS: dict[str, tuple[Any, str, Any]] = {
-    "from_ui": (_ui_messages, "converted", lambda data, cls, *path: msgspec.convert(data, cls)),
-    "from_ag_ui": (_ag_ui_input, "converted", lambda data, cls, *path: msgspec.convert(data, cls)),
+    "from_ui": (_ui_request, "converted", lambda data, cls, *path: msgspec.convert(data, cls)),
+    "from_ag_ui": (_ag_ui_request, "converted", lambda data, cls, *path: msgspec.convert(data, cls)),
     "openai_app": (_openai_request, "parsed", lambda text, parse: parse(text)),
 }
 

@@ -144,9 +144,9 @@ def test_there_are_never_more_than_most() -> None:
         runs = web.Runs(most=2, grace=300)
         runs.start("a", story(1))
         runs.start("b", story(100))
-        with pytest.raises(StreamError, match="2 runs go on; cancel one"):
+        with pytest.raises(StreamError, match="2 runs are active; cancel one"):
             runs.start("c", story())
-        with pytest.raises(ValidationError, match="id must not be that of a run that goes on, not 'a'; watch it"):
+        with pytest.raises(ValidationError, match="id must not be the id of an active run: got 'a'; watch the run"):
             runs.start("a", story())
         await asyncio.sleep(20)
         runs.start("c", story())  # in the place of a, which has ended

@@ -436,52 +436,6 @@ def test_a_resumed_chat_goes_on_in_the_message_of_the_client(approved: bool, sta
     assert after["errors"] == []
 
 
-def shown(steps: Sequence[Any]) -> list[Any]:
-    """What a fold of ours shows as a browser would: text, thinking, and calls with their results."""
-    parts: list[Any] = []
-    for step in steps:
-        results = {message.tool_call_id: message.content for message in step.tool_results}
-        parts.append("step-start")
-        calls = {call.id: call for call in step.response.tool_calls}
-        for part in step.response.message.parts:
-            match part:
-                case rxllm.values.ToolCallPart(id=id):
-                    parts.append((calls.pop(id).name, results.get(id)))
-                case rxllm.values.TextPart(text=text) | rxllm.values.ThinkingPart(text=text):
-                    parts.append(text)
-                case _:
-                    parts.append(part)
-        parts += [(call.name, results.get(id)) for id, call in calls.items()]
-    return parts
-
-
-def test_streams_of_the_other_server_fold_as_its_own_client_folds_them() -> None:
-    found = {line["name"]: line for line in of_node("ui_server.mjs")}
-    folded: dict[str, Any] = {}
-    steps: dict[str, list[Any]] = {}
-    for name, line in found.items():
-        frames = list(web.from_sse([line["body"].encode()]))
-        events = again(frames)
-        state = StreamCollector(Thread())
-        for event in events:
-            state = state.apply_event(event)
-        folded[name], steps[name] = state.to_chat_result(), shown(state.steps)
-        cut = again(frames[: len(frames) // 2])
-        assert name == "written" or cut[-1] == ErrorEvent(StreamError("truncated"))
-    png = rxllm.values.FilePart({"mime_type": "image/png", "data": b"png"})
-    source = rxllm.values.SourcePart({"url": "https://example.org", "title": "Example"})
-    adds = [("add", "2"), ("count", '{"two": 2}'), ("fails", "Error: no")]
-    assert steps["tools"] == ["step-start", "Hm.", "I add.", *adds, "step-start", "Done.", source, png]
-    assert (folded["tools"].halted_reason, folded["tools"].final_response.finish_reason) == ("completed", "stop")
-    assert folded["approval"].halted_reason == "approval"
-    assert [(call.id, call.arguments) for call in folded["approval"].pending_tool_calls] == [("p", {"x": 5})]
-    assert folded["error"].output_text == "Hel"
-    assert (folded["error"].halted_reason, folded["error"].error.message) == ("error", "An error occurred.")
-    assert (folded["written"].output_text, folded["written"].halted_reason) == ("Hello", "completed")
-    kinds = [part["type"] for part in found["tools"]["message"]["parts"]]
-    assert len(kinds) == len(steps["tools"])
-
-
 def test_the_chat_of_the_browser_approves_and_stops() -> None:
     """`Chat` of `ai` sends the requests, over a socket, that `from_ui` reads."""
     call, words = ToolCall("c1", "pay", {"amount": 5}), ["word "] * 40

@@ -1,6 +1,6 @@
-"""The way in from ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
+"""Requests of ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
 
-What is taken of them says `rxllm.web._messages`. A message of the assistant becomes one for each of its steps.
+`rxllm.web._requests` has the table of what is accepted. A message of the assistant becomes one message per step.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import msgspec
 
 from rxllm import ChatResult, Message, Session, Thread, ToolCall
 from rxllm.values import Part, TextPart, ThinkingPart
-from rxllm.web._messages import (
+from rxllm.web._requests import (
     MAX_BYTES,
     Incoming,
     Name,
-    Stored,
+    StoredConversation,
     converted,
     file_part,
     loaded,
@@ -59,7 +59,7 @@ class _Part(msgspec.Struct, rename="camel"):
 
     @property
     def result(self) -> Any:
-        """The result of a tool as `rxllm.resume` takes it."""
+        """The tool's result, as `rxllm.resume` accepts it."""
         if self.state == "output-available":
             output = cast(str | dict[str, Any] | None, self.output)  # or any other JSON
             return output if isinstance(output, str | dict) else json.dumps(output)
@@ -84,7 +84,7 @@ def from_ui(
     client_tools: Collection[str] = (),
     max_bytes: int = MAX_BYTES,
 ) -> Incoming:
-    """Return what a request of ``useChat`` asks for.
+    """Return the thread, approvals and results in a request of ``useChat``.
 
     >>> import rxllm
     >>> hello = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}
@@ -93,12 +93,12 @@ def from_ui(
     'Hello'
 
     `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
-    messages of the browser are the conversation, as edits of earlier ones need, and no approval is taken.
-    `client_tools` are the names of the tools that run in the browser; no other results are taken.
+    browser's messages are the conversation, as edits of earlier ones need, and no approval is accepted.
+    `client_tools` are the names of the tools that run in the browser; no other results are accepted.
 
     Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep, of too many values, and for an answer to a call that the server has not made; ``"invalid_option"`` for another
-    class of `stored`.
+    deep or too large, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class
+    of `stored`.
     """
     request = converted(loaded(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
@@ -106,7 +106,7 @@ def from_ui(
         raise wrong("must hold a message of the user", "messages")
     if stored is None:
         return Incoming(Thread(_history(messages)))
-    conversation = Stored(stored, client_tools)
+    conversation = StoredConversation(stored, client_tools)
     if request.trigger == "regenerate-message":
         thread = conversation.thread
         places = [i for i, message in enumerate(thread) if message.role == "user"]
@@ -117,9 +117,6 @@ def from_ui(
         raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
     return conversation.incoming([message for i, entry in messages[first:] for message in _user(i, entry)])
-
-
-# Without a stored conversation
 
 
 def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
@@ -150,7 +147,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant(step: list[_Part]) -> list[Message]:
-    """Return the message of a step and the results of its tools, without the calls that have none."""
+    """Return the message of a step and the results of its tools, without the calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:
@@ -186,7 +183,7 @@ def _user(i: int, entry: _Message) -> list[Message]:
     return [Message("user", plain(parts))] if parts else []
 
 
-def _take_answers(conversation: Stored, i: int, entry: _Message) -> None:
+def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> None:
     for j, part in enumerate(entry.parts):
         id, approval, path = part.tool_call_id, part.approval, ("messages", i, "parts", j)
         if not part.is_tool or id in conversation.approvals or id in conversation.results:

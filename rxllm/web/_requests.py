@@ -1,20 +1,20 @@
-"""What the ways in share: the limits and the form of a request, and what is taken of it.
+"""What `from_ui` and `from_ag_ui` share: limits of requests, and the stored conversation that they continue.
 
-What a client sends is written by its user. Hence:
+The user of a client writes its requests. Hence:
 
 =====================================  ================================================================================
-of a request                           becomes
+in a request                           becomes
 =====================================  ================================================================================
 a system or developer message          nothing
 text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
-the messages before it                 with the server's thread nothing, since that has them; otherwise messages
-a message at the end of the thread     nothing: a client repeats those that have no answer, as after a failure
+earlier messages                       nothing if the server has a thread, which has them; otherwise messages
+a message at the end of the thread     nothing: a client repeats messages without an answer, as after a failure
 a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
 what has been answered already         nothing; if there is nothing else, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
 a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside, if that has asked
+                                       an agent inside if there is one
 =====================================  ================================================================================
 """
 
@@ -33,25 +33,25 @@ from rxllm.values import FilePart, Image, ImagePart, Part, TextPart, open_calls,
 from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_BYTES = 8_000_000
-"""How long a request may be."""
+"""Maximum length of a request."""
 
 MAX_DEPTH = 64
-"""How deeply a request may be nested."""
+"""Maximum depth of a request."""
 
 MAX_VALUES = 100_000
-"""How many JSON values a request may hold: to read more takes seconds, in which the loop does nothing else."""
+"""Maximum JSON values in a request: reading more takes seconds, in which the loop does nothing else."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type. Unlike a text it may not hold half of a surrogate pair: it is looked up, logged and sent on."""
+"""An id or a type. Unlike text it must not hold half of a surrogate pair: it is looked up, logged and sent on."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""What the model is told of calls that wait when the user writes something else."""
+"""The result of calls that wait when the user writes something else."""
 
 T = TypeVar("T")
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """The arguments of ``rxllm.resume`` and ``rxllm.stream_resume``, for a request with or without answers."""
+    """The arguments of ``rxllm.resume`` and ``rxllm.stream_resume`` for a request, with or without answers."""
 
     thread: Thread
     approvals: Mapping[str, Any] = {}
@@ -59,7 +59,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
-    """Return a request as data. Raises ``ValidationError`` if it is too long, too deep, or not JSON."""
+    """Return a request as data. Raises ``ValidationError`` if it is too long, too large, too deep, or not JSON."""
     if not isinstance(body, bytes | str):
         _check_size(body)
         return body
@@ -70,7 +70,7 @@ def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parsed(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return what `parse` reads. Raises ``ValidationError`` if it raises, and for a request that holds too much."""
+    """Return what `parse` reads. Raises ``ValidationError`` if `parse` fails or `text` holds too much."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -82,7 +82,7 @@ def parsed(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` holds too much, or is too deep, with the arguments of its tool calls, which are JSON as text."""
+    """Raise if `data` is too large or too deep, including the arguments of tool calls, which are JSON as text."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -100,8 +100,8 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return how many values a JSON text may hold, by its signs outside of strings: to parse it may take too long."""
-    most_quotes = 4 * MAX_VALUES  # of as many keys and strings
+    """Return the most values that a JSON text may hold, by its signs outside of strings, without parsing it."""
+    most_quotes = 4 * MAX_VALUES  # two for each key and each string
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
@@ -124,10 +124,10 @@ def _too_deep() -> ValidationError:
 
 
 def converted(data: Any, cls: type[T], *path: str | int) -> T:
-    """Return `data`, which is at `path` of a request, in the form of `cls`; unknown fields are left out."""
+    """Return `data`, which is at `path` of a request, as a `cls`; unknown fields are left out."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # a name or a word of the protocol, which msgspec looks up
+    except UnicodeEncodeError:  # in a name or a word of the protocol, which msgspec looks up
         raise wrong("must not hold half of a surrogate pair in a name", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -135,29 +135,8 @@ def converted(data: Any, cls: type[T], *path: str | int) -> T:
         raise wrong(fault[:120], *path, *inner) from None
 
 
-def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant's message, and the results of its calls; none if nothing is in it."""
-    answered = tuple(answered)
-    if not parts and not answered:
-        return []
-    calls = tuple(call for call, _ in answered)
-    results = [tool_result(call.id, result) for call, result in answered]
-    return [Message("assistant", plain(parts), tool_calls=calls), *results]
-
-
-def plain(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as the content of a message: text if they are nothing else."""
-    match parts:
-        case []:
-            return ""
-        case [TextPart(text=text)]:
-            return text
-        case _:
-            return tuple(parts)
-
-
-class Stored:
-    """A conversation as the server knows it, and what a client answers to the calls that wait in it."""
+class StoredConversation:
+    """A conversation as the server knows it, and the client's answers to the calls that wait in it."""
 
     def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
         if not isinstance(cast(object, stored), Thread | ChatResult | Session):
@@ -166,24 +145,24 @@ class Stored:
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
         waiting = () if is_thread else stored.pending_tool_calls
-        if not waiting and not isinstance(stored, Session):  # a result that was cut off while they run has none
+        if not waiting and not isinstance(stored, Session):  # a result that was cut off while calls run has none
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         id = None if is_thread else stored.pending_tool_call_id
-        self.question = id or next(open_questions(self.thread), None)  # the id of the call that has asked
+        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Take the answer to the approval of a call that waits."""
+        """Accept an answer to the approval of a call that waits."""
         if self.pending[id].name in self._client_tools:
             raise wrong("is of a tool that runs in the client, which sends its result", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Take the result of a client's tool; that of a call which does not wait is left out."""
+        """Accept the result of a client's tool; the result of a call that does not wait is left out."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -191,7 +170,7 @@ class Stored:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Take the answer to the question, once; an agent inside that has asked goes on with it."""
+        """Accept the one answer to the question, which an agent inside takes as the result of its call."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -201,7 +180,7 @@ class Stored:
     def incoming(self, new: list[Message]) -> Incoming:
         """Return the answers, and the user's `new` messages, which deny all other calls that wait.
 
-        Raises ``ValidationError`` if there is nothing new: a second tab, or click, comes late.
+        Raises ``ValidationError`` if there is nothing new, as from a second tab or click.
         """
         new = self._without_repeated(new)
         for id, call in self.pending.items() if new else ():
@@ -219,11 +198,11 @@ class Stored:
         return Incoming(self.thread + new, self.approvals, self.results)
 
     def _without_repeated(self, new: list[Message]) -> list[Message]:
-        """Return the messages of `new` that do not end the thread already: a client repeats those without an answer."""
+        """Return `new` without the messages that end the thread already: a client repeats those without an answer."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # The borders of Knuth, Morris and Pratt: a search for each length would take seconds for thousands of messages.
+        # The borders of Knuth, Morris and Pratt: comparing each length would take seconds for thousands of messages.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # of each start of `items`: how long its longest end is that is also a start
+        borders = [0]  # for each start of `items` the length of its longest end that is also a start
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:
@@ -232,8 +211,29 @@ class Stored:
         return new[borders[-1] :]
 
 
+def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
+    """Return an assistant's message and the results of its calls; nothing if it is empty."""
+    answered = tuple(answered)
+    if not parts and not answered:
+        return []
+    calls = tuple(call for call, _ in answered)
+    results = [tool_result(call.id, result) for call, result in answered]
+    return [Message("assistant", plain(parts), tool_calls=calls), *results]
+
+
+def plain(parts: list[Part]) -> str | tuple[Part, ...]:
+    """Return `parts` as the content of a message: plain text if possible."""
+    match parts:
+        case []:
+            return ""
+        case [TextPart(text=text)]:
+            return text
+        case _:
+            return tuple(parts)
+
+
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
-    """Return the part of a user's file, whose URL must be one of the web, or hold the file itself."""
+    """Return the part for a user's file. Its URL must be on the web, or hold the file itself."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:

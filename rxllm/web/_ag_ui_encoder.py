@@ -1,4 +1,4 @@
-"""AG-UI 1.0, the protocol between agents and user interfaces: https://docs.ag-ui.com.
+"""The encoder of AG-UI 1.0, the protocol between agents and user interfaces: https://docs.ag-ui.com.
 
 ============================================  ==========================================================================
 event                                         frames
@@ -17,12 +17,12 @@ the end of the stream                         ``RUN_FINISHED`` with usage, open 
                                               it failed or was cut off
 ============================================  ==========================================================================
 
-What these cannot say follows them in a ``CUSTOM`` frame of the name ``rxllm``: its ``value["event"]`` is the event as
-JSON. The frames before it that stand for no event of their own have the ``rawEvent`` ``"rxllm"``. So only raw frames
-and the provider's data are lost.
+Whatever these cannot express follows them in a ``CUSTOM`` frame of the name ``rxllm``: its ``value["event"]`` is the
+event as JSON. The frames before it that mean no event of their own have the ``rawEvent`` ``"rxllm"``. So only raw
+frames and the provider's data are lost.
 
 A call that waits for approval, and a question to the user, are interrupts of the run; their ids are those of the calls,
-with the calls of the agents around them before them, joined by ``/``. Calls that the client answers are pending.
+after the ids of the calls of the agents around them, joined by ``/``. Calls that the client answers are pending.
 """
 
 from __future__ import annotations
@@ -31,25 +31,21 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 from uuid import uuid4
 
-from rxllm import LLMError, Message, Nested, StreamError, Usage, serializer
+from rxllm import LLMError, Message, Nested, StreamCollector, StreamError, ToolCall, Usage, serializer
 from rxllm import events as ev
-from rxllm.collector import Unfinished
-from rxllm.web._ag_ui_wire import OWN, Chunks, ForeignRun, Lane, Path, Wire, counts, outcome
-from rxllm.web._codec import Block, Frame, all_of, open_block, rest
+from rxllm.web._ag_ui_decoder import COUNTS, OWN, Lane, Lanes, Path
 from rxllm.web._for_client import ClientFold
+from rxllm.web._frames import Block, Frame, open_block, rest
 
 VERSION = "1.0"
 
-MOST_NESTED = 32
-"""How deep agents may run inside agents: each level takes part in the fold of every event below it."""
-
 
 class Encoder:
-    """Events to frames of the run `run_id` of the conversation `thread_id`, which are random if they are left out.
+    """Events to frames of the run `run_id` of the conversation `thread_id`, which are random by default.
 
-    `messages` are those that the client has sent: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat, so
-    without them none is sent, and a client shows the void part of a step that is answered again. With `edits` the
-    client is asked for approvals that may rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of this.
+    `messages` are the client's: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat. So without them no
+    snapshot is sent, and a client shows the void part of a step that is answered again. With `edits` an approval may
+    rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of this.
     """
 
     END: ClassVar[bytes] = b""
@@ -67,19 +63,16 @@ class Encoder:
         self._history = None if messages is None else [dict(message) for message in messages]
         self._edits = edits
         self._fold = ClientFold()
-        self._wire = Wire()
+        self._lanes = Lanes()
         self._minted = 0
         self._is_started = False
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames of `event`. Raises as `rxllm.serializer.to_data`."""
+        """Return the frames of `event`. Raises as `rxllm.serializer.to_data` does."""
         if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
-        if isinstance(event, Nested):
-            path, inner = event.path, event.event
-        else:
-            path, inner = (), event
+        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.RawChunk):
             return []
         frames = self._started()
@@ -87,7 +80,7 @@ class Encoder:
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
         if isinstance(inner, ev.StepCompleted | ev.StepRestarted):
-            lane.mark = self._wire.count
+            lane.mark = self._lanes.count
         return frames
 
     def close(self) -> list[Frame]:
@@ -98,16 +91,16 @@ class Encoder:
             return []
         self._is_started = True
         start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
-        self._wire.read(start)
+        self._lanes.read(start)
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames that stand for `event`: those of `source` alone, if they mean it by themselves."""
+        """Return the frames of `event`: `source` alone if it means the event, otherwise an own frame after it."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
             frames.append(frame := _tagged(lane, untagged))
-            events += self._wire.read(frame)
+            events += self._lanes.read(frame)
         if events == [event]:
             return frames
         own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
@@ -115,16 +108,18 @@ class Encoder:
 
     def _frames(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
         match event:
-            case ev.TextDelta():
-                return self._delta(lane, "TEXT", event)
-            case ev.ThinkingDelta():
-                return self._delta(lane, "REASONING", event)
-            case ev.TextCompleted():
-                return self._completed(lane, "TEXT", event)
-            case ev.ThinkingCompleted(signature=signature):
-                return self._completed(lane, "REASONING", event, signature)
+            case ev.MessageStarted():
+                return [*_step_end(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
+            case ev.TextDelta(delta=delta, id=id):
+                return self._delta(lane, "TEXT", id, delta)
+            case ev.ThinkingDelta(delta=delta, id=id):
+                return self._delta(lane, "REASONING", id, delta)
+            case ev.TextCompleted(text=text, id=id):
+                return self._completed(lane, "TEXT", id, text)
+            case ev.ThinkingCompleted(text=text, signature=signature, id=id):
+                return self._completed(lane, "REASONING", id, text, signature)
             case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
-                return self._of_call(lane, event)
+                return self._call(lane, event)
             case ev.ToolResultEncoded(id=id, content=content):
                 return [self._result(lane, id, content)]
             case ev.ToolHalt(tool_call_id=id, content=content, result=result):
@@ -136,29 +131,19 @@ class Encoder:
             case ev.Steered(message=Message(role="user", content=str(text)), used=True):
                 name = self._mint()
                 start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
-                return [start, _content("TEXT", name, text), {"type": "TEXT_MESSAGE_END", "messageId": name}]
-            case _:
-                return self._of_step(lane, event)
-
-    def _of_step(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
-        match event:
-            case ev.MessageStarted():
-                start = {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}
-                return [*_closings(lane), *_step_end(lane), start]
+                return [start, _content("TEXT", name, text), *_block_end("TEXT", name)]
             case ev.MessageCompleted() | ev.ErrorEvent():
                 return _closings(lane)
             case ev.StepCompleted() | ev.ChatCompleted():
-                return [*_closings(lane), *_step_end(lane)]
+                return _step_end(lane)
             case ev.StepRestarted():
                 return self._restarted(lane)
             case _:
                 return []
 
-    # Text and thinking
-
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame of a delta that continues the only open block, as nearly every event does."""
-        blocks = self._wire.lane(None).blocks
+        """Return the frame of a delta that continues the only open block: nearly every event does."""
+        blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
             if block.kind == "TEXT" and block.id == event.id:
@@ -166,20 +151,18 @@ class Encoder:
                 return _content("TEXT", block.name, event.delta)
         return None
 
-    def _delta(self, lane: Lane, kind: str, event: ev.TextDelta | ev.ThinkingDelta) -> list[Frame]:
-        frames, block = self._block(lane, kind, event.id)
-        return [*frames, _content(kind, block.name, event.delta)]
+    def _delta(self, lane: Lane, kind: str, id: str | None, delta: str) -> list[Frame]:
+        frames, block = self._block(lane, kind, id)
+        return [*frames, _content(kind, block.name, delta)]
 
-    def _completed(
-        self, lane: Lane, kind: str, event: ev.TextCompleted | ev.ThinkingCompleted, signature: str | None = None
-    ) -> list[Frame]:
-        frames, block = self._block(lane, kind, event.id)
-        if left_out := rest(event.text, block.text):
+    def _completed(self, lane: Lane, kind: str, id: str | None, text: str, signature: str | None = None) -> list[Frame]:
+        frames, block = self._block(lane, kind, id)
+        if left_out := rest(text, block.text):
             frames.append(_content(kind, block.name, left_out))
         return [*frames, *_block_end(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the block that `id` means, after the frames that begin it."""
+        """Return the open block with this `id`, or a new one after the frames that begin it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -192,14 +175,11 @@ class Encoder:
         return frames, Block(kind, id, name)
 
     def _mint(self, id: str | None = None) -> str:
-        """Return an id that no other frame of the conversation has."""
+        """Return an id that is unique in the conversation."""
         self._minted += 1
-        number = f"{self._ids['runId']}:{self._minted}"
-        return number if id is None else f"{number}:{id}"
+        return ":".join((self._ids["runId"], str(self._minted), *(() if id is None else (id,))))
 
-    # Tools
-
-    def _of_call(self, lane: Lane, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> list[Frame]:
+    def _call(self, lane: Lane, event: ev.ToolCallStarted | ev.ToolCallDelta | ev.ToolCallCompleted) -> list[Frame]:
         wire_id = lane.wire_id(event.id)
         call = lane.calls.get(wire_id)
         end: Frame = {"type": "TOOL_CALL_END", "toolCallId": wire_id}
@@ -218,18 +198,16 @@ class Encoder:
         result = {"type": "TOOL_CALL_RESULT", "messageId": self._mint(), "toolCallId": lane.wire_id(id)}
         return {**result, "content": content, "role": "tool"}
 
-    # Agents
-
     def _begun(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`; `frames` get those that begin the agents on the way."""
-        lane = self._wire.lane(None)
+        """Return the lane of the agent at `path`; `frames` get the frames that begin the agents on the way."""
+        lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
                 start: Frame = {"type": "SUBAGENT_STARTED", "subagentRunId": self._mint()}
                 start |= {"name": lane.names.get(call, call), "parentToolCallId": lane.wire_id(call)}
                 if lane.run is not None:
                     start["parentSubagentRunId"] = lane.run
-                self._wire.read(start)
+                self._lanes.read(start)
                 frames.append(start)
             lane = lane.agents[call]
         return lane
@@ -237,7 +215,7 @@ class Encoder:
     def _closed_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return the frames that end the agents inside a lane, the innermost first, or those that run as its `call`."""
+        """Return the frames that end the agents inside a lane, the innermost first, or only the agent of its `call`."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -248,16 +226,14 @@ class Encoder:
             elif waiting:
                 end["outcome"] = {"type": "suspended", "interruptIds": waiting}
             frames += self._closed_agents(agent, interrupts=interrupts)
-            frames += [_tagged(agent, frame) for frame in (*_closings(agent), *_step_end(agent), end)]
+            frames += [_tagged(agent, frame) for frame in (*_step_end(agent), end)]
         return frames
-
-    # The run
 
     def _restarted(self, lane: Lane) -> Iterator[Frame]:
         yield from [*self._closed_agents(lane), *_closings(lane)]
-        noted, depth = self._wire.messages, len(lane.path)
+        noted, depth = self._lanes.messages, len(lane.path)
         kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
-        self._wire.messages = kept
+        self._lanes.keep(kept)
         if self._history is None:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
@@ -268,65 +244,21 @@ class Encoder:
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
 
     def _end(self) -> list[Frame]:
-        state, root = self._fold.state, self._wire.lane(None)
+        state, root = self._fold.state, self._lanes.lane(None)
         error = state.error if state.chat_result is None else state.chat_result.error
         if self._fold.is_answering:
             error = StreamError("truncated")
-        ending: Frame = outcome(state, self._wire, self._edits) if error is None else {"type": "cancelled"}
+        ending: Frame = _outcome(state, self._lanes, self._edits) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
-        frames = [*self._closed_agents(root, interrupts=waiting), *_closings(root), *_step_end(root)]
-        usage = counts(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
+        frames = [*self._closed_agents(root, interrupts=waiting), *_step_end(root)]
+        usage = _usage(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
             return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]
         return [*frames, {"type": "RUN_ERROR", "message": error.message, "code": error.reason, **usage}]
 
 
-class Decoder:
-    """Frames to events; those of other servers too, whose steps and chat are what their frames fold to."""
-
-    def __init__(self) -> None:
-        self._fold = ClientFold()
-        self._open = Unfinished()
-        self._chunks = Chunks()
-        self._wire = Wire()
-        self._foreign = ForeignRun(self._fold, self._wire, self._open)
-        self._is_ended = False
-
-    @property
-    def usage(self) -> Usage:
-        """The usage so far, with that of the agents inside."""
-        return self._fold.state.to_chat_result().usage
-
-    def feed(self, frame: Frame) -> list[ev.Event]:
-        return all_of(frame, self._applied(frame))
-
-    def close(self) -> list[ev.Event]:
-        return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
-
-    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
-        for long_form in self._chunks.read(frame):
-            for event in self._events(long_form):
-                self._fold.apply(event)
-                self._open.see(event)
-                yield event
-
-    def _events(self, frame: Frame) -> Iterable[ev.Event]:
-        kind: str = frame["type"]
-        if self._is_ended and kind != "RUN_STARTED":
-            raise ValueError("the run has ended")
-        self._is_ended = kind in ("RUN_FINISHED", "RUN_ERROR")
-        events = self._wire.read(frame)
-        if kind == "SUBAGENT_STARTED" and len(self._wire.lane(frame["subagentRunId"]).path) > MOST_NESTED:
-            raise ValueError("agents are nested too deep")
-        if frame.get("rawEvent") == OWN:
-            return []
-        if kind == "CUSTOM" and frame["name"] == OWN:
-            return [*events, self._fold.unpacked(frame["value"])]
-        return events if self._wire.is_ours else self._foreign.read(kind, frame, events)
-
-
 def _closings(lane: Lane) -> list[Frame]:
-    """Return the frames that close what is open."""
+    """Return the frames that close the open blocks and calls."""
     calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
     return [*(frame for block in lane.blocks.values() for frame in _block_end(block.kind, block.name)), *calls]
 
@@ -341,7 +273,9 @@ def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame
 
 
 def _step_end(lane: Lane) -> list[Frame]:
-    return [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
+    """Return the frames that close the open blocks, calls and step."""
+    end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
+    return [*_closings(lane), *end]
 
 
 def _content(kind: str, name: str, delta: str) -> Frame:
@@ -353,7 +287,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tagged(lane: Lane, frame: Frame) -> Frame:
-    """Return `frame` as one of the lane's agent; a snapshot belongs to the conversation."""
+    """Return `frame` with the id of the lane's agent; a snapshot belongs to the conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
@@ -361,3 +295,54 @@ def _tagged(lane: Lane, frame: Frame) -> Frame:
 
 def _covered(frame: Frame) -> Frame:
     return {**frame, "rawEvent": OWN}
+
+
+_APPROVAL = {"approved": {"type": "boolean"}, "reason": {"type": "string"}}
+_EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
+
+
+def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
+    """Return the outcome of a run that has not failed: the answers of a user or results of tools that it waits for."""
+    if state.chat_result is not None:
+        metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
+        question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
+        asks = state.chat_result.halted_reason == "approval"
+    else:
+        metadata: Mapping[str, Any] = state.steps[-1].metadata if state.steps else {}
+        calls = (*metadata.get("manual_tool_calls", ()), *metadata.get("approval_tool_calls", ()))
+        question, id = metadata.get("pending_question"), metadata.get("pending_tool_call_id")
+        asks = "approval_tool_calls" in metadata
+    manual = {call.id for call in metadata.get("manual_tool_calls", ())}
+    interrupts = [_approval(call, edits) for call in calls if asks and call.id not in manual]
+    if question is not None and id is not None:
+        interrupts.append(_question(id, question, metadata.get("ask_user_opts")))
+    if interrupts:
+        return {"type": "interrupt", "interrupts": [{**frame, **_agent(frame["id"], lanes)} for frame in interrupts]}
+    return {"type": "success", **({"pendingToolCallIds": [call.id for call in calls]} if calls else {})}
+
+
+def _approval(call: ToolCall, edits: bool) -> Frame:
+    frame: Frame = {"id": call.id, "toolCallId": call.id, "reason": "tool_call", "message": f"Run {call.name}?"}
+    schema = {"type": "object", "properties": _EDITED if edits else _APPROVAL, "required": ["approved"]}
+    return {**frame, "responseSchema": schema}
+
+
+def _question(id: str, question: str, opts: Any) -> Frame:
+    frame: Frame = {"id": id, "toolCallId": id, "reason": "input_required", "message": question}
+    metadata = {"metadata": {"opts": serializer.to_data(ev.Custom("", opts))["data"]}} if opts else {}
+    return {**frame, "responseSchema": {"type": "string"}, **metadata}
+
+
+def _agent(id: str, lanes: Lanes) -> Frame:
+    """Return the field for the agent of this call."""
+    path = id.rpartition("/")[0]
+    runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
+    return {"subagentRunId": runs[-1]} if runs else {}
+
+
+def _usage(usage: Usage, model: str | None) -> Frame:
+    counts: Frame = {name: getattr(usage, field) for name, field in COUNTS.items()}
+    known: Frame = {name: count for name, count in counts.items() if isinstance(count, int) and 0 <= count < 2**53}
+    if known and model is not None:
+        known["model"] = model
+    return {"usage": [known]} if known else {}

@@ -1,7 +1,7 @@
-"""The way in from AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
+"""Requests of AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
 
-What is taken of it says `rxllm.web._messages`. An answer to a question becomes a user's message, or the result of the
-call if an agent inside has asked; a tool one whose calls are left to the client, if it is one of `client_tools`.
+`rxllm.web._requests` has the table of what is accepted. An answer to a question becomes a user's message, or the result
+of the call if an agent inside asks. A tool of `client_tools` becomes a manual one, whose calls the client answers.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import msgspec
 
 from rxllm import ChatResult, Message, Session, Thread, Tool, ToolCall, user
 from rxllm.values import Part, TextPart, ThinkingPart
-from rxllm.web._ag_ui import Encoder
-from rxllm.web._messages import (
+from rxllm.web._ag_ui_encoder import Encoder
+from rxllm.web._requests import (
     MAX_BYTES,
     UNANSWERED,
     Incoming,
     Name,
-    Stored,
+    StoredConversation,
     converted,
     file_part,
     loaded,
@@ -39,7 +39,7 @@ class _Call(msgspec.Struct):
 
     @property
     def tool_call(self) -> ToolCall:
-        text: Any = self.function.arguments  # which is parsed
+        text: Any = self.function.arguments  # ToolCall parses it
         return ToolCall(self.id, self.function.name, text)
 
 
@@ -124,7 +124,7 @@ def from_ag_ui(
     edits: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> AGUIInput:
-    """Return what a ``RunAgentInput`` asks for.
+    """Return the thread, answers and tools in a ``RunAgentInput``.
 
     >>> import rxllm
     >>> hello = {"id": "m1", "role": "user", "content": "Hi"}
@@ -133,18 +133,14 @@ def from_ag_ui(
     'Hello'
 
     `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
-    messages of the client are the conversation, and no approval is taken. `client_tools` are the names of the tools
-    that run in the client: no other tools and results are taken. With `edits` an approval may rewrite the arguments of
-    its call.
-
-    Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep, of too many values, and for an answer to a call that the server has not made; ``"invalid_option"`` for another
-    class of `stored`.
+    client's messages are the conversation, and no approval is accepted. `client_tools` are the names of the tools that
+    run in the client: no other tools and results are accepted. With `edits` an approval may rewrite the arguments of
+    its call. Raises as `from_ui` does.
     """
     data = loaded(body, max_bytes)
     request = converted(data, _Input)
     if stored is not None:
-        incoming = _answered(Stored(stored, client_tools), request, edits)
+        incoming = _answered(StoredConversation(stored, client_tools), request, edits)
     elif request.resume:
         raise wrong("holds answers, which need the stored conversation", "resume")
     else:
@@ -158,13 +154,10 @@ def from_ag_ui(
     return AGUIInput(*arguments, tuple(tools), request.thread_id, request.run_id, tuple(data["messages"]), edits)
 
 
-# The conversation
-
-
 def _history(entries: list[_Message]) -> list[Message]:
     results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[_Message] = []  # its messages, of which a client may have several
+    answer: list[_Message] = []  # a client may have several messages for one answer
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):
@@ -172,7 +165,7 @@ def _history(entries: list[_Message]) -> list[Message]:
                 if call.id in ids:
                     raise wrong("has a tool call whose id is not unique", "messages", i)
                 ids.add(call.id)
-            if entry.subagent_run_id is None:  # what agents inside have said belongs to their own conversations
+            if entry.subagent_run_id is None:  # agents inside have conversations of their own
                 answer.append(entry)
         elif entry.role in ("user", "tool"):
             messages += _assistant(answer, results)
@@ -205,7 +198,7 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
     path = (*path, "source", "value")
     if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
-        return []  # a handle of a provider's may be that of somebody else's file
+        return []  # a provider's handle may be for another user's file
     if item.source.type == "data":
         if item.source.mime_type is None:
             raise wrong("has no mimeType", *path[:-1])
@@ -215,10 +208,7 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     return [file_part(value, mime_type, *path)]
 
 
-# The stored conversation
-
-
-def _answered(conversation: Stored, request: _Input, edits: bool) -> Incoming:
+def _answered(conversation: StoredConversation, request: _Input, edits: bool) -> Incoming:
     for i, answer in enumerate(request.resume or ()):
         _take_answer(conversation, i, answer, edits)
     for i, entry in enumerate(request.messages):
@@ -228,7 +218,7 @@ def _answered(conversation: Stored, request: _Input, edits: bool) -> Incoming:
     return conversation.incoming(_new(request.messages))
 
 
-def _take_answer(conversation: Stored, i: int, answer: _Answer, edits: bool) -> None:
+def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edits: bool) -> None:
     id, path, is_resolved = answer.interrupt_id, ("resume", i, "payload"), answer.status == "resolved"
     if id == conversation.question:
         conversation.reply(id, converted(answer.payload, str, *path) if is_resolved else UNANSWERED)
@@ -244,7 +234,7 @@ def _take_answer(conversation: Stored, i: int, answer: _Answer, edits: bool) -> 
 
 
 def _new(entries: list[_Message]) -> list[Message]:
-    """Return the messages of the user that follow the last answer."""
+    """Return the user's messages after the last answer."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )

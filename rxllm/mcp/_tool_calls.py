@@ -1,0 +1,280 @@
+"""Tool calls at a server: their progress and results, and the server's questions to the user.
+
+A question halts the chat. The halt has everything that the next run of the tool call needs, so that may be in another
+process: its options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit; its state has the
+requests of the server, the responses so far, and the server's own state.
+
+In the handshake's era a server waits inside the tool call for the answer. The call is then cancelled, and runs again
+from its beginning with the answer at hand. So does a call whose server no longer accepts its own state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import itertools
+import re
+from collections.abc import Mapping
+from typing import Any, cast
+
+import msgspec
+
+from rxllm import AdapterError, LLMError, ToolContext, ToolError, ValidationError, ask_user, validate
+from rxllm.mcp._connection import PROVIDER, Connection, Json, malformed, object_of
+from rxllm.mcp._http import Path, mirrored
+from rxllm.values import FilePart, Halt, Image, ImagePart
+
+MAX_ROUNDS = 10
+"""Maximum requests for the same tool call without a question to the user."""
+PAUSE_SECONDS = 0.1
+
+_ACTIONS = ("accept", "decline", "cancel")
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+
+_PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
+"""The address of a page for the user: neither a program nor a file of the user's machine."""
+
+
+async def call_tool(
+    connection: Connection, name: str, headers: Mapping[Path, str], arguments: Mapping[str, Any], context: ToolContext
+) -> Any:
+    """Call the tool `name`, as the handler of its ``rxllm.Tool``.
+
+    Raises ``ToolError("handler_raised")``, whose message the model reads.
+    """
+    try:
+        questions, known = Questions.of(context), Questions()
+        for attempt in range(MAX_ROUNDS):
+            if questions.open:
+                return questions.ask()
+            await asyncio.sleep(PAUSE_SECONDS if attempt else 0)
+            params = {"name": name, "arguments": dict(arguments), **questions.params()}
+            call = _Call(context, questions)
+            try:
+                result = await connection.request("tools/call", params, mirrored(headers, arguments), call.receive)
+            except NeedsUserError:
+                continue
+            except AdapterError as error:
+                if not questions.is_forgotten(error):
+                    raise
+                known, questions = questions, Questions()
+                continue
+            if result.get("resultType") != "input_required":
+                return call.output(result)
+            questions = Questions.required(result, known)
+            known = Questions()
+        raise malformed(f"it asks to be called more than {MAX_ROUNDS} times")
+    except ToolError:
+        raise
+    except LLMError as error:
+        raise _error(context, f"the MCP tool {name[:80]!r} failed: {error.message}") from error
+
+
+def _error(context: ToolContext, message: str) -> ToolError:
+    call = context.tool_call
+    return ToolError("handler_raised", message, tool_name=call.name, tool_call_id=call.id)
+
+
+class _Call:
+    """One request of a tool call: the messages while it runs, and its result."""
+
+    def __init__(self, context: ToolContext, questions: Questions) -> None:
+        self._context, self._questions = context, questions
+        self._numbers = itertools.count()
+
+    def receive(self, message: Json) -> Json | None:
+        params = object_of(message.get("params"))
+        match message["method"]:
+            case "notifications/progress":
+                data = {name: params[name] for name in ("progress", "total", "message") if name in params}
+                self._context.progress(data)
+            case "elicitation/create":
+                return self._questions.response_to(next(self._numbers), params)
+            case _:
+                pass
+        return None
+
+    def output(self, result: Json) -> Any:
+        content = result.get("content")
+        blocks = [object_of(block) for block in cast(list[Any], content)] if isinstance(content, list) else []
+        text = "\n".join(filter(None, map(self._text, blocks)))
+        if result.get("isError"):
+            raise _error(self._context, text or "the tool failed and did not say why")
+        structured = result.get("structuredContent")
+        return text if text or structured is None else structured
+
+    def _text(self, block: Json) -> str:
+        """Return the text of a block for the model; images and files are reported as progress."""
+        match block:
+            case {"type": "text", "text": str(text)}:
+                return text
+            case {"type": "image" | "audio", "data": str(data), "mimeType": str(kind)}:
+                return self._reported(data, kind)
+            case {"type": "resource", "resource": {"text": str(text), **named}}:
+                return f"{named.get('uri', '')}:\n{text}"
+            case {"type": "resource", "resource": {"blob": str(data), **named}}:
+                return self._reported(data, str(named.get("mimeType") or "application/octet-stream"))
+            case {"type": "resource_link", "uri": str(uri)}:
+                named = (block.get(name) for name in ("name", "description"))
+                return ": ".join((uri, *(text for text in named if isinstance(text, str) and text)))
+            case _:
+                return ""
+
+    def _reported(self, data: str, kind: str) -> str:
+        try:
+            binary = base64.b64decode(data, validate=True)
+        except ValueError as error:
+            raise malformed(f"it sent {kind[:80]} that is not base64") from error
+        is_image = kind.startswith("image/")
+        file = {"mime_type": kind, "data": binary}
+        self._context.progress(ImagePart(Image.from_binary(binary, kind)) if is_image else FilePart(file))
+        return f"[{kind[:80]}, {len(binary)} bytes]"
+
+
+# The questions of servers to the user
+
+
+class NeedsUserError(Exception):
+    """Leaves a tool call whose server waits inside it for the user's answer."""
+
+
+class Questions(msgspec.Struct):
+    """The parameters of a server's `requests` by their keys, the `responses` so far, and the server's `state`.
+
+    `is_inline` is whether the server waits inside the tool call; then the keys are the numbers of its questions there.
+    """
+
+    requests: dict[str, Json] = {}
+    responses: dict[str, Json] = {}
+    state: Any = None
+    is_inline: bool = False
+    fault: str = ""
+
+    @classmethod
+    def of(cls, context: ToolContext) -> Questions:
+        """Return the earlier questions of a tool call, with the user's answer if it fits."""
+        if context.reply is None:
+            return cls()
+        try:
+            questions = msgspec.convert(context.tool_state, cls)
+            key = questions.open[0]
+        except (msgspec.ValidationError, LookupError) as error:
+            message = "the stored question is not one of rxllm.mcp"
+            raise AdapterError("invalid_request", message, provider=PROVIDER) from error
+        answer = _response(context.reply, questions.requests[key])
+        fault = "" if answer is None else _fault(answer, questions.requests[key])
+        if answer is None or fault:
+            questions.fault = f" ({context.reply[:80]!r} does not fit{fault[:400]}; answer with a JSON object)"
+            return questions
+        return cls(questions.requests, {**questions.responses, key: answer}, questions.state, questions.is_inline)
+
+    @classmethod
+    def required(cls, result: Json, known: Questions) -> Questions:
+        """Return the server's requests in place of a result, with the responses to the same requests in `known`.
+
+        Raises ``AdapterError`` for a request without an answer, and ``ValidationError`` as `_checked` does.
+        """
+        found, state = result.get("inputRequests"), result.get("requestState")
+        requests = {key: object_of(request) for key, request in object_of(found).items()}
+        if not requests and (found or state is None):
+            raise malformed("it asks for input without a question")
+        for request in requests.values():
+            if request.get("method") != "elicitation/create":
+                raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
+        params_by_key = {key: _checked(object_of(request.get("params"))) for key, request in requests.items()}
+        same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
+        return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
+
+    def is_forgotten(self, error: AdapterError) -> bool:
+        """Whether the server refuses its own state: it was restarted, or the answer was too late."""
+        return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
+
+    @property
+    def open(self) -> list[str]:
+        """The keys of the requests without a response."""
+        return [key for key in self.requests if key not in self.responses]
+
+    def params(self) -> Json:
+        """Return the parameters of the next request besides its arguments."""
+        own = {} if self.is_inline else {"inputResponses": self.responses or None, "requestState": self.state}
+        return {name: value for name, value in own.items() if value is not None}
+
+    def response_to(self, number: int, params: Json) -> Json:
+        """Return the response to the question `number` inside the tool call, or raise `NeedsUserError`.
+
+        Raises ``ValidationError`` as `_checked` does.
+        """
+        key, params = str(number), _checked(params)
+        if self.requests.get(key) == params and key in self.responses:
+            return self.responses[key]
+        earlier = [str(index) for index in range(number)]
+        self.requests = {**{other: self.requests[other] for other in earlier}, key: params}
+        self.responses = {other: self.responses[other] for other in earlier}
+        self.is_inline = True
+        raise NeedsUserError
+
+    def ask(self) -> Halt:
+        """Return the halt that asks the user the next question."""
+        params = self.requests[self.open[0]]
+        shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
+        page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
+        text = f"{params.get('message') or 'The server asks for input.'}{page}{self.fault}"
+        options = {name: value for name, value in shown.items() if value is not None}
+        return ask_user(text, calls_again=True, tool_state=msgspec.structs.asdict(self), **options)
+
+
+def _checked(params: Json) -> Json:
+    """Return the parameters of a question. Raises ``ValidationError("invalid_request")`` for a page not on the web."""
+    url = params.get("url")
+    is_page = isinstance(url, str) and _PAGE.fullmatch(url)
+    if not is_page and (url is not None or params.get("mode") == "url"):
+        message = f"it sends the user to {str(url)[:80]!r}; the address must begin with https:// or http://"
+        raise ValidationError("invalid_request", message)
+    return params
+
+
+def _response(reply: str, params: Json) -> Json | None:
+    """Return the user's `reply` as the answer to a question, or None if it does not fit."""
+    try:
+        data: Json | None = msgspec.json.decode(reply, type=Json)
+    except (ValueError, RecursionError):
+        data = None
+    if data is not None and data.get("action") in _ACTIONS:
+        return {name: data[name] for name in ("action", "content") if name in data}
+    if params.get("mode") == "url":
+        return {"action": "accept"}
+    fields = object_of(object_of(params.get("requestedSchema")).get("properties"))
+    if data is None and len(fields) < 2:
+        try:
+            data = {name: _converted(reply, object_of(field).get("type")) for name, field in fields.items()}
+        except (ValueError, KeyError):
+            return None
+    return None if data is None else {"action": "accept", "content": data}
+
+
+def _fault(answer: Json, params: Json) -> str:
+    """Return why the content of `answer` does not fit the form, or ""."""
+    if answer["action"] != "accept":
+        return ""
+    try:
+        form = {"type": "object", **object_of(params.get("requestedSchema"))}
+        validate.data(answer.get("content", {}), form)
+    except ValidationError as error:
+        faults = "; ".join(fault for _, fault in error.errors)
+        return f": {faults}" if error.reason == "invalid_output" else ""  # otherwise the schema itself is wrong
+    return ""
+
+
+def _converted(reply: str, kind: Any) -> Any:
+    """Return `reply` as a field of this type. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
+    match kind:
+        case "boolean":
+            return _TRUTHS[reply.strip().lower()]
+        case "integer":
+            return int(reply)
+        case "number":
+            return float(reply)
+        case "array":
+            return [part.strip() for part in reply.split(",")]
+        case _:
+            return reply

@@ -1,0 +1,140 @@
+"""Frames, the JSON objects of every protocol: as server-sent events, and the parts that encoders and decoders share."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterable, AsyncIterator, Iterable, Iterator
+from typing import Any, cast, overload
+
+import msgspec
+
+from rxllm import Event, StreamError, ValidationError, serializer
+from rxllm.values.argument_checks import check
+from rxllm.wire import SSEDecoder
+
+Frame = dict[str, Any]
+"""One message of a protocol: a JSON object."""
+
+
+def sse(frame: Frame) -> bytes:
+    r"""Return `frame` as a server-sent event.
+
+    >>> sse({"type": "end"})
+    b'data: {"type":"end"}\n\n'
+    """
+    return b"data: %b\n\n" % frame_json(frame)
+
+
+def frame_json(frame: Frame) -> bytes:
+    """Return `frame` as JSON."""
+    try:
+        return msgspec.json.encode(frame)
+    except UnicodeEncodeError:  # half a surrogate pair must be escaped
+        return json.dumps(frame).encode()
+
+
+@overload
+def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
+@overload
+def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
+def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
+    r"""Return the frames in server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is left out.
+
+    >>> list(from_sse(b'data: {"type":"end"}\n\n'))
+    [{'type': 'end'}]
+
+    For asynchronous chunks, such as httpx's ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``.
+    Raises ``StreamError``: ``malformed_event`` for anything but a JSON object, ``oversized_frame``.
+    """
+    if isinstance(chunks, AsyncIterable):
+        return _async_frames(chunks)
+    check("chunks", chunks, not isinstance(chunks, str), "bytes, such as response.content or response.iter_bytes()")
+    return _sync_frames((chunks,) if isinstance(chunks, bytes) else chunks)
+
+
+def _sync_frames(chunks: Iterable[bytes]) -> Iterator[Frame]:
+    lines = SSEDecoder()
+    for chunk in chunks:
+        yield from _frames(lines.feed(chunk))
+    yield from _frames(lines.close())
+
+
+async def _async_frames(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]:
+    lines = SSEDecoder()
+    async for chunk in chunks:
+        for frame in _frames(lines.feed(chunk)):
+            yield frame
+    for frame in _frames(lines.close()):
+        yield frame
+
+
+def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
+    for _, data in events:
+        if data == b"[DONE]":
+            continue
+        try:
+            frame = json.loads(data)
+        except (ValueError, RecursionError):
+            frame = None
+        if not isinstance(frame, dict):
+            raise malformed(data)
+        yield cast(Frame, frame)
+
+
+def event_data(event: Event) -> Frame:
+    """Return `event` as data without its version: a reader assumes the current one."""
+    return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
+
+
+def event_of(data: Any) -> Event:
+    """Return the event in what `event_data` returned. Raises for anything else."""
+    event: Any = serializer.from_data(data)
+    if not isinstance(event, Event):
+        raise TypeError("not an event")
+    return event
+
+
+def text_of(frame: Frame, name: str) -> str:
+    """Return a field of text. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
+    text: Any = frame[name]
+    if not isinstance(text, str):
+        raise TypeError(f"{name} is not text")
+    return text
+
+
+def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
+    """Return the `events` read from `frame`. Raises ``StreamError("malformed_event")`` for any fault in it."""
+    try:
+        return list(events)
+    except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
+        raise malformed(frame) from None
+
+
+class Block(msgspec.Struct):
+    """An open block of text or thinking: its id, its `name` in frames, and its text so far."""
+
+    kind: str
+    id: str | None
+    name: str
+    role: str = "assistant"
+    pieces: list[str] = []
+    signature: str | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(self.pieces)
+
+
+def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
+    """Return the open block with this `id`, or the latest if it is None, see `rxllm.events`."""
+    return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
+
+
+def rest(text: str, so_far: str) -> str:
+    """Return the end of `text` that the deltas `so_far` have left out; "" if they do not begin it."""
+    return text[len(so_far) :] if text.startswith(so_far) else ""
+
+
+def malformed(frame: object) -> StreamError:
+    """Return the error of a `frame` that its protocol does not allow."""
+    return StreamError("malformed_event", f"not a frame of this protocol: {str(frame)[:80]}")

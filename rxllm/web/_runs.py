@@ -1,0 +1,103 @@
+"""Streams that continue without a browser: kept in memory by an id, to return to and to stop."""
+
+from __future__ import annotations
+
+import time
+from threading import RLock
+
+from reactivex import Observable, Subject
+
+from rxllm import Event, Stream, StreamError
+from rxllm import operators as ops
+from rxllm.values.argument_checks import check_count, check_instance, check_seconds, invalid_option
+from rxllm.web._for_client import for_client
+
+
+class Runs:
+    """Streams by id, which browsers leave and return to. Leaving a run does not stop it; `cancel` does.
+
+    >>> import rxllm
+    >>> runs = Runs()
+    >>> answer = runs.start("chat-1", rxllm.stream_generate(rxllm.Fake("Hello"), "Hi"))
+    >>> runs.watch("chat-1").pipe(ops.to_response()).run()
+    Response('Hello', stop, 0 tokens)
+    >>> runs.watch("chat-2") is None, runs.cancel("chat-1")
+    (True, False)
+
+    Only what a client may see (`for_client`) is kept: late watchers learn less of how a tool ended. A run continues for
+    `grace` seconds after the last watcher has left, and an ended run is kept as long, see `ops.share_folded`. There are
+    at most `most` runs. Give ids that cannot be guessed, or check whose they are: everyone who knows an id may watch.
+    """
+
+    def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
+        check_count("most", most)
+        self._most = most
+        self._grace = check_seconds("grace", grace)
+        self._runs: dict[str, _Run] = {}
+        self._lock = RLock()
+
+    def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
+        """Start `stream` now, on the running loop or else on rxllm's own, and return it for its first watcher.
+
+        Raises ``ValidationError("invalid_option")`` while `id` runs and for wrong arguments, and
+        ``StreamError("overflow")`` while `most` run.
+        """
+        check_instance("id", id, str, "a string")
+        check_instance("stream", stream, Observable, "a stream of events, as rxllm.stream(...) returns")
+        with self._lock:
+            self._make_room(id)
+            run = self._runs[id] = _Run(stream, self._grace)
+        run.stream.subscribe(on_error=lambda error: None).dispose()
+        return run.stream
+
+    def watch(self, id: str) -> Stream[Event] | None:
+        """Return the run, its fold so far and then live events, or None if there is no such run."""
+        with self._lock:
+            self._forget()
+            run = self._runs.get(id)
+        return run and run.stream
+
+    def cancel(self, id: str) -> bool:
+        """Stop the run, and return whether it was running. Its watchers get a ``StreamError("cancelled")``."""
+        with self._lock:
+            run = self._runs.get(id)
+        if run is None or run.ended is not None:
+            return False
+        run.stop.on_error(StreamError("cancelled", f"the run {id[:80]!r} was cancelled"))
+        return True
+
+    def cancel_all(self) -> None:
+        """Stop all runs, as a server must before its loop ends."""
+        with self._lock:
+            ids = [*self._runs]
+        for id in ids:
+            self.cancel(id)
+
+    def _make_room(self, id: str) -> None:
+        self._forget()
+        if id in self._runs and self._runs[id].ended is None:
+            fault = f"must not be the id of an active run: got {id[:80]!r}; watch the run, or cancel it first"
+            raise invalid_option("id", fault)
+        self._runs.pop(id, None)
+        if len(self._runs) >= self._most:
+            ended = {id: run.ended for id, run in self._runs.items() if run.ended is not None}
+            if not ended:
+                raise StreamError("overflow", f"{self._most} runs are active; cancel one, or pass a larger most=")
+            del self._runs[min(ended, key=ended.__getitem__)]
+
+    def _forget(self) -> None:
+        since = time.monotonic() - self._grace
+        self._runs = {id: run for id, run in self._runs.items() if run.ended is None or run.ended > since}
+
+
+class _Run:
+    """One run: `stop` cancels it, and `ended` is the time of its end."""
+
+    def __init__(self, source: Observable[Event], grace: float) -> None:
+        self.stop: Subject[None] = Subject()
+        self.ended: float | None = None
+        run = Stream.of(source).take_until(self.stop).finally_action(self._end)
+        self.stream = run.pipe(for_client(), ops.share_folded(grace))
+
+    def _end(self) -> None:
+        self.ended = time.monotonic()
