@@ -34,7 +34,7 @@ from typing import Protocol
 from rxllm.values.json_text import unescaped
 from rxllm.wire.json_array import JSONArrayDecoder
 
-FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
+_FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
 """What may precede the JSON: small models put a Markdown code fence round it."""
 
 _LONGEST_HEAD = 64
@@ -128,7 +128,7 @@ class JSONScanner:
         self._state = self._ended
 
     def _head(self, text: str, at: int) -> int:
-        fence = FENCE.match(text)
+        fence = _FENCE.match(text)
         start = fence.end() if fence else 0
         is_over = text[:start].strip() and text[start - 1].isspace()  # the fence
         if is_over or text[start : start + 1] in _BEGINS:

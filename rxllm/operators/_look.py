@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
-from rxllm.events import ErrorEvent
 from rxllm.operators._event_operators import handle_each, operate
 from rxllm.runtime import Journal, Stream, current_scope, scoped, stopwatch
 from rxllm.values import Trace
@@ -58,65 +55,6 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
         return on_item
 
     return handle_each(call)
-
-
-def tally(fn: Callable[[Mapping[str, int]], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` once, when the stream is over, with the number of items of each class.
-
-    ::
-
-        source      --start--H--i--Hi--end--|
-        tally(fn)   --start--H--i--Hi--end--|        (then fn({"MessageStarted": 1, "TextDelta": 2, ...}))
-
-    >>> from rxllm import Fake, operators as ops, stream_generate
-    >>> counted = stream_generate(Fake(["H", "i"]), "Hello").pipe(tally(print), ops.to_text())
-    >>> counted.run()
-    {'MessageStarted': 1, 'TextDelta': 2, 'TextCompleted': 1, 'MessageCompleted': 1}
-    'Hi'
-
-    Over is completed, failed or disposed; `fn` is called before the observer hears of it. An exception of `fn` after a
-    normal end ends the stream with it. The events of agents all count as ``Nested``. For the number of all items there
-    is reactivex's ``count`` method.
-
-    Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
-    """
-    check_function("fn", fn)
-
-    def subscribe(
-        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
-    ) -> abc.DisposableBase:
-        counts: Counter[str] = Counter()
-        is_reported = False
-
-        def on_next(item: T) -> None:
-            counts[type(item).__name__] += 1
-            observer.on_next(item)
-
-        def report() -> None:
-            nonlocal is_reported
-            if not is_reported:
-                is_reported = True
-                fn(dict(counts))  # a copy, made at once: the dispose may be on another thread
-
-        def on_error(error: Exception) -> None:
-            try:
-                report()
-            except Exception as failure:
-                failure.__cause__, error = error, failure
-            observer.on_error(error)
-
-        def on_completed() -> None:
-            try:
-                report()
-            except Exception as error:
-                observer.on_error(error)
-            else:
-                observer.on_completed()
-
-        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-        return CompositeDisposable(subscription, Disposable(report))
-
-    return operate(subscribe)
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
@@ -186,57 +124,6 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
         return CompositeDisposable(subscription, Disposable(on_dispose))
 
     return operate(start)
-
-
-def checkpoint(label: str) -> Callable[[Observable[T]], Stream[T]]:
-    """Add a note to a passing error: the label, the line that built the checkpoint, the number of items before it.
-
-    ::
-
-        source             --a--b--X
-        checkpoint("in")   --a--b--X        (X has a note: passed checkpoint 'in' (app.py:7) after 2 items)
-
-    >>> from rxllm import Fake, StreamError, stream_generate
-    >>> from rxllm import operators as ops
-    >>> piped = stream_generate(Fake(["Hel", StreamError("truncated")]), "Hi").pipe(checkpoint("model"), ops.to_text())
-    >>> try: piped.run()
-    ... except StreamError as error: print(error.__notes__[0].partition(" (")[0])
-    passed checkpoint 'model'
-
-    A traceback shows the notes below the error; its frames are those of the loop that reads the stream, not of the
-    pipe. The error in an ``ErrorEvent`` gets a note too. Notes are not part of an error's equality or JSON; no error
-    gets the same note twice.
-
-    Raises ``ValidationError("invalid_option")`` if `label` is not a string, or empty.
-    """
-    check("label", label, isinstance(label, str) and label != "", "a string, not empty")  # pyright: ignore[reportUnnecessaryIsInstance]
-    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    built_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-
-    def subscribe(
-        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
-    ) -> abc.DisposableBase:
-        passed = 0
-
-        def add_note(error: BaseException) -> None:
-            note = f"passed checkpoint {label!r} ({built_at}) after {passed} items"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
-
-        def on_next(item: T) -> None:
-            nonlocal passed
-            if isinstance(item, ErrorEvent):
-                add_note(item.error)
-            passed += 1
-            observer.on_next(item)
-
-        def on_error(error: Exception) -> None:
-            add_note(error)
-            observer.on_error(error)
-
-        return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
-
-    return operate(subscribe)
 
 
 _METHODS = ("response", "tool", "begin", "finish")
