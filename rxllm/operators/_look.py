@@ -1,4 +1,4 @@
-"""Look at what passes without changing it: call a function, count, record, mark the place, note what is done."""
+"""Look at the items that pass without changing them: call a function, trace each signal, keep a journal."""
 
 from __future__ import annotations
 
@@ -72,8 +72,8 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     >>> [(trace.kind, trace.count, trace.item) for trace in seen[-4:]]
     [('next', 0, 'Hi'), ('next', 0, 'Hi'), ('end', 1, None), ('end', 1, None)]
 
-    Times are in seconds on the subscription's clock. Two traces around an operator show how long it takes and what it
-    holds back. `fn` is called before the observer; an exception of `fn` ends the stream.
+    Times are in seconds on the subscription's clock. Two traces around an operator show how long it takes and which
+    items it holds back. `fn` is called before the observer; an exception of `fn` ends the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function.
     """
@@ -86,19 +86,19 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
         started_at = now()
         count = 0
         over = False
-        failed = False  # an exception of `fn`, which is not called again
 
         def call(kind: Literal["subscribe", "next", "error", "end", "dispose"], item: Any = None) -> bool:
-            nonlocal over, failed
-            over = over or kind in ("error", "end", "dispose")
-            if failed:
+            nonlocal over
+            if over:
                 return False
+            over = kind in ("error", "end", "dispose")
             try:
                 fn(Trace(kind, now() - started_at, count, item))
             except Exception as error:
-                over = failed = True
+                over = True
                 observer.on_error(error)
-            return not failed
+                return False
+            return True
 
         def on_next(item: T) -> None:
             nonlocal count
@@ -115,8 +115,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
                 observer.on_completed()
 
         def on_dispose() -> None:
-            if not over:
-                call("dispose")
+            call("dispose")
 
         if not call("subscribe"):
             return Disposable()
@@ -126,11 +125,11 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     return operate(start)
 
 
-_METHODS = ("response", "tool", "begin", "finish")
+_JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Note the responses and tools of a stream in `journal`, and answer from it what an earlier run has noted there.
+    """Record the responses and tool calls of a stream in `journal`, and replay those that an earlier run recorded.
 
     ::
 
@@ -153,19 +152,20 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    It holds for everything below, in agents and in the calls of tools too, and changes no event. A stream that is run
-    again with what its journal has noted asks no model twice for what has been answered, and runs no tool that has
-    finished; operators see the answers again, so guards judge and budgets count as before. A tool that had begun and
-    not finished runs again if it is ``@tool(idempotent=True)``. Otherwise it is left to the caller, as a call that
-    waits for approval; ``metadata["interrupted"]`` of the call in ``pending_tool_calls`` tells why. A journal notes the
-    model's answers as they came, before operators change them.
+    The journal applies to everything upstream, agents and calls made by tools included, and changes no event. Running
+    the same stream again with the same journal repeats no answered request and no finished tool call. Operators see
+    the replayed answers, so guards check and budgets count as before. An interrupted tool call, begun but not finished,
+    runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in ``pending_tool_calls``, like a call
+    that needs approval, with the reason in its ``metadata["interrupted"]``. Model answers are recorded before
+    operators change them.
 
-    See `rxllm.runtime.Journal` for what it implements; ``rxllm.durable`` has one that keeps to a database.
+    `rxllm.runtime.Journal` describes the methods; ``rxllm.durable`` has a journal that writes to a database.
 
     Raises ``ValidationError("invalid_option")`` for an object that is not a journal.
     """
-    fits = all(callable(getattr(journal, name, None)) for name in _METHODS) and not isinstance(journal, type)
-    check("journal", journal, fits, f"an object with the methods {', '.join(_METHODS)}, see rxllm.runtime.Journal")
+    fits = all(callable(getattr(journal, name, None)) for name in _JOURNAL_METHODS) and not isinstance(journal, type)
+    methods = ", ".join(_JOURNAL_METHODS)
+    check("journal", journal, fits, f"an object with the methods {methods}, see rxllm.runtime.Journal")
 
     def start(
         source: Observable[T], observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None
