@@ -31,10 +31,7 @@ from rxllm.values.schemas import decoder, unfenced
 from rxllm.values.sessions import Input, as_thread
 
 T = TypeVar("T")
-
-
 Parse = Read | ResponseFormat | UnionType | None
-
 
 TURN = "session_turn"
 """The name of the `Custom` event that begins the streams of ``rxllm.session``.

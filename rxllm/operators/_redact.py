@@ -294,7 +294,9 @@ class Redacting:
                 changed = TextCompleted(self._whole(event.text), event.id)
                 return (*self._rest(block_key(TextDelta, event.id, self._open)), changed)
             case ThinkingCompleted():
-                return (*self._rest(block_key(ThinkingDelta, event.id, self._open)), self._thought(event))
+                text = self._whole(event.text)
+                changed = event if text == event.text else ThinkingCompleted(text, id=event.id)
+                return (*self._rest(block_key(ThinkingDelta, event.id, self._open)), changed)
             case MessageCompleted():
                 return (*self.close(), msgspec.structs.replace(event, message=self._message(event.message)))
             case ErrorEvent():
@@ -305,8 +307,9 @@ class Redacting:
                 return (event,)
             case Nested():
                 return self._agents.feed(event)
-            case ToolExecutionCompleted():
-                return (*self._agents.close(event.id), self._executed(event))
+            case ToolExecutionCompleted() if event.id in self._agents:
+                changed = msgspec.structs.replace(event, result=self._data(event.result))
+                return (*self._agents.close(event.id), changed)
             case ToolResultEncoded() if event.id in self._agents:
                 return (ToolResultEncoded(event.id, self._whole(event.content)),)
             case StepCompleted():
@@ -333,15 +336,6 @@ class Redacting:
         block = self._open.pop(key, None)
         rest = block.close() if block is not None else ""
         return (key[0](rest, key[1]),) if rest else ()
-
-    def _thought(self, event: ThinkingCompleted) -> ThinkingCompleted:
-        text = self._whole(event.text)
-        return event if text == event.text else ThinkingCompleted(text, id=event.id)
-
-    def _executed(self, event: ToolExecutionCompleted) -> ToolExecutionCompleted:
-        if event.id not in self._agents:
-            return event
-        return msgspec.structs.replace(event, result=self._data(event.result))
 
     def _data(self, value: Any) -> Any:
         """Return a result with its texts redacted: the answer, or one that is parsed to plain data."""
