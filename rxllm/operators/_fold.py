@@ -56,11 +56,11 @@ def to_text() -> Callable[[Observable[Event]], Stream[str]]:
 
 
 @overload
-def to_response(parse: None = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
-@overload
 def to_response(parse: Callable[[str], T] | type[T]) -> Callable[[Observable[Event]], Stream[Response[T]]]: ...
 @overload
-def to_response(parse: str | Mapping[str, Any] | UnionType) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
+def to_response(
+    parse: str | Mapping[str, Any] | UnionType | None = None,
+) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
     """Fold the stream to its `Response`, and parse its text with `parse`, if any.
 

@@ -107,10 +107,10 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 class _WhileBusy(ABC, Generic[T]):
     """One subscription. A subclass keeps the waiting items, in `_add` and `_take_all`; `_count` have been added.
 
-    When `_most` wait, they pass, and the reader's buffer slows the source down.
+    When `_most` wait, they pass.
     """
 
-    _most = math.inf
+    _most: float = MOST
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -215,8 +215,6 @@ class _WhileBusy(ABC, Generic[T]):
 class _JoiningTexts(_WhileBusy[T]):
     """Each waiting item has a list of the texts that join to its own text."""
 
-    _most = MOST
-
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._items: list[tuple[T, list[str]]] = []
@@ -235,8 +233,6 @@ class _JoiningTexts(_WhileBusy[T]):
 
 
 class _JoiningAll(_WhileBusy[T]):
-    _most = MOST
-
     def __init__(
         self, join: Callable[[T, T], T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
     ) -> None:
@@ -253,6 +249,7 @@ class _JoiningAll(_WhileBusy[T]):
 
 
 class _KeepingLatest(_WhileBusy[T]):
+    _most = math.inf
     _latest: T
 
     def _add(self, item: T) -> None:

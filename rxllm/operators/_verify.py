@@ -151,7 +151,7 @@ class Rules:
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
-        raise self._error(_Broken(_MISSING[self._phase], "missing at the end"), None)
+        raise self._error(_Broken(_FAULTS[self._phase][2], "missing at the end"), None)
 
     def check(self, event: Event) -> None:
         """Raise `_Broken` if `event` breaks a rule."""
@@ -162,14 +162,14 @@ class Rules:
         self._is_cut = isinstance(event, ErrorEvent) and event.error.reason in _CUTS
         following = self._following(event)
         if following is None:
-            raise _Broken(*_OUT_OF_PLACE[self._phase])
+            raise _Broken(*_FAULTS[self._phase][:2])
         if following == "start":
             self._response = _Response(self._used)
             self._agents.clear()
         elif isinstance(event, Nested) and following == "message":
             id, inner = unnest(event)
             if id not in self._response.ids:
-                raise _Broken(*_OUT_OF_PLACE["message"])
+                raise _Broken(*_FAULTS["message"][:2])
             self._agents.setdefault(id, Rules()).check(inner)
         elif isinstance(event, ErrorEvent) and self._phase == "message":
             self.cut(event)
@@ -284,23 +284,17 @@ _NEXT: dict[str, dict[type[Any], str]] = {
     "chat": {},
 }
 
-_OUT_OF_PLACE = {
-    "start": ("message_started", "a response begins with MessageStarted"),
-    "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first"),
-    "over": ("terminal", "only tools and the end of the step follow the end of a response"),
-    "tools": ("step_completed", "only StepCompleted ends the events of tools"),
-    "failed": ("terminal", "only the end of the step follows an error"),
-    "step": ("message_started", "a step begins with MessageStarted"),
-    "lost": ("chat_completed", "a step that fails to begin ends the chat"),
-    "chat": ("chat_completed", "nothing follows ChatCompleted"),
+_FAULTS = {
+    "start": ("message_started", "a response begins with MessageStarted", "message_started"),
+    "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
+    "over": ("terminal", "only tools and the end of the step follow the end of a response", "step_completed"),
+    "tools": ("step_completed", "only StepCompleted ends the events of tools", "step_completed"),
+    "failed": ("terminal", "only the end of the step follows an error", "step_completed"),
+    "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
+    "lost": ("chat_completed", "a step that fails to begin ends the chat", "chat_completed"),
+    "chat": ("chat_completed", "nothing follows ChatCompleted", ""),
 }
-
-_MISSING = {
-    "start": "message_started",
-    "message": "terminal",
-    **dict.fromkeys(("over", "tools", "failed"), "step_completed"),
-    **dict.fromkeys(("step", "lost"), "chat_completed"),
-}
+"""For each phase: the rule that an event out of place breaks, the reason, and the rule that an end there breaks."""
 
 
 class _Response:
