@@ -156,7 +156,6 @@ SCENARIOS: dict[str, Scenario] = {
     "budget": lambda: draw(
         answer(1, "Once ", 1, "upon ", 1, "a ", 1, "time"), {"budget(tokens=2)": ops.budget(tokens=2)}
     ),
-    "checkpoint": lambda: draw(plays("-a-b-X", X=DOWN), {'checkpoint("model")': ops.checkpoint("model")}),
     "circuit_breaker": lambda: draw(
         answers([0.5, DOWN], [0.5, DOWN], [0.5, "Hi"], [0.5, "Hi"]),
         {
@@ -176,7 +175,6 @@ SCENARIOS: dict[str, Scenario] = {
         answer(1, "Hi", 1, Usage(3, 1)),
         {"cost(price=fn)": ops.cost(price=lambda usage: replace(usage, total_cost=0.1))},
     ),
-    "tally": lambda: draw(plays("-a-b-|"), {"tally(fn)": ops.tally(lambda counts: None)}),
     "errors_as_events": lambda: draw(plays("-a-b-X", X=CUT), {"errors_as_events()": ops.errors_as_events()}),
     "fallback": lambda: draw(
         {"source": answer(2, DOWN), "second": answer(1, "Hi", 1)},
@@ -212,9 +210,6 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "only": lambda: draw(answer(1, "Hel", 1, "lo", 1), {"only(TextDelta)": ops.only(TextDelta)}),
     "parsed": lambda: draw(answer(1, '["Lima", ', 1, '"Oslo"]', 1), {"parsed(list[str])": ops.parsed(list[str])}),
-    "partial_json": lambda: draw(
-        answer(1, '{"city": "Li', 2, 'ma", "size', 2, '": 10}', 1), {"partial_json()": ops.partial_json()}
-    ),
     "partials": lambda: draw(
         answer(1, '{"city": "Li', 2, 'ma", "size', 2, '": 10}', 1), {"partials(dict)": ops.partials(dict[str, Any])}
     ),

@@ -5,12 +5,12 @@ of other packages are in ``plugins``: ``ops.plugins.shout()``. Functions of seve
 ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
-looking         tap, trace, tally, snapshots, verify, checkpoint
+looking         tap, trace, snapshots, verify
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
 some events     only, filter_deltas, include_raw_chunks
 slow consumers  conflate, keep_latest, gate
 tools           tool_calls, run_tools, repeat_until_halt
-structure       partials, text_at, items, parsed, partial_json
+structure       partials, text_at, items, parsed
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
 waiting         time_limits, stall_warning, hedge, rate_limited
 failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
         to_text,
     )
     from rxllm.operators._guard import guard
-    from rxllm.operators._json_answers import items, partial_json, partials, text_at
-    from rxllm.operators._look import checkpoint, journaled, tally, tap, trace
+    from rxllm.operators._json_answers import items, partials, text_at
+    from rxllm.operators._look import journaled, tap, trace
     from rxllm.operators._race_and_fallback import circuit_breaker, fallback, hedge, race
     from rxllm.operators._rate_limited import rate_limited
     from rxllm.operators._redact import map_text, redact
@@ -59,7 +59,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "budget",
-    "checkpoint",
     "circuit_breaker",
     "conflate",
     "continue_with",
@@ -79,7 +78,6 @@ __all__ = [
     "map_text",
     "only",
     "parsed",
-    "partial_json",
     "partials",
     "race",
     "raise_errors",
@@ -95,7 +93,6 @@ __all__ = [
     "smooth",
     "snapshots",
     "stall_warning",
-    "tally",
     "tap",
     "text",
     "text_at",
@@ -139,8 +136,8 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             "_finally_result": "finally_result",
             "_fold": "parsed scan_collect to_chat_result to_response to_session to_step_result to_text",
             "_guard": "guard",
-            "_json_answers": "items partial_json partials text_at",
-            "_look": "checkpoint journaled tally tap trace",
+            "_json_answers": "items partials text_at",
+            "_look": "journaled tap trace",
             "_race_and_fallback": "circuit_breaker fallback hedge race",
             "_rate_limited": "rate_limited",
             "_redact": "map_text redact",

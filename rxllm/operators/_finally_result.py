@@ -30,10 +30,10 @@ Fold = Callable[[Observable[Event]], Observable[R]]
 log = logging.getLogger("rxllm")
 
 SECONDS = 30.0
-"""How long an asynchronous function may take."""
+"""Maximum duration of an asynchronous function."""
 
 _running = set[asyncio.Task[None]]()
-"""The tasks that call functions: a loop refers to its tasks only weakly."""
+"""The running functions, referenced here because a loop holds its tasks only weakly."""
 
 
 @overload
@@ -47,7 +47,7 @@ def finally_result(
 def finally_result(
     fn: Callable[[Any, Outcome], object], fold: Fold[Any] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(result, outcome)`` once when the stream has completed, failed or been disposed.
+    """Call ``fn(result, outcome)`` once, when the stream has completed, failed or been disposed.
 
     ::
 
@@ -61,28 +61,28 @@ def finally_result(
     >>> last = events.run()
     completed Once upon a time
 
-    `fold` is the operator that makes the result of the events that have passed: ``ops.to_response()`` by default,
+    `fold` is the operator that folds the events to the result: ``ops.to_response()`` by default,
     ``ops.to_chat_result(thread)`` for a chat, ``ops.to_session(session, keep_partial=True)`` for a session's turn.
 
     =============  =====================================================================================================
     outcome        the stream
     =============  =====================================================================================================
     ``completed``  has completed
-    ``failed``     has ended with an error: an ``ErrorEvent``, or ``on_error``, whose ``LLMError`` the result has too;
-                   the end of the event loop is one
+    ``failed``     has ended with an ``ErrorEvent``, or with ``on_error``, whose ``LLMError`` the result has too; the
+                   end of the event loop is such an error
     ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` may be ``async``, and what it returns may be awaited: it may take 30 seconds, then it is cancelled. `fn` runs
-    on the call's loop, after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error``
-    comes when `fn` is done. A dispose returns at once, and nothing is emitted after it; but ``run()``, ``await`` and
-    the block of an iterator go on when `fn` is done, whatever has ended their stream. A plain function should be quick,
-    as it blocks the loop. Exceptions of `fn` are logged. At exit the interpreter waits for `fn`, as for calls;
-    but the end of ``asyncio.run`` cancels an ``async`` one, as it does all tasks. Under virtual time `fn` must be a
-    plain function, and a dispose calls it at once.
+    `fn` may be ``async`` or return an awaitable, which is cancelled after 30 seconds. `fn` runs on the call's loop,
+    after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error`` is called when `fn`
+    is done. A dispose returns at once, and nothing is emitted after it; but ``run()``, ``await`` and the block of an
+    iterator always wait for `fn`, whatever has ended their stream. A plain function blocks the loop, so it should be
+    quick. Exceptions of `fn` are logged. The interpreter waits for `fn` at exit, as for calls; but the end of
+    ``asyncio.run`` cancels an ``async`` function, like all tasks. Under virtual time `fn` must be a plain function, and
+    a dispose calls it at once.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function of two arguments, and `fold` has a result for
-    a stream that was disposed before its first event, and for one that failed.
+    a stream without events and for a stream that failed.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function of a result and an outcome")
@@ -105,14 +105,14 @@ def _check_fold(fold: Fold[Any]) -> None:
 
 
 class _State(Generic[R]):
-    """A fold whose events come one by one, and whose result is taken at the end."""
+    """A subscription to a fold: `see` passes it each event, `result` completes it."""
 
     def __init__(self, fold: Fold[R]) -> None:
         self._observer: abc.ObserverBase[Event] | None = None
         self._results: list[R] = []
-        self._error: Exception | None = None
-        at_once = CurrentThreadScheduler.singleton()  # on whatever thread an event arrives
-        fold(Stream(self._connect)).subscribe(self._results.append, self._fail, scheduler=at_once)
+        self._errors: list[Exception] = []
+        at_once = CurrentThreadScheduler.singleton()  # the thread on which an event arrives
+        fold(Stream(self._connect)).subscribe(self._results.append, self._errors.append, scheduler=at_once)
 
     def _connect(
         self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -120,31 +120,28 @@ class _State(Generic[R]):
         self._observer = observer
         return Disposable()
 
-    def _fail(self, error: Exception) -> None:
-        self._error = error
-
     def see(self, event: Event) -> None:
         if self._observer is not None:
             self._observer.on_next(event)
 
     def result(self) -> R:
-        """Return the result; raise what the fold has failed with."""
+        """Return the result, or raise the error of the fold."""
         if self._observer is not None:
             self._observer.on_completed()
-        if self._error is not None:
-            raise self._error
+        if self._errors:
+            raise self._errors[0]
         if len(self._results) != 1:
             raise ValueError(f"it emitted {len(self._results)} items, not one")
         return self._results[0]
 
 
 class _Ending:
-    """One subscription. `_ended` is taken by its first end: completion, error or dispose, on whichever thread.
+    """One subscription. Its first end, a completion, error or dispose on any thread, acquires `_ended`.
 
-    If a reader's thread or iterator is left behind at the interpreter's exit, rxllm's loop disposes it as a call.
+    Like a call, it is disposed at the interpreter's exit if a reader's thread or iterator has not ended it.
     """
 
-    emitted, read = 1, True
+    emitted, read = 1, True  # attributes of a call
 
     def __init__(
         self,
@@ -193,9 +190,8 @@ class _Ending:
         self._end("failed", lambda: self._observer.on_error(error), error)
 
     def _end(self, outcome: Outcome, notify: Callable[[], None], error: Exception | None = None) -> None:
-        if not self._ended.acquire(blocking=False):
+        if not self._take_end():
             return
-        self._hold_reader()
         if isinstance(error, LLMError):
             self._state.see(ErrorEvent(error))
         if self._loop is None or running_loop() is self._loop:
@@ -204,18 +200,19 @@ class _Ending:
             self._soon(outcome, notify)
 
     def dispose(self) -> None:
-        if self._ended.acquire(blocking=False):
-            self._hold_reader()
-            # An operator that raises the error of an ErrorEvent disposes its source too.
+        if self._take_end():
+            # An operator that raises the error of an ErrorEvent disposes its source.
             self._soon("failed" if self._has_failed else "cancelled", lambda: None)
 
-    def _hold_reader(self) -> None:
-        # Also at an end by itself: the reader may be cancelled while the function runs.
-        if self._endings is not None:
+    def _take_end(self) -> bool:
+        """Return whether this is the first end. If so, the reader waits for the function, even if it is cancelled."""
+        is_first = self._ended.acquire(blocking=False)
+        if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
+        return is_first
 
     def _soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's loop, not inside the caller: it may be a thread, or the garbage collector."""
+        """Call the function on the call's loop: the caller may be another thread, or the garbage collector."""
 
         def call() -> None:
             try:
@@ -233,7 +230,7 @@ class _Ending:
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function, and `notify` when it is done: at once, unless it is asynchronous."""
+        """Call the function, then `notify`, after the end of an asynchronous function."""
         if self._live is not None:
             self._live.calls.discard(self)
 
@@ -263,7 +260,7 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """Say so if the loop has ended before the function began."""
+        """Log a warning if the loop has ended before the function began."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()

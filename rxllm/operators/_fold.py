@@ -1,4 +1,4 @@
-"""Fold a stream to a response, a step, a chat, a session or a text, and parse the answer."""
+"""Fold a stream to a response, a step, a chat, a session's turn, a text or a parsed value."""
 
 from __future__ import annotations
 
@@ -31,136 +31,38 @@ from rxllm.values.schemas import decoder, unfenced
 from rxllm.values.sessions import Input, as_thread
 
 T = TypeVar("T")
-
 Parse = Read | ResponseFormat | UnionType | None
 
+TURN = "session_turn"
+"""The name of the `Custom` event that begins the streams of ``rxllm.session``.
 
-def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`, or raise `invalid_output`."""
-    try:
-        return decode_json(unfenced(text))
-    except Exception as error:  # half a surrogate is not a DecodeError
-        raise invalid_output(f"the answer is not JSON: {error}", text) from error
+Its `data` holds the `operation` and the `session` with the user's new message, which an interrupted turn thus keeps.
+"""
 
 
-def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
-    """Return the error for an answer that does not parse; its metadata keeps the text."""
-    return ValidationError("invalid_output", why, metadata={"text": text, **metadata})
-
-
-def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
-    """Return the function that parses JSON text as `target`.
-
-    A target is a ``response_format``, which includes types, None for plain JSON, or a function of the text. The parser
-    raises ``ValidationError("invalid_output")``, or what that function raises. The text is a whole answer, or
-    `is_element`, one of its elements.
-
-    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is none of these.
-    """
-    if not is_type(target) and callable(target):
-        return target
-    hint = Any if target is None else target
-    try:
-        parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
-    except Exception as error:  # msgspec's own, and the NameError of a hint that cannot be read
-        raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
-    if not callable(parser):
-        raise invalid_option(name, must_be("a type that JSON can be parsed as, a function or a format of JSON", target))
-    return parser
-
-
-def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the option `parse`, as ``operators.parsed(parse)`` has it; None if text stays text.
-
-    Raises ``ValidationError("invalid_option")`` if `parse` makes no sense.
-    """
-    match parse:
-        case None | "text" | {"type": "text"}:
-            return None
-        case _:
-            return text_parser("parse", parse)
-
-
-def final_answer(state: StreamCollector) -> Response[Any]:
-    """Return the response that has the answer: in a chat the final one. Raises the error that ended the stream."""
-    if state.chat_result is None:
-        return state.to_response().raise_for_error()
-    return state.chat_result.raise_for_error().final_response or Response()
-
-
-def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the value of an answer.
-
-    Raises ``ValidationError("invalid_output")``, as `with_parsed` does; also for a response that calls tools.
-    """
-    if response.tool_calls:
-        metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
-        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
-    return with_parsed(response, read).parsed
-
-
-def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
-    """Emit the collector's state after each event; states are immutable and cheap to keep.
+def to_text() -> Callable[[Observable[Event]], Stream[str]]:
+    """Emit the whole text of the response, or of a chat's final response. A stream that failed ends with ``on_error``.
 
     ::
 
-        source             --H-----i-----end--|
-        scan_collect()     --"H"---"Hi"--"Hi"-|        (current_text)
+        source        --start--H--i--end--|
+        to_text()     --------------------("Hi")|
 
     >>> from rxllm import Fake, stream_generate
-    >>> states = stream_generate(Fake(["H", "i"]), "Hello").pipe(scan_collect())
-    >>> [state.current_text for state in states]
-    ['', 'H', 'Hi', 'Hi', 'Hi']
-
-    Raises ``ValidationError("invalid_option")`` unless `thread` is a Thread or None.
+    >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
+    'Hi'
     """
-    check_instance("thread", thread, Thread | None, "a Thread")
-    return lambda source: Stream.of(source.scan(_next, StreamCollector(thread)))
+    return fold_events("to_text", lambda state: final_answer(state).output_text)
 
 
-def _next(state: StreamCollector, event: Event) -> StreamCollector:
-    if type(event) not in EVENTS:
-        raise not_an_event("scan_collect", event)
-    return state.apply_event(event)
-
-
-@overload
-def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]], Stream[T]]: ...
-@overload
-def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
-def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
-    """Emit the answer, which is JSON, as one validated value of `type`, once it is complete.
-
-    ::
-
-        source         --{"na--me": "Lima"}--end--|
-        parsed(City)   ---------------------------City("Lima")|
-
-    >>> from rxllm import Fake, stream_generate
-    >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
-    [2, 3, 5]
-
-    `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec knows, or a function of the text. After a request with the same ``response_format`` it emits the same
-    value as ``Response.parsed``: of an answer ``{"value": [2, 3]}`` to ``list[int]`` that is ``[2, 3]``. In a chat only
-    the final answer is parsed. Text that does not fit, and a response that asks for tools instead of answering, end the
-    stream with ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage; a
-    stream that failed ends with its own error.
-
-    Raises ``ValidationError("invalid_option")`` for any other `type`.
-    """
-    read = text_parser("type", type)
-    return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))
-
-
-@overload
-def to_response(parse: None = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 @overload
 def to_response(parse: Callable[[str], T] | type[T]) -> Callable[[Observable[Event]], Stream[Response[T]]]: ...
 @overload
-def to_response(parse: str | Mapping[str, Any] | UnionType) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
+def to_response(
+    parse: str | Mapping[str, Any] | UnionType | None = None,
+) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream to its `Response`; with `parse`, the text is parsed too.
+    """Fold the stream to its `Response`, and parse its text with `parse`, if any.
 
     ::
 
@@ -171,8 +73,8 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` is what `ops.parsed` takes: a type or a ``response_format``, against which the text is validated as JSON,
-    with or without a Markdown fence; or a function of the text. A response that failed or has tool calls is not parsed.
+    `parse` is an argument of `ops.parsed`: a type or a ``response_format``, against which the text is validated as JSON
+    with or without a Markdown fence, or a function of the text. A response that failed or has tool calls is not parsed.
     Text that does not fit ends the stream with ``ValidationError("invalid_output")``, so that ``retry`` and ``catch``
     see it; its metadata keeps the text, the finish reason and the usage.
 
@@ -206,9 +108,9 @@ def to_step_result(
     >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
     True
 
-    A stream that ends without ``StepCompleted`` is added to `thread`, the one that the step began with. `parse` is as
-    in `to_response`, but text that does not fit is a result, whose response has the
-    ``ValidationError("invalid_output")`` as its `error`.
+    If the stream ends without ``StepCompleted``, its response is added to `thread`, with which the step began. `parse`
+    is as in `to_response`, but text that does not fit is stored as the response's `error`, a
+    ``ValidationError("invalid_output")``.
 
     Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
     """
@@ -245,13 +147,13 @@ def to_chat_result(
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result, or an ``error`` after an
-    ``ErrorEvent``. Its thread is the `thread` that the chat began with, in any form that ``rxllm.chat`` takes, and all
-    completed steps; without `thread` it has these alone. `parse` is as in `to_response` and parses the final response
-    of a completed chat. Text that does not fit does not end the stream, because the chat's tools have run: the result
-    has the `halted_reason` ``"error"`` and the ``ValidationError("invalid_output")`` as its `error`.
+    ``ErrorEvent``. Its thread is `thread`, with which the chat began, in any form that ``rxllm.chat`` takes, and all
+    completed steps; without `thread` it has only the steps. `parse` is as in `to_response` and parses the final
+    response of a completed chat. Text that does not fit does not end the stream, because the chat's tools have run: the
+    result has the `halted_reason` ``"error"`` and the ``ValidationError("invalid_output")`` as its `error`.
 
-    With `keep_partial` the thread of a chat that is cut off also has the text of its unfinished step, and the tool
-    calls with their results, as that of `to_session` has: the user can go on from there.
+    With `keep_partial` the thread of an interrupted chat also has the text of its unfinished step, and the tool calls
+    with their results, as in `to_session`: the user can continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -275,12 +177,6 @@ def to_chat_result(
     return fold_events("to_chat_result", project, thread)
 
 
-TURN = "session_turn"
-"""The name of the `Custom` event that begins the streams of ``rxllm.session``. Its `data` holds the `operation` and the
-`session` including the user's new message, so that a turn that is cut off loses nothing.
-"""
-
-
 def to_session(
     session: Session, *, parse: Parse = None, keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[Turn]]:
@@ -297,13 +193,13 @@ def to_session(
     >>> turn.session.status, [message.text for message in turn.session.messages]
     ('completed', ['Hi', 'Hello'])
 
-    `session` is the one that the turn began with. A stream that is cut off becomes a ``cancelled`` result and a session
-    with the user's message and all completed steps. `parse` is as in `to_chat_result`; text that does not fit becomes
-    the result's error, and the session can go on.
+    `session` is the session before the turn. An interrupted stream becomes a ``cancelled`` result and a session with
+    the user's message and all completed steps. `parse` is as in `to_chat_result`; text that does not fit becomes the
+    result's error, and the session can continue.
 
-    With `keep_partial` the session of a turn that is cut off also keeps what its unfinished step has: the text, and the
-    tool calls with their results. The message's ``metadata["partial"]`` is ``"cancelled"``, or ``"error"`` after an
-    ``ErrorEvent``; it is not sent. Tool calls without a result are left out, and so is a message without text: the
+    With `keep_partial` the session of an interrupted turn also keeps the text of its unfinished step, and the tool
+    calls with their results. The message's ``metadata["partial"]``, which is not sent, is ``"cancelled"``, or
+    ``"error"`` after an ``ErrorEvent``. Tool calls without a result are left out, and so is a message without text: the
     next `reply` is legal for every provider.
 
     >>> from reactivex import operators as rx
@@ -312,8 +208,8 @@ def to_session(
     >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
     (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
 
-    Nothing is emitted after a dispose: ``ops.finally_result(save, ops.to_session(session, keep_partial=True))`` calls
-    ``save(turn, outcome)`` then too.
+    A disposed stream emits nothing: use ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``, which
+    calls ``save(turn, outcome)`` then too.
 
     Raises ``ValidationError("invalid_option")`` for a wrong `session`, `parse` or `keep_partial`.
     """
@@ -324,6 +220,8 @@ def to_session(
 
 
 class _TurnFold:
+    """The fold of one turn. It begins again at the turn's own event, which names the operation and the session."""
+
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
         self._keep_partial = keep_partial
@@ -333,7 +231,7 @@ class _TurnFold:
         self._session = session
         self._operation = operation
         self._state = StreamCollector(session.thread)
-        self._step: StepResult | None = None  # if the last event completed one
+        self._step: StepResult | None = None  # the result, if the last event completed a step
 
     def feed(self, event: Event) -> Iterable[Turn]:
         match event:
@@ -348,14 +246,11 @@ class _TurnFold:
 
     def close(self) -> Iterable[Turn]:
         result = self._result()
-        yield Turn(self._session.after(result), self._parsed(result))
-
-    def _parsed(self, result: ChatResult | StepResult) -> ChatResult | StepResult:
-        if self._read is None:
-            return result
-        if isinstance(result, ChatResult):
-            return chat_with_parsed(result, self._read)
-        return step_with_parsed(result, self._read)
+        session = self._session.after(result)
+        if self._read is not None:
+            is_chat = isinstance(result, ChatResult)
+            result = chat_with_parsed(result, self._read) if is_chat else step_with_parsed(result, self._read)
+        return (Turn(session, result),)
 
     def _result(self) -> ChatResult | StepResult:
         is_step = self._operation == "step" or (self._operation is None and not self._state.done)
@@ -365,22 +260,115 @@ class _TurnFold:
         return with_partial_step(self._state, result) if self._keep_partial else result
 
 
-def to_text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the whole text of the response, or of a chat's final response. A stream that failed ends with ``on_error``.
+@overload
+def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]], Stream[T]]: ...
+@overload
+def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
+def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
+    """Emit the JSON answer as one validated value of `type`, once it is complete.
 
     ::
 
-        source        --start--H--i--end--|
-        to_text()     --------------------("Hi")|
+        source         --{"na--me": "Lima"}--end--|
+        parsed(City)   ---------------------------City("Lima")|
 
     >>> from rxllm import Fake, stream_generate
-    >>> stream_generate(Fake(["H", "i"]), "Hello").pipe(to_text()).run()
-    'Hi'
+    >>> stream_generate(Fake("[2, 3, 5]"), "Three primes?").pipe(parsed(list[int])).run()
+    [2, 3, 5]
+
+    `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
+    that msgspec supports, or a function of the text. The value equals ``Response.parsed`` of a request with this
+    ``response_format``: an answer ``{"value": [2, 3]}`` to ``list[int]`` gives ``[2, 3]``. In a chat only the final
+    answer is parsed. Text that does not fit, and a response with tool calls, end the stream with
+    ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage; a stream that
+    failed ends with its own error.
+
+    Raises ``ValidationError("invalid_option")`` for any other `type`.
     """
-    return fold_events("to_text", _text)
+    read = text_parser("type", type)
+    return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))
 
 
-def _text(state: StreamCollector) -> str:
-    if state.chat_result is not None:
-        return state.chat_result.raise_for_error().output_text
-    return state.to_response().raise_for_error().output_text
+def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
+    """Emit the state of the fold after each event; states are immutable and cheap to keep.
+
+    ::
+
+        source             --H-----i-----end--|
+        scan_collect()     --"H"---"Hi"--"Hi"-|        (current_text)
+
+    >>> from rxllm import Fake, stream_generate
+    >>> states = stream_generate(Fake(["H", "i"]), "Hello").pipe(scan_collect())
+    >>> [state.current_text for state in states]
+    ['', 'H', 'Hi', 'Hi', 'Hi']
+
+    Raises ``ValidationError("invalid_option")`` unless `thread` is a Thread or None.
+    """
+    check_instance("thread", thread, Thread | None, "a Thread")
+
+    def apply(state: StreamCollector, event: Event) -> StreamCollector:
+        if type(event) not in EVENTS:
+            raise not_an_event("scan_collect", event)
+        return state.apply_event(event)
+
+    return lambda source: Stream.of(source.scan(apply, StreamCollector(thread)))
+
+
+def final_answer(state: StreamCollector) -> Response[Any]:
+    """Return the response, in a chat the final one. Raises the error that ended the stream."""
+    if state.chat_result is None:
+        return state.to_response().raise_for_error()
+    return state.chat_result.raise_for_error().final_response or Response()
+
+
+def parsed_value(response: Response[Any], read: Read) -> Any:
+    """Return the parsed value. Raises ``ValidationError("invalid_output")``, also for a response that calls tools."""
+    if response.tool_calls:
+        metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
+        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
+    return with_parsed(response, read).parsed
+
+
+def answer_parser(parse: Parse) -> Read | None:
+    """Return the parser for the option `parse`; None if the text is not parsed.
+
+    Raises ``ValidationError("invalid_option")`` for a `parse` that is not a format.
+    """
+    match parse:
+        case None | "text" | {"type": "text"}:
+            return None
+        case _:
+            return text_parser("parse", parse)
+
+
+def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
+    """Return the function that parses text as `target`: a ``response_format``, None for plain JSON, or a function.
+
+    The text is a whole answer or, with `is_element`, an element of one. The parser raises
+    ``ValidationError("invalid_output")``, or the exception of `target` if that is a function.
+
+    Raises ``ValidationError("invalid_option")`` for any other `target`, which was passed as the option `name`.
+    """
+    if not is_type(target) and callable(target):
+        return target
+    hint = Any if target is None else target
+    try:
+        parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
+    except Exception as error:  # also the NameError of a hint that cannot be resolved
+        raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
+    if not callable(parser):
+        raise invalid_option(name, must_be("a type that JSON can be parsed as, a function or a format of JSON", target))
+    return parser
+
+
+def parse_json(text: str) -> Any:
+    """Return the JSON value in `text`, or raise the error of `invalid_output`."""
+    try:
+        return decode_json(unfenced(text))
+    except Exception as error:  # half a surrogate raises no DecodeError
+        raise invalid_output(f"the answer is not JSON: {error}", text) from error
+
+
+def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
+    """Return the ``ValidationError("invalid_output")`` for a text that does not parse; its metadata keeps the text."""
+    return ValidationError("invalid_output", why, metadata={"text": text, **metadata})

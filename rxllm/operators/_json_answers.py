@@ -1,9 +1,8 @@
-"""Read a JSON answer while it grows: as plain data, as a typed value, the text at a path, the elements of an array."""
+"""Read a JSON answer while it grows: a typed value, the text at a path, the elements of an array."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from importlib import import_module
 from types import UnionType
 from typing import Any, Generic, TypeVar, overload
 
@@ -13,10 +12,10 @@ from rxllm.collector.parsed import Read
 from rxllm.events import Event
 from rxllm.operators._event_operators import Fold, lift
 from rxllm.operators._fold import final_answer, invalid_output, parse_json, parsed_value, text_parser
-from rxllm.operators._json_scanner import FENCE, ArraySplitter, JSONScanner, Key, PathMatch
+from rxllm.operators._json_scanner import ArraySplitter, JSONScanner, Key, PathMatch
 from rxllm.operators._select import AnswerText
 from rxllm.runtime import Stream
-from rxllm.values import EngineError, Partial, TextAt, ValidationError, is_type
+from rxllm.values import Partial, TextAt, ValidationError, is_type
 from rxllm.values.argument_checks import check, invalid_option, must_be
 from rxllm.values.json_text import unescaped
 from rxllm.values.partial_json import Node, Pieces, Shape, shape_of
@@ -24,84 +23,13 @@ from rxllm.values.schemas import is_wrapped
 
 T = TypeVar("T")
 
-SHARE = 64
-"""The text is parsed again when it has grown by 1/64 of its length, which keeps the total cost linear."""
-
-_NOTHING = object()
-
-
-def partial_json() -> Callable[[Observable[Event]], Stream[Any]]:
-    """Emit the JSON value so far each time it has grown; the last one is complete.
-
-    ::
-
-        source             --{"name": "Li----ma", "tags": [----------------"old"]}----------------------------|
-        partial_json()     --{"name": "Li"}--{"name": "Lima", "tags": []}--{"name": "Lima", "tags": ["old"]}--|
-
-    >>> from rxllm import Fake, stream_generate
-    >>> list(stream_generate(Fake(['{"name": "Li', 'ma", "tags": [', '"old"]}']), "Hi").pipe(partial_json()))
-    [{'name': 'Li'}, {'name': 'Lima', 'tags': []}, {'name': 'Lima', 'tags': ['old']}]
-
-    Strings grow, and so may a number until the character after it arrives. Each parse begins at the start of the text,
-    and happens when the text has grown by 1/64: at first for every delta, at 6,400 characters every 100 characters. A
-    Markdown fence around the JSON is ignored. An ``ErrorEvent`` becomes ``on_error``. Text that is not JSON or ends
-    early becomes ``ValidationError("invalid_output")`` at the end, whose metadata keeps the text. In a chat each
-    message starts afresh, and the text beside a message's tool calls is not read.
-
-    Raises ``EngineError("missing_dependency")`` without ``rxllm[json]``.
-    """
-    try:
-        read = import_module("jiter").from_json
-    except ImportError as error:
-        message = "partial_json() needs jiter: pip install 'rxllm[json]'"
-        raise EngineError("missing_dependency", message) from error
-    return lift(lambda: AnswerText("partial_json", lambda: _GrowingData(read)))
-
-
-class _GrowingData:
-    def __init__(self, read: Callable[..., Any]) -> None:
-        self._read = read
-        self._parts: list[str] = []
-        self._length = 0
-        self._next_length = 0  # of the text that is parsed next
-        self._last: Any = _NOTHING
-
-    def feed(self, text: str) -> Iterable[Any]:
-        self._parts.append(text)
-        self._length += len(text)
-        if self._length < self._next_length:
-            return ()
-        self._next_length = self._length + 1 + self._length // SHARE
-        text = self._text()
-        fence = FENCE.match(text)
-        start = fence.end() if fence else 0
-        try:
-            value = self._read(text[start:].encode(), partial_mode="trailing-strings", allow_inf_nan=False)
-        except ValueError:  # the value has not begun; or the text is not JSON, which `close` reports
-            return ()
-        return self._if_new(value)
-
-    def close(self) -> Iterable[Any]:
-        text = self._text()
-        return self._if_new(parse_json(text)) if text.strip() else ()
-
-    def _text(self) -> str:
-        self._parts = ["".join(self._parts)]
-        return self._parts[0]
-
-    def _if_new(self, value: Any) -> Iterable[Any]:
-        if value == self._last:
-            return ()
-        self._last = value
-        return (value,)
-
 
 @overload
 def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T]]]: ...
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
 def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
-    """Emit the answer, which is JSON, as a `Partial` of `type` after each delta that adds to it; the last one is done.
+    """Emit the JSON answer as a `Partial` of `type` after each delta that adds to it; the last one is done.
 
     ::
 
@@ -122,15 +50,15 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 City(name='Lima', size=12)
 
     `type` is a ``response_format`` that is a type: a dataclass, a TypedDict, a pydantic model, ``list[City]``. Every
-    part of it has a state, at every depth; see `Partial`. A partial is a view of the text, which is read once, so it
-    costs the same whatever there is by then.
+    part of the value has a state, at every depth; see `Partial`. ``partials(object)`` takes any JSON: `so_far` of each
+    partial is plain data. A partial is a view of the text, which is read once, so its cost does not grow with the text.
 
-    The answer is done when the stream ends and `parsed` takes it: the value is the same, and so is the error,
-    ``ValidationError("invalid_output")``, for an answer that does not fit. Of text that is not JSON nothing shows from
-    its first fault on. A Markdown fence round the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. In a chat
-    each message begins anew. A key that the model repeats begins anew too.
+    The answer is done when the stream ends and `parsed` accepts it: the value is the same, and so is the error for an
+    answer that does not fit, ``ValidationError("invalid_output")``. A partial shows nothing after the first fault of
+    text that is not JSON. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each
+    message of a chat begins a new value, and a repeated key replaces the first.
 
-    Raises ``ValidationError("invalid_option")`` for what is not a type, or a type that JSON cannot be.
+    Raises ``ValidationError("invalid_option")`` for anything but a type that JSON can be parsed as.
     """
     check("type", type, is_type(type), "a type that JSON can be parsed as")
     read = text_parser("type", type)
@@ -155,13 +83,13 @@ class _Partials(Generic[T]):
     def close(self) -> Iterable[Partial[T]]:
         response = final_answer(self._fold.state)
         value = parsed_value(response, self._read)
-        if str(self._growing.text) != response.output_text:  # blocks that were completed otherwise than they grew
+        if str(self._growing.text) != response.output_text:  # a completion had another text than its deltas
             list(self._begin().feed(response.output_text))
         return (self._growing.done(value),)
 
 
 class _Growing:
-    """The JSON text of one message, and where in it each value stands."""
+    """The JSON text of one message, and the place of each value in it."""
 
     def __init__(self, hint: Any) -> None:
         self.text = Pieces()
@@ -169,7 +97,7 @@ class _Growing:
         self._is_wrapped = is_wrapped(hint)
         self._scanner = JSONScanner(self)
         self._root: Node | None = None
-        self._path: list[tuple[Node, Shape]] = []  # what is open
+        self._path: list[tuple[Node, Shape]] = []  # the open values
         self._changed = False
 
     def feed(self, text: str) -> Iterable[Partial[Any]]:
@@ -208,11 +136,11 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the answer itself is done with the stream
+        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is done when the stream ends
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the answer, which may be the `value` of an object: its one field, as far as can be told."""
+        """Return the answer: the root, or its `value` if that is the only field so far of a wrapped answer."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -222,7 +150,7 @@ class _Growing:
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
-    """Emit the pieces of the strings at `path` in the JSON answer as they arrive, with the path of each.
+    """Emit the pieces of the strings at `path` in the JSON answer as they arrive, each with its path.
 
     ::
 
@@ -238,11 +166,11 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
     ('items', 1, 'name') Os
     ('items', 1, 'name') lo
 
-    `path` is keys and indexes; ``"*"`` is any of either. In the answer to ``response_format=list[City]`` it begins with
+    `path` is keys and indexes; ``"*"`` stands for any. In the answer to ``response_format=list[City]`` it begins with
     ``"value"``. The pieces are plain text without JSON's escapes; an empty string has none, and neither has a value
-    there that is no string. A Markdown fence round the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Text
-    that is not JSON or ends early becomes ``ValidationError("invalid_output")`` at the end, whose metadata keeps the
-    text. In a chat each message begins anew, and the text of a message after its first tool call is skipped.
+    that is not a string. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Text that
+    is not JSON or ends early becomes ``ValidationError("invalid_output")`` at the end, whose metadata keeps the text.
+    Each message of a chat is a new answer; its text after its first tool call is skipped.
 
     Raises ``ValidationError("invalid_option")`` for a `path` of anything else.
     """
@@ -256,7 +184,7 @@ class _TextAt:
         self._scanner = JSONScanner(self)
         self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._path: tuple[Key, ...] | None = None  # of the open string, if it is wanted
+        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it is wanted
         self._found: list[TextAt] = []
 
     def feed(self, text: str) -> Iterable[TextAt]:
@@ -304,13 +232,13 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     [2, 3]
 
     `type` is as in `parsed`; without it, elements are plain JSON. `path` is the keys that lead to the array; in the
-    answer to ``response_format=list[City]`` it is ``"value"``. A Markdown
-    fence round the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. An element that does not fit ends the
-    stream with ``ValidationError("invalid_output")``, whose metadata keeps its text and `index`; so does, at the end,
-    text that is not JSON, ends too early or has no such array, with the whole text. In a chat each message begins anew,
-    and the text of a message after its first tool call is skipped.
+    answer to ``response_format=list[City]`` it is ``"value"``. A Markdown fence around the JSON is skipped. An
+    ``ErrorEvent`` becomes ``on_error``. An element that does not fit ends the stream with
+    ``ValidationError("invalid_output")``, whose metadata keeps its text and `index`. Text that is not JSON, ends early
+    or has no such array raises the same error at the end, with the whole text. Each message of a chat is a new answer;
+    its text after its first tool call is skipped.
 
-    Raises ``ValidationError("invalid_option")`` for a `type` or `path` that makes no sense.
+    Raises ``ValidationError("invalid_option")`` for any other `type` or `path`.
     """
     if isinstance(type, str):
         fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"

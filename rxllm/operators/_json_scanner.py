@@ -1,27 +1,25 @@
-"""Scan JSON that arrives in pieces: what opens and closes, where, the text of its strings, the elements of an array.
+"""Scan JSON that arrives in pieces: where values open and close, the text of strings, the elements of an array.
 
 =============  ==============================  ==================================================================
 state          on                              goes to
 =============  ==============================  ==================================================================
 head           the first character of a value  value; white space and a Markdown fence before it are skipped
 value          ``{``, ``[``, ``"``, other      first key, first value, in text, in scalar: something opens
-first value    ``]``, other                    what follows a value: the array closes; value
-first key      ``}``, ``"``                    what follows a value: the object closes; in key
+first value    ``]``, other                    after a value, as the array closes; value
+first key      ``}``, ``"``                    after a value, as the object closes; in key
 key            ``"``                           in key
 in key         ``"``                           colon
 colon          ``:``                           value
-in text        ``"``                           what follows a value: the string closes
-in scalar      white space, ``,]}``            what follows a value: a number or a word closes
-after a value  ``,``, ``}`` or ``]``           key or value; what follows a value: the container closes
-ended          anything                        nothing: the value at the top has closed
-any            anything else                   ended, as nothing after a fault can be told
+in text        ``"``                           after a value, as the string closes
+in scalar      white space, ``,]}``            after a value, as a number or a word closes
+after a value  ``,``, ``}`` or ``]``           key or value; after a value, as the container closes
+ended          anything                        ended: the value at the top has closed
+any            anything else                   ended: the rest of faulty text has no meaning
 =============  ==============================  ==================================================================
 
-Each character is scanned once, and nesting is a list, so neither length nor depth changes what a character costs. The
-scanner does not validate the text: a parser reads the whole of it in the end.
-
-`JSONScanner` finds the array, the wire's `JSONArrayDecoder` splits it: every character is looked at once. The grammar
-is not checked: a parser reads each element, and the whole text at the end.
+Each character is scanned once, and nesting is a list, so the cost of a character depends neither on length nor on
+depth. `ArraySplitter` scans up to the array, which the wire's `JSONArrayDecoder` splits. The scanner checks no grammar:
+a parser reads each element, and the whole text at the end.
 """
 
 from __future__ import annotations
@@ -34,8 +32,8 @@ from typing import Protocol
 from rxllm.values.json_text import unescaped
 from rxllm.wire.json_array import JSONArrayDecoder
 
-FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""What may precede the JSON: small models put a Markdown code fence round it."""
+_FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
+"""White space and the Markdown code fence that small models put before the JSON."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -45,42 +43,42 @@ _HALF = rf"[dD][89abAB]{_HEX}{{2}}"
 _ESCAPE = rf'\\(?:["\\/bfnrt]|u(?:{_HALF}\\u[dD][c-fC-F]{_HEX}{{2}}|(?![dD][89a-fA-F]){_HEX}{{4}}))'
 _PLAIN = r'[^"\\\x00-\x1f\ud800-\udfff]*+'
 _TEXT = re.compile(f"{_PLAIN}(?:{_ESCAPE}{_PLAIN})*+")
-# An escape, or a surrogate pair, that breaks off.
+# An incomplete escape or surrogate pair at the end of the text.
 _CUT = re.compile(rf"\\(?:u(?:{_HEX}{{0,3}}|{_HALF}(?:\\(?:u{_HEX}{{0,3}})?)?))?\Z")
 _IN_SCALAR = re.compile(r"[^ \t\r\n,\]}]*+")
 _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|true|false|null|NaN|-?Infinity")
 _BEGINS = frozenset('{["-0123456789tfnNI')
 
 Key = str | int
-"""Where a value is in its container; "" for the value at the top."""
+"""The place of a value in its container; "" for the value at the top."""
 
 
 class Sink(Protocol):
-    """Takes what the scanner finds. Positions are counted in characters from the start of the text."""
+    """The handlers of a scanner. Positions are counted in characters from the start of the text."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
-        """A value begins: an object ``{``, an array ``[``, a string ``"``, or "" for a number or a word."""
+        """Handle the start of a value: an object ``{``, an array ``[``, a string ``"``, or "" for a number or word."""
         ...
 
     def on_text(self, raw: str) -> None:
-        """A piece of the open string, with its escapes, none of which is cut."""
+        """Handle a piece of the open string, with its escapes, all of them whole."""
         ...
 
     def on_close(self, at: int) -> None:
-        """The innermost value that is open ends before `at`."""
+        """Handle the end of the innermost open value, before `at`."""
         ...
 
 
 class PathMatch:
-    """Tells a sink where it is at the end of a path: of keys and indexes, and None for any."""
+    """The position of a sink relative to a path of keys and indexes; None in it stands for any."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
-        self._keys: list[Key] = []  # of what is open
-        self._matching = 0  # how many of these, from the first, are wanted
+        self._keys: list[Key] = []  # the key of each open value
+        self._matching = 0  # the number of leading keys that are wanted
 
     def enter(self, key: Key) -> bool:
-        """Take what opens; return whether it is at the end of the path."""
+        """Enter a value that opens; return whether it is at the end of the path."""
         depth = len(self._keys)
         self._keys.append(key)
         if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
@@ -94,22 +92,22 @@ class PathMatch:
 
     @property
     def path(self) -> tuple[Key, ...]:
-        """The keys and indexes that lead here."""
+        """The keys and indexes of the open values."""
         return tuple(self._keys[1:])
 
 
 class JSONScanner:
-    """Text in; calls to the `sink` out. `at` is how many characters are behind it, less an escape cut off or broken."""
+    """Text in, calls to `sink` out. `at` is the number of scanned characters, without an incomplete escape."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
         self._sink = sink
         self._state = self._head
         self._containers: list[str] = []
-        self._counts: list[int] = []  # of the elements that have begun
+        self._counts: list[int] = []  # for each container, the elements that have begun
         self._key: Key = ""
-        self._pending = ""  # of a head, or of an escape that is cut off
-        self._parts: list[str] = []  # of a key or a scalar
+        self._pending = ""  # an incomplete head or escape
+        self._parts: list[str] = []  # pieces of the open key or scalar
 
     def feed(self, text: str) -> None:
         text, self._pending = self._pending + text, ""
@@ -119,7 +117,7 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close a number or word at the top, which nothing follows."""
+        """Close a number or word at the top, whose end no character marks."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 
@@ -128,10 +126,10 @@ class JSONScanner:
         self._state = self._ended
 
     def _head(self, text: str, at: int) -> int:
-        fence = FENCE.match(text)
+        fence = _FENCE.match(text)
         start = fence.end() if fence else 0
-        is_over = text[:start].strip() and text[start - 1].isspace()  # the fence
-        if is_over or text[start : start + 1] in _BEGINS:
+        has_fence = text[:start].strip() and text[start - 1].isspace()
+        if has_fence or text[start : start + 1] in _BEGINS:
             self._state = self._value
             return start
         self._pending = text.lstrip()
@@ -204,7 +202,7 @@ class JSONScanner:
         return len(text)
 
     def _end_of_text(self, text: str, at: int) -> int:
-        """Return where the string in `text` goes on: at its quote, at the end, or at what is cut off or no text."""
+        """Return the end of the string's text: its quote, the end of `text`, or an incomplete or invalid escape."""
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':
@@ -245,7 +243,6 @@ class JSONScanner:
         return len(text)
 
     def _close(self, at: int) -> int:
-        """Close a container at its bracket."""
         self._containers.pop()
         self._counts.pop()
         self._close_value(self.at + at + 1)
@@ -265,44 +262,28 @@ class ArraySplitter:
     """Text in, the texts of finished elements out; the array is at the top, or at the end of the keys in `path`."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
-        self._way = _Way(path)
-        self._array: JSONArrayDecoder | None = None
-
-    @property
-    def found(self) -> bool:
-        """Whether the array has begun."""
-        return self._array is not None
+        self.found = False  # whether the array has begun
+        self._scanner = JSONScanner(self)
+        self._place = PathMatch(path)
+        self._length = 0
+        self._start = 0
+        self._array = JSONArrayDecoder(max_frame=sys.maxsize)
 
     def feed(self, text: str) -> Iterator[str]:
-        if self._array is None:
-            rest = self._way.feed(text)
-            if rest is None:
+        if not self.found:
+            before = self._length
+            self._length += len(text)
+            self._scanner.feed(text)
+            if not self.found:
                 return
-            self._array = JSONArrayDecoder(max_frame=sys.maxsize)
-            text = rest
+            text = text[self._start - before :]
         for element in self._array.feed(text.encode("utf-8", "surrogatepass")):
             if stripped := element.decode("utf-8", "surrogatepass").strip():
                 yield stripped
 
-
-class _Way:
-    """The way to the array: `feed` returns None, and then the text from the bracket that opens the array."""
-
-    def __init__(self, path: tuple[str, ...]) -> None:
-        self._scanner = JSONScanner(self)
-        self._place = PathMatch(path)
-        self._length = 0
-        self._start: int | None = None
-
-    def feed(self, text: str) -> str | None:
-        before = self._length
-        self._length += len(text)
-        self._scanner.feed(text)
-        return None if self._start is None else text[self._start - before :]
-
     def on_open(self, kind: str, key: Key, at: int) -> None:
         if self._place.enter(key) and kind == "[":
-            self._start = at
+            self.found, self._start = True, at
             self._scanner.stop()
 
     def on_text(self, raw: str) -> None:

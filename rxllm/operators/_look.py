@@ -1,17 +1,14 @@
-"""Look at what passes without changing it: call a function, count, record, mark the place, note what is done."""
+"""Look at the items that pass without changing them: call a function, trace each signal, keep a journal."""
 
 from __future__ import annotations
 
-import sys
-from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Literal, TypeVar, overload
 
 from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
-from rxllm.events import ErrorEvent
 from rxllm.operators._event_operators import handle_each, operate
 from rxllm.runtime import Journal, Stream, current_scope, scoped, stopwatch
 from rxllm.values import Trace
@@ -60,65 +57,6 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
     return handle_each(call)
 
 
-def tally(fn: Callable[[Mapping[str, int]], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` once, when the stream is over, with the number of items of each class.
-
-    ::
-
-        source      --start--H--i--Hi--end--|
-        tally(fn)   --start--H--i--Hi--end--|        (then fn({"MessageStarted": 1, "TextDelta": 2, ...}))
-
-    >>> from rxllm import Fake, operators as ops, stream_generate
-    >>> counted = stream_generate(Fake(["H", "i"]), "Hello").pipe(tally(print), ops.to_text())
-    >>> counted.run()
-    {'MessageStarted': 1, 'TextDelta': 2, 'TextCompleted': 1, 'MessageCompleted': 1}
-    'Hi'
-
-    Over is completed, failed or disposed; `fn` is called before the observer hears of it. An exception of `fn` after a
-    normal end ends the stream with it. The events of agents all count as ``Nested``. For the number of all items there
-    is reactivex's ``count`` method.
-
-    Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
-    """
-    check_function("fn", fn)
-
-    def subscribe(
-        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
-    ) -> abc.DisposableBase:
-        counts: Counter[str] = Counter()
-        is_reported = False
-
-        def on_next(item: T) -> None:
-            counts[type(item).__name__] += 1
-            observer.on_next(item)
-
-        def report() -> None:
-            nonlocal is_reported
-            if not is_reported:
-                is_reported = True
-                fn(dict(counts))  # a copy, made at once: the dispose may be on another thread
-
-        def on_error(error: Exception) -> None:
-            try:
-                report()
-            except Exception as failure:
-                failure.__cause__, error = error, failure
-            observer.on_error(error)
-
-        def on_completed() -> None:
-            try:
-                report()
-            except Exception as error:
-                observer.on_error(error)
-            else:
-                observer.on_completed()
-
-        subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-        return CompositeDisposable(subscription, Disposable(report))
-
-    return operate(subscribe)
-
-
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
     """Call `fn` with a `Trace` for the subscription, for each item, and for the end, the error or the dispose.
 
@@ -134,8 +72,8 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     >>> [(trace.kind, trace.count, trace.item) for trace in seen[-4:]]
     [('next', 0, 'Hi'), ('next', 0, 'Hi'), ('end', 1, None), ('end', 1, None)]
 
-    Times are in seconds on the subscription's clock. Two traces around an operator show how long it takes and what it
-    holds back. `fn` is called before the observer; an exception of `fn` ends the stream.
+    Times are in seconds on the subscription's clock. Two traces around an operator show how long it takes and which
+    items it holds back. `fn` is called before the observer; an exception of `fn` ends the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function.
     """
@@ -148,19 +86,19 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
         started_at = now()
         count = 0
         over = False
-        failed = False  # an exception of `fn`, which is not called again
 
         def call(kind: Literal["subscribe", "next", "error", "end", "dispose"], item: Any = None) -> bool:
-            nonlocal over, failed
-            over = over or kind in ("error", "end", "dispose")
-            if failed:
+            nonlocal over
+            if over:
                 return False
+            over = kind in ("error", "end", "dispose")
             try:
                 fn(Trace(kind, now() - started_at, count, item))
             except Exception as error:
-                over = failed = True
+                over = True
                 observer.on_error(error)
-            return not failed
+                return False
+            return True
 
         def on_next(item: T) -> None:
             nonlocal count
@@ -177,8 +115,7 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
                 observer.on_completed()
 
         def on_dispose() -> None:
-            if not over:
-                call("dispose")
+            call("dispose")
 
         if not call("subscribe"):
             return Disposable()
@@ -188,62 +125,11 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     return operate(start)
 
 
-def checkpoint(label: str) -> Callable[[Observable[T]], Stream[T]]:
-    """Add a note to a passing error: the label, the line that built the checkpoint, the number of items before it.
-
-    ::
-
-        source             --a--b--X
-        checkpoint("in")   --a--b--X        (X has a note: passed checkpoint 'in' (app.py:7) after 2 items)
-
-    >>> from rxllm import Fake, StreamError, stream_generate
-    >>> from rxllm import operators as ops
-    >>> piped = stream_generate(Fake(["Hel", StreamError("truncated")]), "Hi").pipe(checkpoint("model"), ops.to_text())
-    >>> try: piped.run()
-    ... except StreamError as error: print(error.__notes__[0].partition(" (")[0])
-    passed checkpoint 'model'
-
-    A traceback shows the notes below the error; its frames are those of the loop that reads the stream, not of the
-    pipe. The error in an ``ErrorEvent`` gets a note too. Notes are not part of an error's equality or JSON; no error
-    gets the same note twice.
-
-    Raises ``ValidationError("invalid_option")`` if `label` is not a string, or empty.
-    """
-    check("label", label, isinstance(label, str) and label != "", "a string, not empty")  # pyright: ignore[reportUnnecessaryIsInstance]
-    caller = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
-    built_at = f"{caller.f_code.co_filename}:{caller.f_lineno}"
-
-    def subscribe(
-        source: Observable[T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
-    ) -> abc.DisposableBase:
-        passed = 0
-
-        def add_note(error: BaseException) -> None:
-            note = f"passed checkpoint {label!r} ({built_at}) after {passed} items"
-            if note not in getattr(error, "__notes__", ()):
-                error.add_note(note)
-
-        def on_next(item: T) -> None:
-            nonlocal passed
-            if isinstance(item, ErrorEvent):
-                add_note(item.error)
-            passed += 1
-            observer.on_next(item)
-
-        def on_error(error: Exception) -> None:
-            add_note(error)
-            observer.on_error(error)
-
-        return source.subscribe(on_next, on_error, observer.on_completed, scheduler=scheduler)
-
-    return operate(subscribe)
-
-
-_METHODS = ("response", "tool", "begin", "finish")
+_JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Note the responses and tools of a stream in `journal`, and answer from it what an earlier run has noted there.
+    """Record the responses and tool calls of a stream in `journal`, and replay those that an earlier run recorded.
 
     ::
 
@@ -266,19 +152,20 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    It holds for everything below, in agents and in the calls of tools too, and changes no event. A stream that is run
-    again with what its journal has noted asks no model twice for what has been answered, and runs no tool that has
-    finished; operators see the answers again, so guards judge and budgets count as before. A tool that had begun and
-    not finished runs again if it is ``@tool(idempotent=True)``. Otherwise it is left to the caller, as a call that
-    waits for approval; ``metadata["interrupted"]`` of the call in ``pending_tool_calls`` tells why. A journal notes the
-    model's answers as they came, before operators change them.
+    The journal applies to everything upstream, agents and calls made by tools included, and changes no event. Running
+    the same stream again with the same journal repeats no answered request and no finished tool call. Operators see
+    the replayed answers, so guards check and budgets count as before. An interrupted tool call, begun but not finished,
+    runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in ``pending_tool_calls``, like a call
+    that needs approval, with the reason in its ``metadata["interrupted"]``. Model answers are recorded before
+    operators change them.
 
-    See `rxllm.runtime.Journal` for what it implements; ``rxllm.durable`` has one that keeps to a database.
+    `rxllm.runtime.Journal` describes the methods; ``rxllm.durable`` has a journal that writes to a database.
 
     Raises ``ValidationError("invalid_option")`` for an object that is not a journal.
     """
-    fits = all(callable(getattr(journal, name, None)) for name in _METHODS) and not isinstance(journal, type)
-    check("journal", journal, fits, f"an object with the methods {', '.join(_METHODS)}, see rxllm.runtime.Journal")
+    fits = all(callable(getattr(journal, name, None)) for name in _JOURNAL_METHODS) and not isinstance(journal, type)
+    methods = ", ".join(_JOURNAL_METHODS)
+    check("journal", journal, fits, f"an object with the methods {methods}, see rxllm.runtime.Journal")
 
     def start(
         source: Observable[T], observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None

@@ -1,10 +1,10 @@
-"""Replace text in every event in which it occurs: all of it by a function, or what must not be shown by a pattern.
+"""Replace text in every event in which it occurs: all text by a function, or the matches of a pattern.
 
-A place in the text is *open* while a match may begin there that reaches, or looks, beyond the text so far; a partial
-match of ``regex`` tells. The text before the first open place is settled: its matches are replaced, the rest passes.
+A place in the text is *open* while a match that begins there may reach, or look, beyond the text so far, as a partial
+match of ``regex`` shows. The text before the first open place is settled: its matches are replaced, the rest passes.
 
 A place that stays open for `max_match` characters is given up, unless it matches already: then the match may grow to
-any length. So a longer match counts if its first `max_match` characters contain one, however the text is cut.
+any length. So a longer match counts if its first `max_match` characters contain one, whatever the deltas are.
 """
 
 from __future__ import annotations
@@ -41,8 +41,6 @@ from rxllm.values import ChatResult, EngineError, Message, Part, Response, StepR
 from rxllm.values.argument_checks import check_count, check_function, check_instance, invalid_option, shown
 from rxllm.values.threads import AGENTS
 
-# Replace the text of events in every place where it occurs
-
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
     """Replace the text by what `fn` returns for it, consistently: in deltas, completions, messages and results.
@@ -56,14 +54,14 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` gets each delta once, and must not need to see more; the completed text joins its results, so that all agree
-    however the provider cuts. A delta that becomes empty is dropped. Of a block without deltas, and of a message
-    without text events, `fn` gets the whole text. Thinking and tool calls stay as they are.
+    `fn` gets each delta once and sees no other text; the completed text joins its results. A delta that becomes empty
+    is dropped. For a block without deltas, and a message without text events, `fn` gets the whole text. Thinking and
+    tool calls do not change.
 
     Results agree with their events: the responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new
-    text. As an engine's operator it also changes what the model reads in later steps; after ``stream`` it does not. The
-    text of agents (``Nested``) is replaced too, at any depth, but not where an agent's answer is the result of a tool
-    call. An exception of `fn` ends the stream with it.
+    text. In an engine's `operators` the model also reads the new text in later steps; after ``stream`` it does not. The
+    text of agents (``Nested``) is replaced too, at any depth, but not an agent's answer as the result of a tool call.
+    An exception of `fn` ends the stream.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -71,18 +69,274 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     return lift(lambda: _Mapping(fn))
 
 
+def redact(
+    pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256
+) -> Callable[[Observable[Event]], Stream[Event]]:
+    """Replace every match of `pattern` in text and thinking, even where it spans several deltas.
+
+    ::
+
+        source                --"my key is sk-"--"12345"--", ok?"------------end--|
+        redact(r"sk-\\w+")     --"my key is "--------------"[redacted], ok?"--end--|
+
+    >>> from rxllm import Fake, TextDelta, stream_generate
+    >>> events = stream_generate(Fake(["my key is sk-", "12345", ", ok?"]), "Hi").pipe(redact(r"sk-\\w+"))
+    >>> [event.delta for event in events if isinstance(event, TextDelta)]
+    ['my key is ', '[redacted], ok?']
+
+    Only text that may still become a match is held back, at most `max_match` characters. A match that is longer, or
+    looks further ahead, counts only if its first `max_match` characters already contain one. With ``$`` or ``\\B`` in
+    the pattern, `max_match` characters are always held back. Held text is emitted at the end of its block, unless the
+    stream fails with ``on_error``. Matches do not depend on the deltas.
+
+    Deltas, completions and messages agree, and so do the model's answers in ``StepCompleted`` and ``ChatCompleted``.
+    Redacted thinking loses its signature and provider data, which no longer fit. Tool calls, their results, users'
+    messages and a response's `parsed` do not change. `replacement` is literal text.
+
+    The events of agents (``Nested``) are redacted too, at any depth, and so are their answers as results of tool calls:
+    text and plain data, but not parsed objects.
+
+    Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` has no partial
+    matches; ``ValidationError("invalid_option")`` for a `pattern` that is not a regular expression or matches the empty
+    text, and for other wrong options.
+    """
+    compiled = _compile(pattern)
+    check_instance("replacement", replacement, str, "a string")
+    check_count("max_match", max_match)
+    return lift(lambda: _Redacting(lambda: Redactor(compiled, replacement, max_match)))
+
+
+def _compile(pattern: Any) -> Any:
+    try:
+        regex = import_module("regex")
+    except ImportError as error:
+        message = "redact() needs regex: pip install 'rxllm[redact]'"
+        raise EngineError("missing_dependency", message) from error
+    source: Any = getattr(pattern, "pattern", pattern)
+    flags: int = getattr(pattern, "flags", 0)
+    check_instance("pattern", source, str, "a regular expression of text")
+    try:
+        compiled = regex.compile(source, flags & ~re.DEBUG)
+    except regex.error as error:
+        raise invalid_option("pattern", f"is not a regular expression: {shown(source)}: {error}") from error
+    if compiled.fullmatch(""):
+        raise invalid_option("pattern", f"must not match the empty text, as {shown(source)} does")
+    return compiled
+
+
+class Redactor:
+    """Text in, settled text out; `close` returns the rest and resets.
+
+    `pattern` is compiled by ``regex``. The last `max_match` settled characters are kept, for look-behinds.
+    """
+
+    def __init__(self, pattern: Any, replacement: str, max_match: int) -> None:
+        self._pattern = pattern
+        self._replacement = replacement
+        self._max = max_match
+        self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
+        self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
+        self._text = ""
+        self._at = 0  # the end of the text that has been returned
+
+    def feed(self, text: str) -> str:
+        self._text += text
+        settled = self._settle(final=False)
+        begin = max(0, self._at - self._max)
+        self._text, self._at = self._text[begin:], self._at - begin
+        return settled
+
+    def close(self) -> str:
+        settled = self._settle(final=True)
+        self._text, self._at = "", 0
+        return settled
+
+    def whole(self, text: str) -> str:
+        """Return the complete `text` redacted."""
+        redactor = Redactor(self._pattern, self._replacement, self._max)
+        redactor._text = text
+        return redactor.close()
+
+    def _settle(self, *, final: bool) -> str:
+        text, at, settled = self._text, self._at, list[str]()
+        while True:
+            first = self._pattern.search(text, at, partial=not final)
+            end = len(text) if final else self._first_open(text, at, first)
+            match = self._match(text, at, end) if first is not None else None
+            if match is None:
+                break
+            settled += (text[at : match.start()], self._replacement)
+            at = match.end()
+        self._at = end
+        return "".join((*settled, text[at:end]))
+
+    def _first_open(self, text: str, at: int, first: Any) -> int:
+        beyond = max(at, len(text) - self._margin)
+        if first is None:
+            return beyond
+        # `search` prefers a match to a partial one, even if that begins earlier.
+        places = range(first.start() if first.partial else at, beyond)
+        return next((place for place in places if self._is_open(text, place)), beyond)
+
+    def _is_open(self, text: str, at: int) -> bool:
+        if self._pattern.fullmatch(text, at, partial=True) is None:
+            return False
+        return len(text) - at <= self._max or self._begins(text, at)
+
+    def _begins(self, text: str, at: int) -> bool:
+        return self._pattern.match(text, at, at + self._max) is not None
+
+    def _match(self, text: str, at: int, end: int) -> Any:
+        while at < end:
+            match = self._pattern.search(text, at)
+            if match is None or match.start() >= end:
+                return None
+            if match.end() > match.start() and self._counts(text, match):
+                return match
+            at = match.start() + 1
+        return None
+
+    def _counts(self, text: str, match: Any) -> bool:
+        within = match.end() - match.start() <= self._max and not self._looks_ahead
+        return within or self._begins(text, match.start())
+
+
+_LOOKS_AHEAD = re.compile(r"\(\?[=!]")
+_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether these will match
+
+
+class _Redacting:
+    """The state of one chat. Each open block, by class of delta and id, has its own `Redactor`.
+
+    Each agent has a `_Redacting` of its own; its answer, the result of a tool call, is redacted here.
+    """
+
+    def __init__(self, make: Callable[[], Redactor]) -> None:
+        self._make = make
+        self._whole = make().whole
+        self._open: dict[BlockKey, Redactor] = {}
+        self._agents = Agents(lambda: _Redacting(make))
+
+    def feed(self, event: Event) -> Iterable[Event]:
+        match event:
+            case TextDelta() | ThinkingDelta():
+                return self._delta(event)
+            case TextCompleted():
+                changed = TextCompleted(self._whole(event.text), event.id)
+                return (*self._rest(block_key(TextDelta, event.id, self._open)), changed)
+            case ThinkingCompleted():
+                text = self._whole(event.text)
+                changed = event if text == event.text else ThinkingCompleted(text, id=event.id)
+                return (*self._rest(block_key(ThinkingDelta, event.id, self._open)), changed)
+            case MessageCompleted():
+                return (*self.close(), msgspec.structs.replace(event, message=self._message(event.message)))
+            case ErrorEvent():
+                return (*self.close(), event)
+            case StepRestarted():
+                self._open.clear()
+                self._agents.clear()
+                return (event,)
+            case Nested():
+                return self._agents.feed(event)
+            case ToolExecutionCompleted() if event.id in self._agents:
+                changed = msgspec.structs.replace(event, result=self._data(event.result))
+                return (*self._agents.close(event.id), changed)
+            case ToolResultEncoded() if event.id in self._agents:
+                return (ToolResultEncoded(event.id, self._whole(event.content)),)
+            case StepCompleted():
+                return (*self._agents.close(), StepCompleted(self._step(event.result)))
+            case ChatCompleted():
+                return (ChatCompleted(self._chat(event.result)),)
+            case _ if type(event) in EVENTS:
+                return (event,)
+            case _:
+                raise not_an_event("redact", event)
+
+    def close(self) -> Iterable[Event]:
+        return [*self._agents.close(), *(event for key in list(self._open) for event in self._rest(key))]
+
+    def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[Event]:
+        key = block_key(type(event), event.id, self._open)
+        block = self._open.get(key) or self._open.setdefault(key, self._make())
+        text = block.feed(event.delta)
+        if text == event.delta:
+            return (event,)
+        return (type(event)(text, event.id),) if text else ()
+
+    def _rest(self, key: tuple[Any, str | None]) -> Iterable[Event]:
+        block = self._open.pop(key, None)
+        rest = block.close() if block is not None else ""
+        return (key[0](rest, key[1]),) if rest else ()
+
+    def _data(self, value: Any) -> Any:
+        """Return the answer of an agent redacted: its text, or the strings in its plain data."""
+        match value:
+            case str():
+                return self._whole(value)
+            case dict():
+                return {key: self._data(entry) for key, entry in cast(dict[Any, Any], value).items()}
+            case list():
+                return [self._data(entry) for entry in cast(list[Any], value)]
+            case _:
+                return value
+
+    def _message(self, message: Message) -> Message:
+        message = with_agents(message, lambda id, thread: self._agents[id].thread(thread))
+        if isinstance(message.content, str):
+            return replace(message, content=self._whole(message.content))
+        if isinstance(message.content, dict):
+            return message
+        return replace(message, content=tuple(map(self._part, message.content)))
+
+    def _part(self, part: Part) -> Part:
+        if not isinstance(part, TextPart | ThinkingPart):
+            return part
+        text = self._whole(part.text)
+        if text == part.text:
+            return part
+        return ThinkingPart(text) if isinstance(part, ThinkingPart) else replace(part, text=text)
+
+    def _response(self, response: Response[Any]) -> Response[Any]:
+        if response.message is None:
+            return replace(response, output_text=self._whole(response.output_text))
+        message = self._message(response.message)
+        return replace(response, message=message, output_text=message.text)
+
+    def thread(self, thread: Thread) -> Thread:
+        return replace(thread, messages=self._messages(thread.messages))
+
+    def _messages(self, messages: Iterable[Message]) -> tuple[Message, ...]:
+        return tuple(
+            self._message(message) if message.role == "assistant" or message.tool_call_id in self._agents else message
+            for message in messages
+        )
+
+    def _step(self, step: StepResult[Any]) -> StepResult[Any]:
+        return replace(
+            step,
+            response=self._response(step.response),
+            thread=self.thread(step.thread),
+            tool_results=self._messages(step.tool_results),
+        )
+
+    def _chat(self, chat: ChatResult[Any]) -> ChatResult[Any]:
+        final = chat.final_response and self._response(chat.final_response)
+        steps = tuple(map(self._step, chat.steps))
+        return replace(chat, final_response=final, steps=steps, thread=self.thread(chat.thread))
+
+
 class _Mapping:
-    """Maps one stream; like the fold, it takes None for the id of the open block."""
+    """The state of one stream. An id of None means the open block, as in the fold."""
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # before and after
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in steps, by length of thread
+        self._steps: list[tuple[StepResult, StepResult]] = []  # each with its original first
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, by length of thread
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
     def _begin(self) -> None:
-        self._mapped: list[Event] = []  # the current response's events
+        self._mapped: list[Event] = []  # the events of the current response
         self._has_text = False
         self._open: dict[BlockKey, list[str]] = {}
 
@@ -152,7 +406,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # for `thread`
+        self._steps.append((step, new))  # `thread` reads it
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new
@@ -166,7 +420,7 @@ class _Mapping:
         return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
     def thread(self, thread: Thread) -> Thread:
-        """Return `thread` with the new answers of the steps so far; earlier messages stay."""
+        """Return `thread` with the new answers of the steps so far; earlier messages do not change."""
         messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):
@@ -181,278 +435,7 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # The thread of a halted agent is in its chat's thread alone.
+    # Only the thread of a chat has the threads of its halted agents; a response does not.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})
-
-
-# Replace a pattern in text that arrives in pieces
-
-
-_LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal what these become
-
-
-class Redactor:
-    """Text in, settled text out; `close` returns the rest and resets.
-
-    `pattern` is compiled by ``regex``. The last `max_match` settled characters are kept, for look-behinds.
-    """
-
-    def __init__(self, pattern: Any, replacement: str, max_match: int) -> None:
-        self._pattern = pattern
-        self._replacement = replacement
-        self._max = max_match
-        self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
-        self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
-        self._text = ""
-        self._at = 0  # everything before it has been returned
-
-    def feed(self, text: str) -> str:
-        self._text += text
-        settled = self._settle(final=False)
-        begin = max(0, self._at - self._max)
-        self._text, self._at = self._text[begin:], self._at - begin
-        return settled
-
-    def close(self) -> str:
-        settled = self._settle(final=True)
-        self._text, self._at = "", 0
-        return settled
-
-    def whole(self, text: str) -> str:
-        """Return `text`, which is complete, redacted."""
-        redactor = Redactor(self._pattern, self._replacement, self._max)
-        redactor._text = text
-        return redactor.close()
-
-    def _settle(self, *, final: bool) -> str:
-        text, at, settled = self._text, self._at, list[str]()
-        while True:
-            first = self._pattern.search(text, at, partial=not final)
-            end = len(text) if final else self._first_open(text, at, first)
-            match = self._match(text, at, end) if first is not None else None
-            if match is None:
-                break
-            settled += (text[at : match.start()], self._replacement)
-            at = match.end()
-        self._at = end
-        return "".join((*settled, text[at:end]))
-
-    def _first_open(self, text: str, at: int, first: Any) -> int:
-        beyond = max(at, len(text) - self._margin)
-        if first is None:
-            return beyond
-        # `search` prefers a match to a partial one, even if that begins earlier.
-        places = range(first.start() if first.partial else at, beyond)
-        return next((place for place in places if self._is_open(text, place)), beyond)
-
-    def _is_open(self, text: str, at: int) -> bool:
-        if self._pattern.fullmatch(text, at, partial=True) is None:
-            return False
-        return len(text) - at <= self._max or self._begins(text, at)
-
-    def _begins(self, text: str, at: int) -> bool:
-        return self._pattern.match(text, at, at + self._max) is not None
-
-    def _match(self, text: str, at: int, end: int) -> Any:
-        while at < end:
-            match = self._pattern.search(text, at)
-            if match is None or match.start() >= end:
-                return None
-            if match.end() > match.start() and self._counts(text, match):
-                return match
-            at = match.start() + 1
-        return None
-
-    def _counts(self, text: str, match: Any) -> bool:
-        within = match.end() - match.start() <= self._max and not self._looks_ahead
-        return within or self._begins(text, match.start())
-
-
-# Redact the text of events in every place where it occurs
-
-
-class Redacting:
-    """Redacts one chat. Each open block, by class of delta and id, has its own `Redactor`.
-
-    Each agent has a `Redacting` of its own; its answer, which is the result of a tool call, is redacted here.
-    """
-
-    def __init__(self, make: Callable[[], Redactor]) -> None:
-        self._make = make
-        self._whole = make().whole
-        self._open: dict[BlockKey, Redactor] = {}
-        self._agents = Agents(lambda: Redacting(make))
-
-    def feed(self, event: Event) -> Iterable[Event]:
-        match event:
-            case TextDelta() | ThinkingDelta():
-                return self._delta(event)
-            case TextCompleted():
-                changed = TextCompleted(self._whole(event.text), event.id)
-                return (*self._rest(block_key(TextDelta, event.id, self._open)), changed)
-            case ThinkingCompleted():
-                return (*self._rest(block_key(ThinkingDelta, event.id, self._open)), self._thought(event))
-            case MessageCompleted():
-                return (*self.close(), msgspec.structs.replace(event, message=self._message(event.message)))
-            case ErrorEvent():
-                return (*self.close(), event)
-            case StepRestarted():
-                self._open.clear()
-                self._agents.clear()
-                return (event,)
-            case Nested():
-                return self._agents.feed(event)
-            case ToolExecutionCompleted():
-                return (*self._agents.close(event.id), self._executed(event))
-            case ToolResultEncoded() if event.id in self._agents:
-                return (ToolResultEncoded(event.id, self._whole(event.content)),)
-            case StepCompleted():
-                return (*self._agents.close(), StepCompleted(self._step(event.result)))
-            case ChatCompleted():
-                return (ChatCompleted(self._chat(event.result)),)
-            case _ if type(event) in EVENTS:
-                return (event,)
-            case _:  # it may hold what must not be shown
-                raise not_an_event("redact", event)
-
-    def close(self) -> Iterable[Event]:
-        return [*self._agents.close(), *(event for key in list(self._open) for event in self._rest(key))]
-
-    def _delta(self, event: TextDelta | ThinkingDelta) -> Iterable[Event]:
-        key = block_key(type(event), event.id, self._open)
-        block = self._open.get(key) or self._open.setdefault(key, self._make())
-        text = block.feed(event.delta)
-        if text == event.delta:
-            return (event,)
-        return (type(event)(text, event.id),) if text else ()
-
-    def _rest(self, key: tuple[Any, str | None]) -> Iterable[Event]:
-        block = self._open.pop(key, None)
-        rest = block.close() if block is not None else ""
-        return (key[0](rest, key[1]),) if rest else ()
-
-    def _thought(self, event: ThinkingCompleted) -> ThinkingCompleted:
-        text = self._whole(event.text)
-        return event if text == event.text else ThinkingCompleted(text, id=event.id)
-
-    def _executed(self, event: ToolExecutionCompleted) -> ToolExecutionCompleted:
-        if event.id not in self._agents:
-            return event
-        return msgspec.structs.replace(event, result=self._data(event.result))
-
-    def _data(self, value: Any) -> Any:
-        """Return a result with its texts redacted: the answer, or one that is parsed to plain data."""
-        match value:
-            case str():
-                return self._whole(value)
-            case dict():
-                return {key: self._data(entry) for key, entry in cast(dict[Any, Any], value).items()}
-            case list():
-                return [self._data(entry) for entry in cast(list[Any], value)]
-            case _:
-                return value
-
-    def _message(self, message: Message) -> Message:
-        message = with_agents(message, lambda id, thread: self._agents[id].thread(thread))
-        if isinstance(message.content, str):
-            return replace(message, content=self._whole(message.content))
-        if isinstance(message.content, dict):
-            return message
-        return replace(message, content=tuple(map(self._part, message.content)))
-
-    def _part(self, part: Part) -> Part:
-        if not isinstance(part, TextPart | ThinkingPart):
-            return part
-        text = self._whole(part.text)
-        if text == part.text:
-            return part
-        return ThinkingPart(text) if isinstance(part, ThinkingPart) else replace(part, text=text)
-
-    def _response(self, response: Response[Any]) -> Response[Any]:
-        if response.message is None:
-            return replace(response, output_text=self._whole(response.output_text))
-        message = self._message(response.message)
-        return replace(response, message=message, output_text=message.text)
-
-    def thread(self, thread: Thread) -> Thread:
-        return replace(thread, messages=self._messages(thread.messages))
-
-    def _messages(self, messages: Iterable[Message]) -> tuple[Message, ...]:
-        return tuple(self._message(message) if self._is_changed(message) else message for message in messages)
-
-    def _is_changed(self, message: Message) -> bool:
-        return message.role == "assistant" or message.tool_call_id in self._agents
-
-    def _step(self, step: StepResult[Any]) -> StepResult[Any]:
-        return replace(
-            step,
-            response=self._response(step.response),
-            thread=self.thread(step.thread),
-            tool_results=self._messages(step.tool_results),
-        )
-
-    def _chat(self, chat: ChatResult[Any]) -> ChatResult[Any]:
-        final = chat.final_response and self._response(chat.final_response)
-        steps = tuple(map(self._step, chat.steps))
-        return replace(chat, final_response=final, steps=steps, thread=self.thread(chat.thread))
-
-
-# Replace what must not be shown
-
-
-def redact(
-    pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256
-) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace every match of `pattern` in text and thinking, even where it spans several deltas.
-
-    ::
-
-        source                --"my key is sk-"--"12345"--", ok?"------------end--|
-        redact(r"sk-\\w+")     --"my key is "--------------"[redacted], ok?"--end--|
-
-    >>> from rxllm import Fake, TextDelta, stream_generate
-    >>> events = stream_generate(Fake(["my key is sk-", "12345", ", ok?"]), "Hi").pipe(redact(r"sk-\\w+"))
-    >>> [event.delta for event in events if isinstance(event, TextDelta)]
-    ['my key is ', '[redacted], ok?']
-
-    Only text that may still become a match is held back, at most `max_match` characters. A match that is longer, or
-    looks further ahead, counts only if its first `max_match` characters already contain one. With ``$`` or ``\\B`` in
-    the pattern that many characters are always held back. Held text is emitted at the end of its block, unless the
-    stream fails with ``on_error``. Matches do not depend on how the text was cut into deltas.
-
-    Deltas, completions and messages agree, and so do the model's answers in ``StepCompleted`` and ``ChatCompleted``.
-    Thinking that was changed loses its signature and provider data, which no longer vouch for it. Tool calls, their
-    results, users' messages and a response's `parsed` do not change. `replacement` is literal text.
-
-    The events of agents (``Nested``) are redacted in the same way, at any depth, and so are their answers, which are
-    the results of tool calls: text and plain data, but not an object that an answer is parsed to.
-
-    Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` cannot tell what
-    may still match; ``ValidationError("invalid_option")`` for a `pattern` that is not a regular expression or matches
-    the empty text, and for other wrong options.
-    """
-    compiled = _compile(pattern)
-    check_instance("replacement", replacement, str, "a string")
-    check_count("max_match", max_match)
-    return lift(lambda: Redacting(lambda: Redactor(compiled, replacement, max_match)))
-
-
-def _compile(pattern: Any) -> Any:
-    try:
-        regex = import_module("regex")
-    except ImportError as error:
-        message = "redact() needs regex: pip install 'rxllm[redact]'"
-        raise EngineError("missing_dependency", message) from error
-    source: Any = getattr(pattern, "pattern", pattern)
-    flags: int = getattr(pattern, "flags", 0)
-    check_instance("pattern", source, str, "a regular expression of text")
-    try:
-        compiled = regex.compile(source, flags & ~re.DEBUG)
-    except regex.error as error:
-        raise invalid_option("pattern", f"is not a regular expression: {shown(source)}: {error}") from error
-    if compiled.fullmatch(""):
-        raise invalid_option("pattern", f"must not match the empty text, as {shown(source)} does")
-    return compiled

@@ -1,7 +1,8 @@
-"""Keep or drop events, and take out of them what one wants: text, thinking, tool calls, usage."""
+"""Keep or drop events, or extract their text, thinking, tool calls or usage."""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar, cast
 
@@ -46,8 +47,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` has the chat's own text; for that of
-    the agents, take what is inside:
+    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` has only the chat's own text; the
+    text of an agent is inside:
 
     >>> from reactivex import from_iterable
     >>> from rxllm import operators as ops
@@ -75,7 +76,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the deltas whose flag is False; completions always pass, so the fold stays the same.
+    """Drop the deltas whose flag is False; completions always pass, so results do not change.
 
     ::
 
@@ -136,18 +137,142 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     return Stream.of if include else handle_each(make_handler)
 
 
-_READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted})
+def text() -> Callable[[Observable[Event]], Stream[str]]:
+    """Emit the pieces of the text as they arrive. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source     --start--H--i--Hi--end--|
+        text()     ---------H--i-----------|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
+    ['Hel', 'lo']
+
+    A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
+    been emitted; folds such as `to_text` drop it. The text of agents is not the text of their chat: see `only`.
+    """
+    return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
+
+
+def thinking() -> Callable[[Observable[Event]], Stream[str]]:
+    """Emit the pieces of the thinking as they arrive. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source         --start--hm--hm--Hi--end--|        (two of thinking, one of text)
+        thinking()     ---------hm--hm-----------|
+
+    >>> from rxllm import Fake, stream_generate
+    >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
+    ['hm']
+
+    A block whose deltas were dropped is emitted whole when it is completed.
+    """
+    types = (ThinkingDelta, ThinkingCompleted)
+    return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
+
+
+def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
+    """Emit the completed tool calls that the client must answer. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source           --start--c1--{..}--c1.done--end--|
+        tool_calls()     -------------------c1------------|
+
+    >>> from rxllm import Fake, ToolCall, stream_generate
+    >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
+    [add(a=1)]
+
+    The tool calls of agents, which answer them themselves, are left out.
+    """
+
+    def read(event: Event) -> Iterable[ToolCall]:
+        call = cast(ToolCallCompleted, event).tool_call
+        return () if is_server(call) or is_incomplete(call) else (call,)
+
+    return extract("tool_calls", lambda: read, ToolCallCompleted)
+
+
+def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
+    """Emit the running total of usage over all steps each time it changes. An ``ErrorEvent`` becomes ``on_error``.
+
+    ::
+
+        source      --start--3--5--step--start--4--|        (usage 3, then 5; 4 in the second step)
+        usage()     ---------3--5---------------9--|
+
+    >>> from rxllm import Fake, Usage, stream_generate
+    >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
+    [Usage(input_tokens=3, output_tokens=1)]
+
+    The usage of agents counts as it arrives, at any depth, even if an agent is interrupted in its step.
+    """
+
+    def changes() -> Callable[[Event], Iterable[Usage]]:
+        total = _Total()
+        last = Usage()
+
+        def read(event: Event) -> Iterable[Usage]:
+            nonlocal last
+            if not isinstance(innermost(event), _COUNTED):
+                return ()
+            total.add(event)
+            before, last = last, total.usage
+            return (last,) if last != before else ()
+
+        return read
+
+    return extract("usage", changes, Nested, *_COUNTED)
+
+
+_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+
+
+class _Total:
+    """The usage of a chat: its completed steps, the current response, and the agents of the current step."""
+
+    def __init__(self) -> None:
+        self._before = Usage()
+        self._begin()
+
+    def _begin(self) -> None:
+        self._response = Usage()
+        self._agents: defaultdict[str, _Total] = defaultdict(_Total)
+
+    @property
+    def usage(self) -> Usage:
+        return sum((agent.usage for agent in self._agents.values()), self._before + self._response)
+
+    def add(self, event: Event) -> None:
+        match event:
+            case UsageUpdated(usage=usage):
+                self._response = usage
+            case RawChunk(kind="usage", data=Mapping()):
+                self._response = Usage(**cast(Mapping[str, Any], event.data))
+            case Nested():
+                id, inner = unnest(event)
+                self._agents[id].add(inner)
+            case StepCompleted(result=result):
+                self._response = result.response.usage
+                self._before = self.usage
+                self._begin()
+            case StepRestarted():
+                self._begin()
+            case _:
+                pass
 
 
 class TextPieces:
-    """The strings of the blocks of one kind: their deltas, or the completed text where the deltas were dropped."""
+    """The strings of one kind of block: the deltas, or the completed text where the deltas were dropped."""
 
     def __init__(
         self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
     ) -> None:
         self._delta = delta
         self._completed = completed
-        self._open: dict[BlockKey, None] = {}  # in order
+        self._open: dict[BlockKey, None] = {}  # an ordered set
 
     def __call__(self, event: Event) -> Iterable[str]:
         if isinstance(event, self._delta):
@@ -164,7 +289,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feeds the text of each message to a fresh ``make()``. Closes only the last, unless its message calls tools."""
+    """Feed the text of each message to a new ``make()``; close the last one, unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name
@@ -197,129 +322,4 @@ class AnswerText(Generic[R]):
         return self._reader.close() if self._reader is not None else ()
 
 
-def text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the pieces of the text as they arrive. An ``ErrorEvent`` becomes ``on_error``.
-
-    ::
-
-        source     --start--H--i--Hi--end--|
-        text()     ---------H--i-----------|
-
-    >>> from rxllm import Fake, stream_generate
-    >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
-    ['Hel', 'lo']
-
-    A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
-    been emitted and cannot be taken back; folds such as `to_text` forget it. What agents write inside a chat is not its
-    text: see `only`.
-    """
-    return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
-
-
-def thinking() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the pieces of the thinking as they arrive. An ``ErrorEvent`` becomes ``on_error``.
-
-    ::
-
-        source         --start--hm--hm--Hi--end--|        (two of thinking, one of text)
-        thinking()     ---------hm--hm-----------|
-
-    >>> from rxllm import Fake, stream_generate
-    >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
-    ['hm']
-
-    A block whose deltas were dropped is emitted whole when it is completed.
-    """
-    types = (ThinkingDelta, ThinkingCompleted)
-    return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
-
-
-def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
-    """Emit the completed tool calls that the client has to answer. An ``ErrorEvent`` becomes ``on_error``.
-
-    ::
-
-        source           --start--c1--{..}--c1.done--end--|
-        tool_calls()     -------------------c1------------|
-
-    >>> from rxllm import Fake, ToolCall, stream_generate
-    >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
-    [add(a=1)]
-
-    Those of agents, which answer them themselves, are not among them.
-    """
-    return extract("tool_calls", lambda: _call, ToolCallCompleted)
-
-
-def _call(event: Event) -> Iterable[ToolCall]:
-    if not isinstance(event, ToolCallCompleted):
-        return ()
-    call = event.tool_call
-    return () if is_server(call) or is_incomplete(call) else (call,)
-
-
-def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
-    """Emit the running total of usage over all steps each time it changes. An ``ErrorEvent`` becomes ``on_error``.
-
-    ::
-
-        source      --start--3--5--step--start--4--|        (usage 3, then 5; 4 in the second step)
-        usage()     ---------3--5---------------9--|
-
-    >>> from rxllm import Fake, Usage, stream_generate
-    >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
-    [Usage(input_tokens=3, output_tokens=1)]
-
-    What agents use counts as it comes, at any depth, even that of an agent which is cut off inside its step.
-    """
-    return extract("usage", _Changes, Nested, *_COUNTED)
-
-
-_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted)
-
-
-class _Changes:
-    def __init__(self) -> None:
-        self._total = _Total()
-        self._last = Usage()
-
-    def __call__(self, event: Event) -> Iterable[Usage]:
-        if not isinstance(innermost(event), _COUNTED):
-            return ()
-        self._total.add(event)
-        last, self._last = self._last, self._total.usage
-        return (self._last,) if self._last != last else ()
-
-
-class _Total:
-    """The usage of a chat: its completed steps, the current response, and the agents of the current step."""
-
-    def __init__(self) -> None:
-        self._before = Usage()
-        self._begin()
-
-    def _begin(self) -> None:
-        self._response = Usage()
-        self._agents: dict[str, _Total] = {}
-
-    @property
-    def usage(self) -> Usage:
-        return sum((agent.usage for agent in self._agents.values()), self._before + self._response)
-
-    def add(self, event: Event) -> None:
-        match event:
-            case UsageUpdated(usage=usage):
-                self._response = usage
-            case RawChunk(kind="usage", data=Mapping()):
-                self._response = Usage(**cast(Mapping[str, Any], event.data))
-            case Nested():
-                id, inner = unnest(event)
-                self._agents.setdefault(id, _Total()).add(inner)
-            case StepCompleted(result=result):
-                self._response = result.response.usage
-                self._before = self.usage
-                self._begin()
-            case StepRestarted():
-                self._begin()
-            case _:
-                pass
+_READ = frozenset({ErrorEvent, MessageStarted, StepRestarted, ToolCallStarted, TextDelta, TextCompleted})

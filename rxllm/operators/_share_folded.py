@@ -1,4 +1,8 @@
-"""Let any number of watchers watch one call, from whenever they join."""
+"""Let any number of watchers watch one call, whenever they join.
+
+The events for which a watcher is not ready wait in its `Backlog`, joined; neither the call nor other watchers wait.
+No subscriber is called while the lock of the call is held.
+"""
 
 from __future__ import annotations
 
@@ -32,179 +36,12 @@ from rxllm.runtime import (
 from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
-# One watcher of a shared call. What it is not ready for waits for it, joined; the call does not wait
-
-
 MOST = 1024
-"""When so many events wait for a watcher, it misses what the fold does not keep."""
-
-
-class Backlog:
-    """The events that wait for a watcher: adjacent deltas of a block are one, and of usages the last is left.
-
-    Adjacent are those between which nothing else of the same chat waits: agents that run at once do not part them.
-    """
-
-    def __init__(self, events: Iterable[Event]) -> None:
-        self._entries: list[_Entry] = []
-        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # of each chat, by its path: at most two
-        self._most = MOST
-        self._extend(events)
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, event: Event) -> None:
-        latest = self._latest.setdefault(event.path if type(event) is Nested else (), [])
-        text = text_of(event)
-        if text is None and _is_usage(event) and latest and _is_usage(latest[-1].event):
-            latest[-1].event = event
-        elif text is None or not _join(latest, event, text):
-            entry = _Entry(event, [] if text is None else [text])
-            self._entries.append(entry)
-            latest[:] = [*latest[-1:], entry]
-        if len(self._entries) > self._most:
-            kept = [event for event in self.take() if _is_kept(event)]
-            self._most = max(MOST, 2 * len(kept))  # so that the cost stays linear
-            self._extend(kept)
-
-    def take(self) -> list[Event]:
-        """Return what waits; then nothing waits."""
-        entries, self._entries, self._latest, self._most = self._entries, [], {}, MOST
-        return [joined(entry.event, entry.texts) if len(entry.texts) > 1 else entry.event for entry in entries]
-
-    def _extend(self, events: Iterable[Event]) -> None:
-        for event in events:
-            self.add(event)
-
-
-class _Entry(msgspec.Struct):
-    event: Event
-    texts: list[str]
-
-
-def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Some providers send a usage with each delta: in the fold, the two pass each other.
-    for entry in reversed(latest):
-        if continues(entry.event, event):
-            entry.texts.append(text)
-            return True
-        if not _is_usage(entry.event):
-            break
-    return False
-
-
-def _is_usage(event: Event) -> bool:
-    return type(innermost(event)) is UsageUpdated
-
-
-def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # of an execution that the fold keeps
-        return True
-    state = StreamCollector()
-    return state.apply_event(event) is not state
-
-
-class Watcher:
-    """One subscription to a shared call.
-
-    A watcher is ready unless its ``on_next`` runs, on some thread, or its iterator has items left to take. It is called
-    in the context of its own subscription: with its own gate, scope and listener.
-    """
-
-    def __init__(
-        self,
-        observer: abc.ObserverBase[Event],
-        lock: AbstractContextManager[Any],
-        leave: Callable[[Watcher], None],
-        events: Iterable[Event],
-    ) -> None:
-        self.has_left = False
-        self._observer = observer
-        self._lock = lock  # of the call: it guards what waits, and no subscriber is called while it is held
-        self._leave = leave
-        self._waiting = Backlog(events)
-        self._has_ended = False
-        self._error: Exception | None = None
-        self._context = call_context()
-        self._gate = current_gate()
-        self._wake = SerialDisposable()
-        self._is_delivering = False
-        self._waits_for_gate = False
-
-    def add(self, event: Event) -> None:
-        """Let `event` wait, under the lock; `deliver` follows."""
-        self._waiting.add(event)
-
-    def finish(self, error: Exception | None) -> None:
-        """Let the end wait, under the lock; `deliver` follows."""
-        self._has_ended, self._error = True, error
-
-    def deliver(self, clock: abc.SchedulerBase) -> None:
-        """Deliver what waits, unless that is being done already or the watcher is not ready: then it is done later."""
-        while (events := self._begin(clock)) is not None:
-            self._context.run(self._deliver, events)
-            with self._lock:  # another thread may enter the context now, and not before
-                self._is_delivering = False
-
-    def deliver_soon(self, clock: abc.SchedulerBase) -> None:
-        """Deliver what waits on the clock's own thread."""
-
-        def deliver(scheduler: abc.SchedulerBase, state: Any) -> None:
-            self.deliver(clock)
-
-        if not self.has_left:
-            self._wake.disposable = clock.schedule(deliver)
-
-    def leave(self) -> None:
-        """Deliver nothing more."""
-        self.has_left = True
-        self._wake.dispose()
-
-    def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return what waits: nothing if only the end does, and None if there is nothing to do now."""
-        with self._lock:
-            if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
-                return None
-            if self._gate is not None and not (self._gate.idle or self._has_ended):
-                if not self._waits_for_gate:
-                    self._waits_for_gate = True
-                    self._gate.when_idle(lambda: self._on_idle(clock))
-                return None
-            self._is_delivering = True
-            return self._waiting.take()
-
-    def _deliver(self, events: list[Event]) -> None:
-        try:
-            for event in events:
-                if self.has_left:
-                    return
-                self._observer.on_next(event)
-        except BaseException as error:  # the subscriber's own: it harms no other
-            self._leave(self)
-            fail(self._observer, error)
-        else:
-            if self._has_ended and not self._waiting and not self.has_left:
-                self._deliver_end()
-
-    def _deliver_end(self) -> None:
-        self._leave(self)
-        try:
-            self._observer.on_completed() if self._error is None else self._observer.on_error(self._error)
-        except BaseException as error:
-            report_unheard(error)
-
-    def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The reader that takes an item may be on another thread; it should not do this work.
-        self._waits_for_gate = False
-        self.deliver_soon(clock)
-
-
-# Let any number of watchers watch one call
+"""The maximum of waiting events; then a watcher misses those that the fold does not keep."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Share one call among any number of watchers; a late one gets what has been said so far, then live events.
+    """Share one call among any number of watchers; a late one gets the state so far, then live events.
 
     ::
 
@@ -227,22 +64,22 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     late: !
     Response('Hello!', stop, 0 tokens)
 
-    The first watcher starts the call; ``.pipe(share_folded(...))`` once, then subscribe as often as you like. What a
-    late watcher gets first is ``StreamCollector.to_events()`` of the call, so every fold gives the same result wherever
-    it joined; what the fold does not keep, such as the progress of tools, is missing. After the end a watcher gets all
-    of it at once, and the end or the error.
+    The first watcher starts the call; write ``.pipe(share_folded(...))`` once, then subscribe as often as you like. A
+    late watcher first gets ``StreamCollector.to_events()`` of the call, so every fold has the same result whenever its
+    watcher joined; events that the fold does not keep, such as the progress of tools, are missing. After the end a
+    watcher gets all events at once, then the end or the error.
 
-    Leaving is not stopping. `grace` seconds after the last watcher has left, unless another comes, the call ends; with
-    0 it ends at once, with None never by itself. To stop it for all, end the source:
+    The call ends `grace` seconds after the last watcher has left, unless another subscribes; with 0 it ends at once,
+    with None never by itself. To stop it for all watchers, end the source:
     ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended does not begin again: a watcher that
-    comes after the grace gets what had come until then, and a ``StreamError("cancelled")``.
+    subscribes after the grace gets the events until then, and a ``StreamError("cancelled")``.
 
-    The call runs on the loop of its first watcher, and calls all watchers there, late ones too, whatever thread they
-    subscribe on. No watcher makes the call or another watcher wait, as long as its functions do not block that loop:
-    for an iterator (``for``, ``async for``) that is behind, adjacent deltas are joined, and when more than a thousand
-    events wait nevertheless, it misses what a late watcher misses. A watcher that raises gets its exception in its own
-    ``on_error``, and harms no other. A blocking ``run()``, ``for`` or ``show`` on that loop's own thread would stop the
-    call that it waits for, and raises ``EngineError("wrong_loop")`` instead; in a notebook, ``await`` the stream.
+    The call runs on the loop of its first watcher, and calls all watchers there, whatever thread they subscribe on.
+    No watcher makes the call or another watcher wait, as long as its functions do not block that loop: for a slow
+    iterator (``for``, ``async for``), adjacent deltas are joined, and if more than a thousand events wait nevertheless,
+    it misses the same events as a late watcher. An exception of a watcher goes to its own ``on_error`` only. A blocking
+    ``run()``, ``for`` or ``show`` on that loop's own thread would stop the call that it waits for, and raises
+    ``EngineError("wrong_loop")`` instead; in a notebook, ``await`` the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `grace` is a number of seconds or None.
     """
@@ -254,14 +91,8 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     return operator
 
 
-_BLOCKED = (
-    "the shared call runs on the event loop that a blocking call waits on, so it cannot go on meanwhile; "
-    "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
-)
-
-
 class _Shared:
-    """One call: its state, and who watches it. Nobody's code is called while the lock is held."""
+    """One call: its state and its watchers."""
 
     def __init__(self, source: Observable[Event], grace: float | None) -> None:
         self._source = source
@@ -269,11 +100,11 @@ class _Shared:
         self._lock = RLock()
         self._state = StreamCollector()
         self._watchers: list[Watcher] = []
-        self._clock: abc.SchedulerBase | None = None  # from the first watcher on
+        self._clock: abc.SchedulerBase | None = None  # the clock of the first watcher
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # while nobody watches
-        self._has_failed = False  # its last event is an ErrorEvent: a watcher may leave there, and the call is over
+        self._timer = SerialDisposable()  # runs while there are no watchers
+        self._has_failed = False  # whether the last event is an ErrorEvent, after which a watcher may leave
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -304,7 +135,7 @@ class _Shared:
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # Neither the first watcher's pace nor its listener is that of the call.
+        # The call has neither the pace nor the listener of its first watcher.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -354,11 +185,10 @@ class _Shared:
                 return
             if self._grace > 0 and not (isinstance(self._clock, LoopScheduler) and self._clock.has_ended):
                 assert self._clock is not None
-                self._timer.disposable = self._clock.schedule_relative(self._grace, self._on_grace)
+                self._timer.disposable = self._clock.schedule_relative(
+                    self._grace, lambda scheduler, state: self._stop()
+                )
                 return
-        self._stop()
-
-    def _on_grace(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._stop()
 
     def _stop(self) -> None:
@@ -369,3 +199,166 @@ class _Shared:
             after = f"nobody had watched the shared call for {self._grace:g} s, so it was stopped: {remedy}"
             self._end(None if self._has_failed else StreamError("cancelled", after))
         self._subscription.dispose()
+
+
+_BLOCKED = (
+    "the shared call runs on the event loop that a blocking call waits on, so it cannot go on meanwhile; "
+    "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
+)
+
+
+class Watcher:
+    """One subscription to a shared call.
+
+    A watcher is ready unless its ``on_next`` runs, on any thread, or its iterator has items left to take. Its observer
+    is called in the context of its own subscription, with its own gate, scope and listener.
+    """
+
+    def __init__(
+        self,
+        observer: abc.ObserverBase[Event],
+        lock: AbstractContextManager[Any],
+        leave: Callable[[Watcher], None],
+        events: Iterable[Event],
+    ) -> None:
+        self.has_left = False
+        self._observer = observer
+        self._lock = lock  # the lock of the call, which guards the waiting events
+        self._leave = leave
+        self._waiting = Backlog(events)
+        self._has_ended = False
+        self._error: Exception | None = None
+        self._context = call_context()
+        self._gate = current_gate()
+        self._wake = SerialDisposable()
+        self._is_delivering = False
+        self._waits_for_gate = False
+
+    def add(self, event: Event) -> None:
+        """Add `event` to the waiting events, under the lock; `deliver` follows."""
+        self._waiting.add(event)
+
+    def finish(self, error: Exception | None) -> None:
+        """Note the end, under the lock; `deliver` follows."""
+        self._has_ended, self._error = True, error
+
+    def deliver(self, clock: abc.SchedulerBase) -> None:
+        """Deliver the waiting events, now or, if the watcher is not ready, later."""
+        while (events := self._begin(clock)) is not None:
+            self._context.run(self._deliver, events)
+            with self._lock:  # only now may another thread enter the context
+                self._is_delivering = False
+
+    def deliver_soon(self, clock: abc.SchedulerBase) -> None:
+        """Deliver the waiting events on the clock's own thread."""
+        if not self.has_left:
+            self._wake.disposable = clock.schedule(lambda scheduler, state: self.deliver(clock))
+
+    def leave(self) -> None:
+        """Deliver nothing more."""
+        self.has_left = True
+        self._wake.dispose()
+
+    def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
+        """Return the waiting events: none if only the end waits, None if there is nothing to do now."""
+        with self._lock:
+            if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
+                return None
+            if self._gate is not None and not (self._gate.idle or self._has_ended):
+                if not self._waits_for_gate:
+                    self._waits_for_gate = True
+                    self._gate.when_idle(lambda: self._on_idle(clock))
+                return None
+            self._is_delivering = True
+            return self._waiting.take()
+
+    def _deliver(self, events: list[Event]) -> None:
+        try:
+            for event in events:
+                if self.has_left:
+                    return
+                self._observer.on_next(event)
+        except BaseException as error:  # raised by this subscriber; the others do not see it
+            self._leave(self)
+            fail(self._observer, error)
+        else:
+            if self._has_ended and not self._waiting and not self.has_left:
+                self._deliver_end()
+
+    def _deliver_end(self) -> None:
+        self._leave(self)
+        try:
+            self._observer.on_completed() if self._error is None else self._observer.on_error(self._error)
+        except BaseException as error:
+            report_unheard(error)
+
+    def _on_idle(self, clock: abc.SchedulerBase) -> None:
+        # The reader that takes an item may be on another thread; this work belongs to the clock's thread.
+        self._waits_for_gate = False
+        self.deliver_soon(clock)
+
+
+class Backlog:
+    """The events that wait for a watcher. Adjacent deltas of a block are joined; the last of adjacent usages waits.
+
+    Events are adjacent if no other event of the same chat waits between them; events of other agents do not count.
+    """
+
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._entries: list[_Entry] = []
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # by path of the chat, its last entries: at most two
+        self._most = MOST
+        self._extend(events)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, event: Event) -> None:
+        latest = self._latest.setdefault(event.path if type(event) is Nested else (), [])
+        text = text_of(event)
+        if text is None and _is_usage(event) and latest and _is_usage(latest[-1].event):
+            latest[-1].event = event
+        elif text is None or not _join(latest, event, text):
+            entry = _Entry(event, [] if text is None else [text])
+            self._entries.append(entry)
+            latest[:] = [*latest[-1:], entry]
+        if len(self._entries) > self._most:
+            kept = [event for event in self.take() if _is_kept(event)]
+            self._most = max(MOST, 2 * len(kept))  # doubled, for linear cost
+            self._extend(kept)
+
+    def take(self) -> list[Event]:
+        """Remove and return the waiting events."""
+        entries, self._entries, self._latest, self._most = self._entries, [], {}, MOST
+        return [joined(entry.event, entry.texts) if len(entry.texts) > 1 else entry.event for entry in entries]
+
+    def _extend(self, events: Iterable[Event]) -> None:
+        for event in events:
+            self.add(event)
+
+
+class _Entry(msgspec.Struct):
+    event: Event
+    texts: list[str]
+
+
+def _join(latest: list[_Entry], event: Event, text: str) -> bool:
+    # Some providers send a usage with each delta; the fold does not depend on the order of the two.
+    for entry in reversed(latest):
+        if continues(entry.event, event):
+            entry.texts.append(text)
+            return True
+        if not _is_usage(entry.event):
+            break
+    return False
+
+
+def _is_usage(event: Event) -> bool:
+    return type(innermost(event)) is UsageUpdated
+
+
+def _is_kept(event: Event) -> bool:
+    if type(innermost(event)) is ToolExecutionCompleted:  # the fold keeps it only after the start of the execution
+        return True
+    state = StreamCollector()
+    return state.apply_event(event) is not state

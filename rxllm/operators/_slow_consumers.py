@@ -1,4 +1,4 @@
-"""Join or drop what a slow consumer is not ready for."""
+"""Join or drop the items that arrive while the consumer is busy."""
 
 from __future__ import annotations
 
@@ -18,154 +18,8 @@ from rxllm.values.argument_checks import call_fault, check, check_function
 
 T = TypeVar("T")
 
-
-# Join adjacent deltas of one block or tool call, and adjacent strings, for a consumer that is behind
-
-
-def text_of(item: Any) -> str | None:
-    """Return the text of a delta, or the string itself; None for anything else, which is never joined."""
-    if type(item) is Nested:
-        return text_of(item.event)
-    if type(item) in DELTAS:
-        return item.arguments_delta if type(item) is ToolCallDelta else item.delta
-    return item if type(item) is str else None
-
-
-def continues(last: Any, item: Any) -> bool:
-    """Whether `item`, which has a text, belongs to the same block or tool call as `last`, the one before it."""
-    if type(last) is not type(item):
-        return False
-    if type(item) is Nested:
-        return last.path == item.path and continues(last.event, item.event)
-    return type(item) is str or last.id == item.id
-
-
-def joined(item: Any, texts: Iterable[str]) -> Any:
-    """Return an item like `item` with all of `texts`."""
-    if type(item) is Nested:
-        return Nested(item.path, joined(item.event, texts))
-    text = "".join(texts)
-    if type(item) is str:
-        return text
-    return ToolCallDelta(item.id, text) if type(item) is ToolCallDelta else type(item)(text, item.id)
-
-
-# Keep items while the consumer is busy: the base class of operators that join or drop what waits
-
-
-class WhileBusy(ABC, Generic[T]):
-    """One subscription. A subclass keeps what waits, in `_add` and `_take_all`; `_count` items have been added.
-
-    At `_most` of them they pass, and the reader's buffer slows the source down.
-    """
-
-    _most = math.inf
-
-    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
-        self._observer = observer
-        self._scheduler = scheduler
-        self._gate = current_gate()
-        self._clock = clock(scheduler) if self._gate is not None else None
-        self._wake = SerialDisposable()
-        self._lock = RLock()
-        self._count = 0
-        self._delivering = False
-        self._refused = False  # a subscriber has raised
-
-    def start(self, source: Observable[T]) -> abc.DisposableBase:
-        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, self._wake)
-
-    @abstractmethod
-    def _add(self, item: T) -> None:
-        """Let `item` wait."""
-
-    @abstractmethod
-    def _take_all(self) -> Iterable[T]:
-        """Return what waits; then nothing waits."""
-
-    def _is_free(self, gate: Gate) -> bool:
-        """Whether the reader is not busy."""
-        return gate.idle
-
-    def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
-        """Call `wake` once it is not."""
-        gate.when_idle(wake)
-
-    def _on_next(self, item: T) -> None:
-        with self._lock:
-            if not (self._count or self._delivering or (self._gate is not None and not self._is_free(self._gate))):
-                self._deliver(item)
-                if not self._count:
-                    return
-            else:
-                if not self._count and self._gate is not None:
-                    self._when_free(self._gate, self._soon)
-                self._count += 1
-                try:
-                    self._add(item)
-                except Exception as error:  # raised by the user's function that joins two items
-                    self._on_error(error)
-                    return
-            if self._delivering:
-                return
-            if self._gate is None or self._count >= self._most or self._is_free(self._gate):
-                self._release()
-
-    def _soon(self) -> None:
-        # The consumer that takes an item may be on another thread; it should not do this work.
-        if self._clock is not None and not self._wake.is_disposed:
-            self._wake.disposable = self._clock.schedule(self._release_now)
-
-    def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        with self._lock:
-            try:
-                self._release()
-            except BaseException as error:  # raised by the subscriber; no caller would deliver it
-                fail(self._observer, error)
-
-    def _release(self) -> None:
-        while self._count and not self._delivering:
-            for item in self._waiting():
-                self._deliver(item)
-
-    def _waiting(self) -> Iterable[T]:
-        if not self._count:
-            return ()
-        self._count = 0
-        return self._take_all()
-
-    def _deliver(self, item: T) -> None:
-        self._delivering = True
-        try:
-            self._observer.on_next(item)
-        except BaseException:
-            self._refused = True
-            raise
-        finally:
-            self._delivering = False
-
-    def _on_completed(self) -> None:
-        with self._lock:
-            self._wake.dispose()
-            conclude(self._observer, self._waiting())
-
-    def _on_error(self, error: Exception) -> None:
-        with self._lock:
-            self._wake.dispose()
-            try:
-                for item in () if self._refused else self._waiting():  # a refused error is the subscriber's
-                    self._observer.on_next(item)
-            except Exception as refusal:
-                error = refusal
-            self._observer.on_error(error)
-
-
-# Join items for a slow consumer
-
-
 MOST = 1024
-"""At most so many items wait; then they pass, and the consumer's buffer slows the source down."""
+"""The maximum of waiting items; then they pass, and the consumer's buffer slows the source down."""
 
 
 def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
@@ -191,12 +45,12 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has items left to take;
     - while its ``on_next`` runs.
 
-    Then deltas of the same block or tool call become one, and so do strings, which are the pieces of a text; other
-    items wait behind them. When the consumer has taken everything, it gets the waiting batch; so it is never further
-    behind than one batch, and a quick consumer gets every item unchanged. A consumer that only passes items on, to a
-    queue or a task, never counts as busy. The end and ``on_error`` release waiting items first.
+    While it is, deltas of the same block or tool call are joined, and so are strings; other items wait behind them.
+    When the consumer has taken everything, it gets the waiting batch, so it is at most one batch behind. A quick
+    consumer gets every item unchanged. A consumer that only puts items into a queue or a task never counts as busy. The
+    end and ``on_error`` release waiting items first.
 
-    With ``join(waiting, item)``, a function of two items, all that waits becomes one item, whatever the items are:
+    With ``join(waiting, item)``, a function of two items, all waiting items become one, whatever they are:
 
     >>> import operator
     >>> import reactivex
@@ -214,53 +68,8 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     return operate(lambda source, observer, scheduler: _JoiningAll(join, observer, scheduler).start(source))
 
 
-class _JoiningTexts(WhileBusy[T]):
-    """Each waiting item has a list of the texts that join to its own."""
-
-    _most = MOST
-
-    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
-        super().__init__(observer, scheduler)
-        self._items: list[tuple[T, list[str]]] = []
-
-    def _add(self, item: T) -> None:
-        text = text_of(item)
-        if text is not None and self._items and continues(self._items[-1][0], item):
-            self._items[-1][1].append(text)
-        else:
-            self._items.append((item, [] if text is None else [text]))
-
-    def _take_all(self) -> list[T]:
-        items: list[Any] = [joined(item, texts) if len(texts) > 1 else item for item, texts in self._items]
-        self._items.clear()
-        return items
-
-
-class _JoiningAll(WhileBusy[T]):
-    """At most one item waits: all of them, joined."""
-
-    _most = MOST
-
-    def __init__(
-        self, join: Callable[[T, T], T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
-    ) -> None:
-        super().__init__(observer, scheduler)
-        self._join = join
-        self._items: list[T] = []
-
-    def _add(self, item: T) -> None:
-        self._items[:] = [self._join(self._items[0], item) if self._items else item]
-
-    def _take_all(self) -> list[T]:
-        items, self._items = self._items, []
-        return items
-
-
-# Give a slow consumer the newest item alone
-
-
 def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
-    """Drop the items that come while the consumer is busy, all but the newest.
+    """Drop the items that arrive while the consumer is busy, except the newest.
 
     ::
 
@@ -284,18 +93,163 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
     A consumer is busy
 
-    - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) asks for the next item: what it then
-      gets is not older than that moment, however long it has worked;
+    - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) asks for the next item: it gets the
+      newest at that moment, or a later one, however long the consumer has worked;
     - while its ``on_next`` runs.
 
-    The source is never slowed down. A quick consumer gets every item. The last item before the end always comes, and
-    so does the last one before an ``on_error``. A consumer that only passes items on, to a queue or a task, never
-    counts as busy. Deltas need their neighbours: `conflate` joins them.
+    The source is never slowed down. A quick consumer gets every item. The last item before the end, or before an
+    ``on_error``, is always emitted. A consumer that only puts items into a queue or a task never counts as busy. For
+    deltas, all of which matter, use `conflate`, which joins them.
     """
     return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
 
 
-class _KeepingLatest(WhileBusy[T]):
+class _WhileBusy(ABC, Generic[T]):
+    """One subscription. A subclass keeps the waiting items, in `_add` and `_take_all`; `_count` have been added.
+
+    When `_most` wait, they pass.
+    """
+
+    _most: float = MOST
+
+    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
+        self._observer = observer
+        self._scheduler = scheduler
+        self._gate = current_gate()
+        self._clock = clock(scheduler) if self._gate is not None else None
+        self._wake = SerialDisposable()
+        self._lock = RLock()
+        self._count = 0
+        self._delivering = False
+        self._subscriber_raised = False
+
+    def start(self, source: Observable[T]) -> abc.DisposableBase:
+        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
+        return CompositeDisposable(subscription, self._wake)
+
+    @abstractmethod
+    def _add(self, item: T) -> None:
+        """Add `item` to the waiting items."""
+
+    @abstractmethod
+    def _take_all(self) -> Iterable[T]:
+        """Remove and return the waiting items."""
+
+    def _is_free(self, gate: Gate) -> bool:
+        """Whether the reader is not busy."""
+        return gate.idle
+
+    def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
+        """Call `wake` once the reader is not busy."""
+        gate.when_idle(wake)
+
+    def _on_next(self, item: T) -> None:
+        with self._lock:
+            if not (self._count or self._delivering or (self._gate is not None and not self._is_free(self._gate))):
+                self._deliver(item)
+                if not self._count:
+                    return
+            else:
+                if not self._count and self._gate is not None:
+                    self._when_free(self._gate, self._soon)
+                self._count += 1
+                try:
+                    self._add(item)
+                except Exception as error:  # raised by the user's `join`
+                    self._on_error(error)
+                    return
+            if self._delivering:
+                return
+            if self._gate is None or self._count >= self._most or self._is_free(self._gate):
+                self._release()
+
+    def _soon(self) -> None:
+        # The reader that takes an item may be on another thread; this work belongs to the clock's thread.
+        if self._clock is not None and not self._wake.is_disposed:
+            self._wake.disposable = self._clock.schedule(self._release_now)
+
+    def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+        with self._lock:
+            try:
+                self._release()
+            except BaseException as error:  # raised by the subscriber; no caller would pass it to `on_error`
+                fail(self._observer, error)
+
+    def _release(self) -> None:
+        while self._count and not self._delivering:
+            for item in self._waiting():
+                self._deliver(item)
+
+    def _waiting(self) -> Iterable[T]:
+        if not self._count:
+            return ()
+        self._count = 0
+        return self._take_all()
+
+    def _deliver(self, item: T) -> None:
+        self._delivering = True
+        try:
+            self._observer.on_next(item)
+        except BaseException:
+            self._subscriber_raised = True
+            raise
+        finally:
+            self._delivering = False
+
+    def _on_completed(self) -> None:
+        with self._lock:
+            self._wake.dispose()
+            conclude(self._observer, self._waiting())
+
+    def _on_error(self, error: Exception) -> None:
+        with self._lock:
+            self._wake.dispose()
+            try:
+                for item in () if self._subscriber_raised else self._waiting():  # `error` may be the subscriber's own
+                    self._observer.on_next(item)
+            except Exception as raised:
+                error = raised
+            self._observer.on_error(error)
+
+
+class _JoiningTexts(_WhileBusy[T]):
+    """Each waiting item has a list of the texts that join to its own text."""
+
+    def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
+        super().__init__(observer, scheduler)
+        self._items: list[tuple[T, list[str]]] = []
+
+    def _add(self, item: T) -> None:
+        text = text_of(item)
+        if text is not None and self._items and continues(self._items[-1][0], item):
+            self._items[-1][1].append(text)
+        else:
+            self._items.append((item, [] if text is None else [text]))
+
+    def _take_all(self) -> list[T]:
+        items: list[Any] = [joined(item, texts) if len(texts) > 1 else item for item, texts in self._items]
+        self._items.clear()
+        return items
+
+
+class _JoiningAll(_WhileBusy[T]):
+    def __init__(
+        self, join: Callable[[T, T], T], observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None
+    ) -> None:
+        super().__init__(observer, scheduler)
+        self._join = join
+        self._items: list[T] = []  # at most one
+
+    def _add(self, item: T) -> None:
+        self._items[:] = [self._join(self._items[0], item) if self._items else item]
+
+    def _take_all(self) -> list[T]:
+        items, self._items = self._items, []
+        return items
+
+
+class _KeepingLatest(_WhileBusy[T]):
+    _most = math.inf
     _latest: T
 
     def _add(self, item: T) -> None:
@@ -309,3 +263,31 @@ class _KeepingLatest(WhileBusy[T]):
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
         gate.when_requested(wake)
+
+
+def text_of(item: Any) -> str | None:
+    """Return the text of a delta, or a string itself; None for other items, which are never joined."""
+    if type(item) is Nested:
+        return text_of(item.event)
+    if type(item) in DELTAS:
+        return item.arguments_delta if type(item) is ToolCallDelta else item.delta
+    return item if type(item) is str else None
+
+
+def continues(last: Any, item: Any) -> bool:
+    """Whether `item`, which has a text, continues the block, tool call or string of the item before it."""
+    if type(last) is not type(item):
+        return False
+    if type(item) is Nested:
+        return last.path == item.path and continues(last.event, item.event)
+    return type(item) is str or last.id == item.id
+
+
+def joined(item: Any, texts: Iterable[str]) -> Any:
+    """Return an item like `item` with all of `texts`."""
+    if type(item) is Nested:
+        return Nested(item.path, joined(item.event, texts))
+    text = "".join(texts)
+    if type(item) is str:
+        return text
+    return ToolCallDelta(item.id, text) if type(item) is ToolCallDelta else type(item)(text, item.id)

@@ -1,7 +1,7 @@
 """Emit the text word by word or sentence by sentence.
 
-The cuts depend on the text alone, not on the pieces it arrives in. White space belongs to the segment before it; at the
-very beginning, to the one after it.
+The cuts depend on the text alone, not on its deltas. White space belongs to the segment before it; at the very
+beginning, to the segment after it.
 """
 
 from __future__ import annotations
@@ -17,173 +17,8 @@ from rxllm.operators._event_operators import EVENTS, lift, not_an_event
 from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
 
-Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)`` returns the first cut of `text` from `start` on, in a segment that begins at `begin`."""
-
-_UNSPACED = "".join(
-    (
-        "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer
-        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # punctuation of full width
-        "\u3040-\u312f\u31a0-\u31ff",  # kana, bopomofo
-        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana
-    )
-)
-_EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
-_WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # zero-width joiner; the signs that stack the next letter in Khmer and Burmese
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # not marks in Unicode, but written with the letter before them
-_STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
-_OPENING = ("Ps", "Pi")
-
-_ENDS = ".!?…؟۔।॥"  # noqa: RUF001
-_WIDE_ENDS = "。！？．｡"  # noqa: RUF001
-_CLOSING = "\"'”’»)\\]}」』】）》〉*_"  # noqa: RUF001
-_END = re.compile(
-    rf"\n\s*(?=\S)"
-    rf"|(?P<mark>[{_ENDS}])[{_CLOSING}]{{0,4}}\s+(?=\S)"
-    rf"|[{_WIDE_ENDS}][{_CLOSING}]{{0,4}}\s*(?=[^\s{_CLOSING}{_WIDE_ENDS}…])"
-)
-_SHORT = re.compile(r"(?<!\w)(?:[^\W\d_I]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|cf|Fig|Nr|Vol)\Z")
-_NUMBER = re.compile(r"\s*\d{1,3}\Z")
 LONGEST = 10_000
-"""Characters after which a segment is cut wherever it is, so that no endless one is held."""
-
-_CONTEXT = 40  # more than the longest abbreviation, its closing marks and a number
-
-
-def split_words(text: str) -> list[str]:
-    """Return the words of `text`; joined, they are the text."""
-    if text.isascii():
-        return _WORD.findall(text)
-    segmenter = Segmenter(find_word)
-    return [*segmenter.feed(text), *segmenter.close()]
-
-
-def find_word(text: str, begin: int, start: int) -> int | None:
-    """Find the next word: after white space or, in scripts without any, after a character and its marks."""
-    while edge := _EDGE.search(text, start):
-        at = edge.start()
-        if at > begin and (text[at - 1].isspace() or _separable(text[at - 1], text[at])):
-            return at
-        start = at + 1
-    return None
-
-
-def _separable(before: str, after: str) -> bool:
-    if before in _JOINERS or after in _JOINED:
-        return False
-    return category(after) not in _STICKING and category(before) not in _OPENING
-
-
-def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Find the next sentence: after a line, an end mark, or a ``.`` that does not end an abbreviation."""
-    at = begin
-    while end := _END.search(text, at):
-        if end.end() >= start and (end["mark"] is None or _ends(text, begin, end)):
-            return end.end()
-        at = end.start() + 1
-    return None
-
-
-def _ends(text: str, begin: int, end: re.Match[str]) -> bool:
-    if text[end.end()].islower():
-        return False
-    if end["mark"] != ".":
-        return True
-    sentence = text[begin : end.start()]
-    return not (_NUMBER.match(sentence) or _SHORT.search(sentence[-_CONTEXT:]))
-
-
-class Segmenter:
-    """Text in, finished segments out; joined, they are the text."""
-
-    def __init__(self, find: Find) -> None:
-        self._find = find
-        self._reset()
-
-    def feed(self, text: str) -> list[str]:
-        # Only the end of the pending segment is searched again: a long segment must not cost more per piece.
-        seen = len(self._context)
-        text = self._context + text
-        segments: list[str] = []
-        begin, taken, start = 0, seen, seen
-        while (cut := self._find(text, begin, start)) is not None:
-            segments += self._add(text[taken:cut])
-            taken, start = cut, cut + 1
-            if self._solid:
-                segments.append(self._take())
-                begin = cut
-        segments += self._add(text[taken:])
-        self._context = _shadow(text[begin:])
-        return segments
-
-    def close(self) -> list[str]:
-        """Return the unfinished segment."""
-        rest = self._take()
-        self._reset()
-        return [rest] if rest else []
-
-    def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment, and return what is longer than `LONGEST` in pieces of that length."""
-        segments: list[str] = []
-        while (room := LONGEST - self._length) < len(text):
-            self._pending.append(text[:room])
-            segments.append(self._take())
-            text = text[room:]
-        if text:
-            self._pending.append(text)
-            self._length += len(text)
-            self._solid = self._solid or not text.isspace()
-        return segments
-
-    def _take(self) -> str:
-        segment = "".join(self._pending)
-        self._pending: list[str] = []
-        self._length = 0
-        self._solid = False  # whether more than white space is pending
-        return segment
-
-    def _reset(self) -> None:
-        self._pending = []
-        self._take()
-        self._context = ""
-
-
-def _shadow(text: str) -> str:
-    """Return what a cut may depend on: the last words of `text`, and whether a line has ended since."""
-    words = text.rstrip()
-    gap = text[len(words) :]
-    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x": these are not the beginning
-    return words + ("\n" if "\n" in gap else gap[:1])
-
-
-_READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, TextDelta})
-
-
-class EventSegmenter:
-    """Events in, segments of their text out; no segment spans two blocks."""
-
-    def __init__(self, name: str, find: Find) -> None:
-        self._name = name
-        self._pieces = TextPieces(TextDelta, TextCompleted)
-        self._segmenter = Segmenter(find)
-
-    def feed(self, event: Event) -> Iterable[str]:
-        if type(event) not in _READ:
-            if type(event) not in EVENTS:
-                raise not_an_event(self._name, event)
-            return ()
-        if isinstance(event, ErrorEvent):
-            raise event.error
-        segments = [segment for text in self._pieces(event) for segment in self._segmenter.feed(text)]
-        if type(event) is TextCompleted or type(event) is MessageCompleted:
-            segments += self._segmenter.close()
-        elif isinstance(event, StepRestarted):
-            self._segmenter.close()
-        return segments
-
-    def close(self) -> Iterable[str]:
-        return self._segmenter.close()
+"""Characters after which any segment is cut, so that the pending text stays bounded."""
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
@@ -200,10 +35,10 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
 
     Joined, the words are the text: white space belongs to the word before it. In scripts without spaces between words
     (Chinese, Japanese, Thai, ...) each character is a word, together with its marks and the punctuation after it. The
-    result does not depend on how the text was cut into deltas. The rest of a block is emitted at its end, but not when
-    the stream fails. A word of more than 10,000 characters is cut there.
+    words do not depend on the deltas. The last word of a block is emitted at its end, but not when the stream fails. A
+    word of more than 10,000 characters is cut there.
     """
-    return lift(lambda: EventSegmenter("words", find_word))
+    return lift(lambda: _EventSegmenter("words", find_word))
 
 
 def sentences() -> Callable[[Observable[Event]], Stream[str]]:
@@ -221,13 +56,182 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     Joined, the sentences are the text: white space belongs to the sentence before it. A sentence ends
 
     - at the end of a line;
-    - after ``. ! ? …``, or their like in other scripts, and white space, unless a small letter follows; a ``.`` after
-      an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the number of a list item does not
-      count;
-    - after a full-width mark (``。`` and its like) of Chinese and Japanese, even without white space.
+    - after ``. ! ? …``, or similar marks of other scripts, and white space, unless a small letter follows; a ``.``
+      after an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the number of a list item does
+      not count;
+    - after a full-width mark of Chinese and Japanese, such as ``。``, even without white space.
 
-    Closing quotes and brackets belong to the sentence. The result does not depend on how the text was cut into deltas.
-    The rest of a block is emitted at its end, but not when the stream fails. A sentence of more than 10,000 characters
-    is cut there.
+    Closing quotes and brackets belong to the sentence. The sentences do not depend on the deltas. The last sentence of
+    a block is emitted at its end, but not when the stream fails. A sentence of more than 10,000 characters is cut
+    there.
     """
-    return lift(lambda: EventSegmenter("sentences", find_sentence))
+    return lift(lambda: _EventSegmenter("sentences", find_sentence))
+
+
+_READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, TextDelta})
+
+
+class _EventSegmenter:
+    """Events in, segments of their text out; no segment spans two blocks."""
+
+    def __init__(self, name: str, find: Find) -> None:
+        self._name = name
+        self._pieces = TextPieces(TextDelta, TextCompleted)
+        self._segmenter = Segmenter(find)
+
+    def feed(self, event: Event) -> Iterable[str]:
+        if type(event) not in _READ:
+            if type(event) not in EVENTS:
+                raise not_an_event(self._name, event)
+            return ()
+        if isinstance(event, ErrorEvent):
+            raise event.error
+        segments = [segment for text in self._pieces(event) for segment in self._segmenter.feed(text)]
+        if type(event) is TextCompleted or type(event) is MessageCompleted:
+            segments += self._segmenter.close()
+        elif type(event) is StepRestarted:
+            self._segmenter.close()
+        return segments
+
+    def close(self) -> Iterable[str]:
+        return self._segmenter.close()
+
+
+Find = Callable[[str, int, int], int | None]
+"""``find(text, begin, start)`` returns the first cut of `text` from `start` on; the segment begins at `begin`."""
+
+
+class Segmenter:
+    """Text in, finished segments out; joined, they are the text."""
+
+    def __init__(self, find: Find) -> None:
+        self._find = find
+        self._context = ""  # the end of the pending segment, see `_shadow`
+        self._pending: list[str] = []
+        self._length = 0  # of the pending segment
+        self._is_solid = False  # whether more than white space is pending
+
+    def feed(self, text: str) -> list[str]:
+        # Only the end of the pending segment is searched again: a long segment must not cost more per piece.
+        seen = len(self._context)
+        text = self._context + text
+        segments: list[str] = []
+        begin, taken, start = 0, seen, seen
+        while (cut := self._find(text, begin, start)) is not None:
+            segments += self._add(text[taken:cut])
+            taken, start = cut, cut + 1
+            if self._is_solid:
+                segments.append(self._take())
+                begin = cut
+        segments += self._add(text[taken:])
+        self._context = _shadow(text[begin:])
+        return segments
+
+    def close(self) -> list[str]:
+        """Return the unfinished segment, if any, and begin again."""
+        self._context = ""
+        rest = self._take()
+        return [rest] if rest else []
+
+    def _add(self, text: str) -> list[str]:
+        """Add `text` to the pending segment; return the pieces of `LONGEST` characters that this completes."""
+        segments: list[str] = []
+        while (room := LONGEST - self._length) < len(text):
+            self._pending.append(text[:room])
+            segments.append(self._take())
+            text = text[room:]
+        if text:
+            self._pending.append(text)
+            self._length += len(text)
+            self._is_solid = self._is_solid or not text.isspace()
+        return segments
+
+    def _take(self) -> str:
+        segment = "".join(self._pending)
+        self._pending, self._length, self._is_solid = [], 0, False
+        return segment
+
+
+_CONTEXT = 40  # characters; longer than any abbreviation with its closing marks and a number
+
+
+def _shadow(text: str) -> str:
+    """Return the part of `text` on which the next cut may depend: the last words, and whether a line ends there."""
+    words = text.rstrip()
+    gap = text[len(words) :]
+    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for the earlier words
+    return words + ("\n" if "\n" in gap else gap[:1])
+
+
+_UNSPACED = "".join(
+    (
+        "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer
+        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # punctuation of full width
+        "\u3040-\u312f\u31a0-\u31ff",  # kana, bopomofo
+        "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana
+    )
+)
+
+_EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
+_WORD = re.compile(r"\s*\S+\s*|\s+")
+_JOINERS = "\u200d\u17d2\u1039"  # zero-width joiner; the signs that stack the next letter in Khmer and Burmese
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # letters in Unicode, but written with the letter before them
+_STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
+_OPENING = ("Ps", "Pi")
+
+
+def find_word(text: str, begin: int, start: int) -> int | None:
+    """Find the next word: after white space or, in scripts without any, after a character and its marks."""
+    while edge := _EDGE.search(text, start):
+        at = edge.start()
+        if at > begin and (text[at - 1].isspace() or _are_separable(text[at - 1], text[at])):
+            return at
+        start = at + 1
+    return None
+
+
+def _are_separable(before: str, after: str) -> bool:
+    if before in _JOINERS or after in _JOINED:
+        return False
+    return category(after) not in _STICKING and category(before) not in _OPENING
+
+
+def split_words(text: str) -> list[str]:
+    """Return the words of `text`; joined, they are the text."""
+    if text.isascii():
+        return _WORD.findall(text)
+    segmenter = Segmenter(find_word)
+    return [*segmenter.feed(text), *segmenter.close()]
+
+
+_ENDS = ".!?…؟۔।॥"  # noqa: RUF001
+_WIDE_ENDS = "。！？．｡"  # noqa: RUF001
+_CLOSING = "\"'”’»)\\]}」』】）》〉*_"  # noqa: RUF001
+
+_END = re.compile(
+    rf"\n\s*(?=\S)"
+    rf"|(?P<mark>[{_ENDS}])[{_CLOSING}]{{0,4}}\s+(?=\S)"
+    rf"|[{_WIDE_ENDS}][{_CLOSING}]{{0,4}}\s*(?=[^\s{_CLOSING}{_WIDE_ENDS}…])"
+)
+
+_SHORT = re.compile(r"(?<!\w)(?:[^\W\d_I]|Mr|Mrs|Ms|Dr|Prof|St|Sr|Jr|vs|cf|Fig|Nr|Vol)\Z")
+_NUMBER = re.compile(r"\s*\d{1,3}\Z")
+
+
+def find_sentence(text: str, begin: int, start: int) -> int | None:
+    """Find the next sentence: after a line, an end mark, or a ``.`` that does not end an abbreviation."""
+    at = begin
+    while end := _END.search(text, at):
+        if end.end() >= start and (end["mark"] is None or _ends_sentence(text, begin, end)):
+            return end.end()
+        at = end.start() + 1
+    return None
+
+
+def _ends_sentence(text: str, begin: int, end: re.Match[str]) -> bool:
+    if text[end.end()].islower():
+        return False
+    if end["mark"] != ".":
+        return True
+    sentence = text[begin : end.start()]
+    return not (_NUMBER.match(sentence) or _SHORT.search(sentence[-_CONTEXT:]))

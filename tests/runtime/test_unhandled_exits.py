@@ -116,7 +116,7 @@ PLACES: dict[str, Callable[[BaseException], Stream[Any]]] = {
     "behind catch and retry": lambda error: (
         stream_generate(hello(), "Hi").map(raising(error)).retry(3).catch(reactivex.of("caught"))
     ),
-    "the end": lambda error: stream_generate(hello(), "Hi").pipe(ops.tally(raising(error))),
+    "the end": lambda error: stream_generate(hello(), "Hi").do_action(on_completed=raising(error)),
     "continue_with": lambda error: stream_generate(hello(), "Hi").pipe(ops.continue_with(raising(error))),
     "a parser": lambda error: stream_generate(hello(), "Hi").pipe(ops.to_response(raising(error))),
     "halt_when": lambda error: rxllm.stream(
@@ -244,9 +244,9 @@ def test_nobody_who_has_stopped_waiting_swallows_an_error(caplog: pytest.LogCapt
 
     def begin_another(event: Event) -> None:
         if isinstance(event, TextDelta):
-            stream_generate(Fake([("delay", 0.1), "late"]), "Hi").pipe(ops.tally(later)).subscribe()
+            stream_generate(Fake([("delay", 0.1), "late"]), "Hi").do_action(on_completed=later).subscribe()
 
-    def later(counted: object) -> None:
+    def later() -> None:
         call_loop().call_soon(done.set)
         raise LookupError("late")
 

@@ -226,7 +226,6 @@ assert_type(events.pipe(ops.gate(reactivex.of(True)), ops.text()), Stream[str])
 assert_type(reactivex.of(1, 2).pipe(ops.conflate(max), ops.keep_latest()), Stream[int])
 assert_type(events.pipe(ops.verify(), ops.cost(), ops.budget(tokens=100)), Stream[Event])
 assert_type(events.pipe(ops.to_session(rxllm.Session())), Stream[rxllm.values.Turn])
-assert_type(events.pipe(ops.partial_json()), Stream[Any])
 assert_type(events.pipe(ops.parsed(City)), Stream[City])
 assert_type(events.pipe(ops.parsed(list[int])), Stream[list[int]])
 assert_type(events.pipe(ops.parsed(lambda text: text.split())), Stream[list[str]])
@@ -246,8 +245,7 @@ assert_type(events.pipe(ops.items(int | None)), Stream[Any])
 # Operators that leave what they are given as it is, of whatever type
 
 assert_type(events.pipe(ops.trace(lambda seen: print(seen.kind, seen.at))), Stream[Event])
-assert_type(events.pipe(ops.text(), ops.trace(print), ops.checkpoint("here")), Stream[str])
-assert_type(events.pipe(ops.text(), ops.tally(lambda counts: print(counts.items()))), Stream[str])
+assert_type(events.pipe(ops.text(), ops.trace(print)), Stream[str])
 assert_type(events.pipe(ops.text(), ops.rate_limited(concurrent=2)), Stream[str])
 assert_type(rxllm.generate_many(fake, {"first": "Hi"}, journal="out.jsonl").run(), list[Response[Any]])
 assert_type(
@@ -256,7 +254,7 @@ assert_type(
 assert_type(rxllm.cluster.generate_many(fake, ["Hi"], response_format=City).run(), list[Response[City]])
 assert_type(rxllm.mcp.tools(["npx", "server"], prefix="files_"), Stream[tuple[rxllm.Tool, ...]])
 assert_type(rxllm.generate_many(fake, {1: "Hi"}, on_progress=rxllm.display.progress_bar()).run(), list[Response[Any]])
-rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.checkpoint("model"), ops.tally(print)))
+rxllm.Engine(fake, operators=(ops.rate_limited(per_second=2), ops.trace(print)))
 
 # Several streams
 
@@ -319,7 +317,7 @@ assert_type(rxllm.show(events.pipe(ops.text())), str)
 
 # Engines take lists
 
-middle = [ops.rate_limited(per_second=2), ops.checkpoint("model")]
+middle = [ops.rate_limited(per_second=2), ops.trace(print)]
 engine = rxllm.Engine(
     fake,
     tools=[Tool("look")],
