@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter, counted
-from rxllm.adapters.anthropic.decoder import MessagesDecoder
-from rxllm.adapters.anthropic.errors import anthropic_http_error
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.anthropic.decoder import MessagesDecoder, with_code
 from rxllm.adapters.anthropic.request import count_body, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
 from rxllm.runtime import Stream
@@ -82,4 +82,4 @@ class Anthropic(HTTPAdapter):
         return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return anthropic_http_error(self.provider, status, headers, body)
+        return with_code(http_error(self.provider, status, headers, body))

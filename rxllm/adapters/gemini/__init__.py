@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rxllm.adapters._http import HTTPAdapter, counted
-from rxllm.adapters.gemini.decoder import GeminiDecoder
-from rxllm.adapters.gemini.errors import answer_error
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.gemini.decoder import GeminiDecoder, with_code
 from rxllm.adapters.gemini.request import count_body, gemini_body
 from rxllm.adapters.http_base import HTTPBase, missing_model, versioned
 from rxllm.runtime import Stream
@@ -40,6 +40,9 @@ class GoogleKeys(HTTPBase):
     def _auth(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
         return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
+
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return with_code(http_error(self.provider, status, headers, body))
 
 
 def model_path(model: str) -> str:
@@ -91,6 +94,3 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)
-
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return answer_error(status, headers, body)

@@ -14,7 +14,6 @@ https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -23,6 +22,7 @@ from rxllm.adapters.gemini.frames import PROVIDER, FunctionCall, Part
 from rxllm.values import ProviderPart
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
+from rxllm.wire.frames import decode_base64
 
 _EMPTY = Part(text="")
 
@@ -169,7 +169,7 @@ def _file(part: Part) -> dict[str, Any]:
     data = part.inline_data or part.file_data or {}
     file: dict[str, Any] = {"mime_type": data.get("mimeType") or "application/octet-stream"}
     if part.inline_data:
-        file["data"] = _from_base64(str(data.get("data") or ""))
+        file["data"] = decode_base64(str(data.get("data") or ""))
     else:
         file["url"] = data.get("fileUri")
     if part.thought:
@@ -177,13 +177,6 @@ def _file(part: Part) -> dict[str, Any]:
     if part.thought_signature:
         file["thoughtSignature"] = part.thought_signature
     return file
-
-
-def _from_base64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except ValueError:
-        return b""
 
 
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")

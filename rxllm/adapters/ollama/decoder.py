@@ -17,9 +17,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters.ollama.errors import stream_error
-from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta
-from rxllm.adapters.ollama.usage import to_usage
+from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta, to_usage
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
@@ -66,7 +65,8 @@ class OllamaDecoder(FrameDecoder):
             self.blocks.raw(kind, read_json(frame))
 
     def error_of(self, payload: Any) -> AdapterError:
-        return stream_error(payload)
+        error = provider_error(PROVIDER, payload)
+        return error if error.reason != "unknown" else provider_error(PROVIDER, {"type": "server_error", **payload})
 
     def _read_message(self, delta: MessageDelta) -> None:
         if delta.thinking:

@@ -26,9 +26,10 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, most_severe, to_usage
+from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, most_severe, text_of, to_usage
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters.openai_chat.frames import (
+    USAGE,
     AzureMessage,
     CallDelta,
     Choice,
@@ -41,11 +42,9 @@ from rxllm.adapters.openai_chat.frames import (
     azure_citations,
     executed_sources,
     file_of,
-    text_of,
     texts_of,
     to_logprobs,
 )
-from rxllm.adapters.openai_chat.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import json_text, read_json
 from rxllm.values.usage import whole

@@ -14,9 +14,8 @@ import msgspec
 
 from rxllm.adapters._answers import costs_beside, metadata_of, to_usage
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, as_items, to_item
+from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
-from rxllm.adapters.openai_responses.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message, StreamError
 from rxllm.values.json_text import json_bytes, read_json
 from rxllm.wire.event_order import Blocks
