@@ -1,4 +1,4 @@
-"""The base class of adapters that stream over HTTP, and how a server is asked how many tokens a request has."""
+"""The base class of adapters that stream over HTTP, and the request for the number of a request's tokens."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
+    """One call for the HTTP source: its request, its decoder and its errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -175,15 +175,12 @@ def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, fi
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
     def estimate(error: Exception, _: Any) -> Observable[TokenCount]:
-        if isinstance(error, AdapterError) and error.status in _NOT_THERE and _is_elsewhere(adapter):
+        is_missing = isinstance(error, AdapterError) and error.status in _NOT_THERE
+        if is_missing and adapter.base_url != adapter.default_base_url:
             return just(TokenCount(estimated_tokens(request), estimated=True))
         return throw(error)
 
     return Stream.of(counts.map(_count_or_raise).catch(estimate))
-
-
-def _is_elsewhere(adapter: HTTPAdapter) -> bool:
-    return adapter.base_url != adapter.default_base_url
 
 
 def _count_or_raise(item: Any) -> TokenCount:
@@ -193,24 +190,16 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange of a count: another request, and an answer that is read at its end."""
+    """The exchange of a count, and its decoder, which collects the body and reads the number at the end."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
         self.content_only = False
         self._field = field
+        self._body = bytearray()
 
     def decoder(self) -> Decoder:
-        return cast(Decoder, _Body(self.provider, self._field))
-
-
-class _Body:
-    """Collects the body of an answer, and reads the count in it."""
-
-    def __init__(self, provider: str, field: str) -> None:
-        self._provider = provider
-        self._field = field
-        self._body = bytearray()
+        return cast(Decoder, self)
 
     def feed(self, data: bytes) -> list[Any]:
         self._body += data
@@ -223,12 +212,12 @@ class _Body:
             answer = read_json(bytes(self._body))
         except UNREADABLE:  # the source knows better if the connection has failed
             message = "the count of tokens ended early"
-            return [ErrorEvent(StreamError("truncated", message, provider=self._provider))]
+            return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
             return [ErrorEvent(self._malformed(f"it has no number of tokens in {self._field!r}"))]
         return [TokenCount(tokens)]
 
-    def _malformed(self, why: str) -> AdapterError:
-        message = f"the count of tokens cannot be read: {why}"
-        return AdapterError("malformed_response", message, provider=self._provider)
+    def _malformed(self, fault: str) -> AdapterError:
+        message = f"the count of tokens cannot be read: {fault}"
+        return AdapterError("malformed_response", message, provider=self.provider)

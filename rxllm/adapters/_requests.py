@@ -113,8 +113,12 @@ def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
     return merged
 
 
-Carries = Mapping[Role, Set[str]]
+def without_none(**fields: Any) -> dict[str, Any]:
+    """Return the `fields` that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}
 
+
+Carries = Mapping[Role, Set[str]]
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {

@@ -1,12 +1,14 @@
 """The fold of chunks: one reducer, both for a live stream and for a list of chunks.
 
+Its results have the tool calls under two contracts that differ on purpose:
+
 =============================  ==================================  ==========================================
                                for the response                    for the message
 =============================  ==================================  ==========================================
 a call is                      a mapping                           a ``ToolCall``
 arguments                      of any JSON type                    an object, and its text
 fragments are not JSON         the call's own, marked, a warning   the call's own
-fragments expected, none came  the call's own, marked, a warning   the call's own
+fragments expected, none given the call's own, marked, a warning   the call's own
 =============================  ==================================  ==========================================
 """
 
@@ -41,130 +43,13 @@ from rxllm.values.json_text import UNREADABLE, decode_json
 log = logging.getLogger("rxllm")
 
 
-# The tool calls of an accumulator's chunks, under two contracts that differ on purpose
-
-
-class AssembledCall(msgspec.Struct):
-    """A call with everything that later chunks add to it; `text` joins its fragments, and is None where none came."""
-
-    id: str
-    call: CallRecord
-    text: str | None
-    metadata: dict[str, Any]
-
-    def record(self) -> dict[str, Any]:
-        """Return the call as it came, see ``ChunkAccumulator.tool_calls``."""
-        call = self.call
-        optional = {
-            "builtin?": call.builtin,
-            "expects_arg_fragments": call.expects_fragments,
-            "metadata": self.metadata,
-        }
-        record = {"id": self.id, "name": call.name, "arguments": call.arguments, "index": call.index}
-        return record | {name: value for name, value in optional.items() if value}
-
-    def for_response(self, *, warn: bool = True) -> dict[str, Any]:
-        """Return the call for ``ChunkAccumulator.finalize_tool_calls_for_response``."""
-        arguments, metadata, lost = self.call.arguments, self.metadata, None
-        if self.text is None and self.call.expects_fragments:
-            lost = "missing_fragments"
-        elif self.text:
-            try:
-                arguments = decode_json(self.text)
-            except UNREADABLE:
-                lost = "json_decode_error"
-        if lost:
-            metadata = {**metadata, "error": ("args_lost", lost)}
-            if warn:
-                self._warn(lost)
-        result = {"id": self.id, "name": self.call.name, "arguments": arguments}
-        result |= {"builtin?": True} if self.call.builtin else {}
-        return result | ({"metadata": metadata} if metadata else {})
-
-    def for_message(self) -> ToolCall:
-        """Return the call for ``ChunkAccumulator.finalize_message``."""
-        arguments = _decoded(self.text, self.call.arguments) if self.text else self.call.arguments
-        raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
-        metadata = self.metadata | ({"server": True} if self.call.builtin else {})
-        return ToolCall(self.id, self.call.name, dict(mapping(_decoded(raw, None))), raw, metadata)
-
-    def _warn(self, reason: str) -> None:
-        # Never the text itself: it may hold what a user wrote.
-        details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
-        if self.text is not None:
-            details["json_bytes"] = len(self.text.encode(errors="replace"))
-        listed = " ".join(f"{name}={value}" for name, value in details.items())
-        log.warning("a tool call has lost its arguments: %s", listed, extra={"lost": details})
-
-
-def assembled_calls(chunks: Iterable[StreamChunk]) -> list[AssembledCall]:
-    """Return the calls in order of arrival, each with all fragments and updates of its index."""
-    calls, texts, updates = _gathered(chunks)
-    return [
-        AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
-        for id, call in zip(_ids(calls), calls, strict=True)
-    ]
-
-
-def joined_fragments(chunks: Iterable[StreamChunk]) -> dict[Index, str]:
-    """Return the text of all fragments by the index of their call."""
-    return _gathered(chunks)[1]
-
-
-def _gathered(
-    chunks: Iterable[StreamChunk],
-) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, and by index the text of their fragments and the updates of their metadata."""
-    calls: list[CallRecord] = []
-    fragments: dict[Index, list[str]] = {}
-    updates: dict[Index, dict[str, Any]] = {}
-    for chunk in chunks:
-        if chunk.type == "tool_call" and (call := read_call(chunk)):
-            calls.append(call)
-            if call.first_fragment:
-                fragments.setdefault(call.index, []).append(call.first_fragment)
-        elif chunk.type == "meta":
-            metadata = mapping(chunk.metadata)
-            if fragment := read_fragment(metadata.get("tool_call_args")):
-                fragments.setdefault(fragment[0], []).append(fragment[1])
-            if update := read_call_metadata(metadata.get("tool_call_metadata")):
-                updates.setdefault(update[0], {}).update(update[1])
-    return calls, {index: "".join(pieces) for index, pieces in fragments.items()}, updates
-
-
-def _ids(calls: list[CallRecord]) -> list[str]:
-    """Return each call's id; one without gets ``call_<k>``, k being its position or the next that is free."""
-    taken = {call.id for call in calls if call.id}
-    ids: list[str] = []
-    k = 0
-    for position, call in enumerate(calls):
-        id = call.id
-        if id is None:
-            k = max(k, position)
-            while (id := f"call_{k}") in taken:
-                k += 1
-        taken.add(id)
-        ids.append(id)
-    return ids
-
-
-def _decoded(text: str, default: Any) -> Any:
-    try:
-        return decode_json(text)
-    except UNREADABLE:
-        return default
-
-
-# The fold of chunks: one reducer, both for a live stream and for a list of chunks
-
-
 _META = frozenset(
     {"tool_call_args", "tool_call_metadata", "reasoning_details", "logprobs", "annotations", "finish_reason", "usage"}
 )
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """Everything the chunks have said so far: an immutable state, O(1) a chunk; the finalizers assemble the results.
+    """The chunks so far as an immutable state, at O(1) per chunk; the finalizers assemble the results.
 
     Successive states share one append-only log, each with its own length; a fork copies it. States are equal when
     their finalizers return the same.
@@ -210,12 +95,12 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """The calls as they came, in order: ``id``, ``name``, ``arguments`` without fragments, ``index``; and where
         they apply ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
         """
-        return [call.record() for call in assembled_calls(self._chunks())]
+        return [call.record() for call in _assembled_calls(self._chunks())]
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
         """The fragments of arguments so far, by the index of their call."""
-        return joined_fragments(self._chunks())
+        return _gathered(self._chunks())[1]
 
     @property
     def reasoning_details(self) -> list[Any]:
@@ -256,18 +141,18 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         `arguments` is the JSON of the fragments, of any type; without fragments, the arguments of the call itself. A
         missing id becomes ``call_<position>``. Where the fragments are not JSON, or were announced and never came, the
         call keeps its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"``
-        warns: it tells how many bytes there were, and never which.
+        warns, with the number of lost bytes and without the bytes.
         """
-        return [call.for_response() for call in assembled_calls(self._chunks())]
+        return [call.for_response() for call in _assembled_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """Return the assistant's message without its thinking; None where there is neither content nor a call.
+        """Return the assistant's message without its thinking; None if there is neither content nor a call.
 
         Calls have their arguments as text too (`raw_arguments`). Lost arguments fall back to the call's own without a
         warning, and calls that the provider runs have ``metadata["server"]``.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
-        calls = tuple(call.for_message() for call in assembled_calls(self._chunks()))
+        calls = tuple(call.for_message() for call in _assembled_calls(self._chunks()))
         if not parts and not calls:
             return None
         texts = [part.text for part in parts if isinstance(part, TextPart)]
@@ -311,7 +196,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def _finalized(self) -> tuple[Any, ...]:
         return (
             self.finalize_ordered_content(),
-            [call.for_response(warn=False) for call in assembled_calls(self._chunks())],
+            [call.for_response(warn=False) for call in _assembled_calls(self._chunks())],
             self.finalize_usage(),
             self.finalize_finish_reason(),
             self.finalize_logprobs(),
@@ -358,3 +243,106 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
     "thinking": lambda run: [ThinkingPart(_text(run))],
     "content_part": lambda run: [chunk.content_part for chunk in run],
 }
+
+
+class _AssembledCall(msgspec.Struct):
+    """A call with all that later chunks add to it; `text` joins its fragments, and is None if there were none."""
+
+    id: str
+    call: CallRecord
+    text: str | None
+    metadata: dict[str, Any]
+
+    def record(self) -> dict[str, Any]:
+        """Return the call for ``ChunkAccumulator.tool_calls``."""
+        call = self.call
+        flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
+        optional = {**flags, "metadata": self.metadata}
+        record = {"id": self.id, "name": call.name, "arguments": call.arguments, "index": call.index}
+        return record | {name: value for name, value in optional.items() if value}
+
+    def for_response(self, *, warn: bool = True) -> dict[str, Any]:
+        """Return the call for ``ChunkAccumulator.finalize_tool_calls_for_response``."""
+        arguments, metadata, lost = self.call.arguments, self.metadata, None
+        if self.text is None and self.call.expects_fragments:
+            lost = "missing_fragments"
+        elif self.text:
+            try:
+                arguments = decode_json(self.text)
+            except UNREADABLE:
+                lost = "json_decode_error"
+        if lost:
+            metadata = {**metadata, "error": ("args_lost", lost)}
+            if warn:
+                self._warn(lost)
+        result = {"id": self.id, "name": self.call.name, "arguments": arguments}
+        result |= {"builtin?": True} if self.call.builtin else {}
+        return result | ({"metadata": metadata} if metadata else {})
+
+    def for_message(self) -> ToolCall:
+        """Return the call for ``ChunkAccumulator.finalize_message``."""
+        arguments = _decoded(self.text, self.call.arguments) if self.text else self.call.arguments
+        raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
+        metadata = self.metadata | ({"server": True} if self.call.builtin else {})
+        return ToolCall(self.id, self.call.name, dict(mapping(_decoded(raw, None))), raw, metadata)
+
+    def _warn(self, reason: str) -> None:
+        # The text itself may have the words of a user, and is not logged.
+        details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
+        if self.text is not None:
+            details["json_bytes"] = len(self.text.encode(errors="replace"))
+        listed = " ".join(f"{name}={value}" for name, value in details.items())
+        log.warning("a tool call has lost its arguments: %s", listed, extra={"lost": details})
+
+
+def _assembled_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
+    """Return the calls in order of arrival, each with all fragments and updates of its index."""
+    calls, texts, updates = _gathered(chunks)
+    return [
+        _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
+        for id, call in zip(_ids(calls), calls, strict=True)
+    ]
+
+
+def _gathered(
+    chunks: Iterable[StreamChunk],
+) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
+    """Return the calls, and by index the text of their fragments and the updates of their metadata."""
+    calls: list[CallRecord] = []
+    fragments: dict[Index, list[str]] = {}
+    updates: dict[Index, dict[str, Any]] = {}
+    for chunk in chunks:
+        if chunk.type == "tool_call" and (call := read_call(chunk)):
+            calls.append(call)
+            if call.first_fragment:
+                fragments.setdefault(call.index, []).append(call.first_fragment)
+        elif chunk.type == "meta":
+            metadata = mapping(chunk.metadata)
+            if fragment := read_fragment(metadata.get("tool_call_args")):
+                fragments.setdefault(fragment[0], []).append(fragment[1])
+            if update := read_call_metadata(metadata.get("tool_call_metadata")):
+                updates.setdefault(update[0], {}).update(update[1])
+    return calls, {index: "".join(pieces) for index, pieces in fragments.items()}, updates
+
+
+def _ids(calls: list[CallRecord]) -> list[str]:
+    """Return each call's id; one without gets ``call_<k>``, k being its position or the next that is free."""
+    taken = {call.id for call in calls if call.id}
+    ids: list[str] = []
+    k = 0
+    for position, call in enumerate(calls):
+        id = call.id
+        if id is None:
+            k = max(k, position)
+            while (id := f"call_{k}") in taken:
+                k += 1
+        taken.add(id)
+        ids.append(id)
+    return ids
+
+
+def _decoded(text: str, default: Any) -> Any:
+    try:
+        return decode_json(text)
+    except UNREADABLE:
+        return default

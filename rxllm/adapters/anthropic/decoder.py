@@ -220,9 +220,15 @@ class Content:
             self._blocks.thinking(delta.thinking)
         elif delta.signature is not None:
             self._sign(delta.signature)
+        elif (block := self._open.get(index)) is None:
+            return False
+        elif delta.partial_json is not None and block.position is not None:
+            block.filled = block.filled or bool(delta.partial_json)
+            self._blocks.call(block.position, None, None, delta.partial_json)
+        elif delta.citation is not None:
+            block.citations.append(delta.citation)
         else:
-            block = self._open.get(index)
-            return block is not None and self._add_to(block, delta)
+            return False
         return True
 
     def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
@@ -248,16 +254,6 @@ class Content:
             self._blocks.close_block()
             self._add_rest(block)
         self._open = {}
-
-    def _add_to(self, block: _Block, delta: Delta) -> bool:
-        if delta.partial_json is not None and block.position is not None:
-            block.filled = block.filled or bool(delta.partial_json)
-            self._blocks.call(block.position, None, None, delta.partial_json)
-        elif delta.citation is not None:
-            block.citations.append(delta.citation)
-        else:
-            return False
-        return True
 
     def _sign(self, signature: str) -> None:
         if signature:

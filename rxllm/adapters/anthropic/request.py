@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, sendable
@@ -63,13 +63,15 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
     options = dict(request.options)
     entries = options.pop("system_entries", None)
-    leading, thread = _split(request.messages)
+    messages = request.messages
+    start = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    by_entry = is_own and takes_entries(model) if entries is None else entries
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": limit,
         "stream": True,
-        "system": system_of(leading),
-        "messages": turns_of(thread, provider, entries=is_own and takes_entries(model) if entries is None else entries),
+        "system": system_of(messages[:start]),
+        "messages": turns_of(messages[start:], provider, entries=by_entry),
         "tools": [_tool(tool, provider) for tool in request.tools],
         "tool_choice": _tool_choice(request.tool_choice) if request.tools or "tools" in options else None,
         "temperature": request.temperature,
@@ -184,12 +186,6 @@ def takes_entries(model: str) -> bool:
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
-def _split(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Return the system messages before all others, and the rest."""
-    first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
-    return messages[:first], messages[first:]
-
-
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
     """Return system messages as the ``system`` of a body: text, or blocks if something in it is to be cached."""
     blocks = [block for message in messages for block in _cached(message, _texts(message))]
@@ -220,19 +216,19 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
             turns.append({"role": role, "content": blocks})
     _instruct(turns, instructions, entries=entries)
     for turn in turns:
-        turn["content"].sort(key=_is_not_result)  # results first; otherwise the order stays
-    if turns and turns[-1]["role"] == "assistant":
-        _strip_end(turns[-1]["content"])
+        turn["content"].sort(key=lambda block: block["type"] != "tool_result")  # results first, in order
+    if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
+        turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplified(turn["content"])} for turn in turns]
 
 
 def _instruct(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
     """Add system messages behind the last turn."""
+    if not instructions:
+        return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
     # A turn that ends with a call of a server's tool is paused: the server continues it.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
-    if not instructions:
-        return
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
         return
@@ -241,10 +237,6 @@ def _instruct(turns: list[Block], instructions: list[Block], *, entries: bool) -
         turns[-1]["content"] += tagged
     else:
         turns.append({"role": "user", "content": tagged})
-
-
-def _is_not_result(block: Block) -> bool:
-    return block["type"] != "tool_result"
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
@@ -391,8 +383,3 @@ def _source(image: Image) -> Block:
 
 def _simplified(blocks: list[Block]) -> Any:
     return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
-
-
-def _strip_end(blocks: list[Block]) -> None:
-    if blocks and blocks[-1]["type"] == "text":
-        blocks[-1]["text"] = cast(str, blocks[-1]["text"]).rstrip()

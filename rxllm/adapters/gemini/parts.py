@@ -96,7 +96,7 @@ class PartReader:
 
     def _read_call(self, call: FunctionCall, signature: str | None, frame: bytes) -> None:
         if call.name:
-            self._finish_partial()
+            self._end_partial()
             if not call.partial_args and not call.will_continue:
                 self._waiting.append((call, signature))
                 return
@@ -105,27 +105,22 @@ class PartReader:
         if self._partial is not None:
             self._partial[1].feed(call.partial_args or ())
             if not call.will_continue:
-                self._finish_partial()
+                self._end_partial()
         elif not call.name:
             self._report(frame)  # a piece of a call that never began
 
     def cut(self) -> None:
         """Report what is pending at the end of the response. An incomplete call keeps the arguments it has."""
         self.settle()
-        self._end_partial()
+        self._end_partial(is_complete=False)
 
-    def _finish_partial(self) -> None:
-        index = self._end_partial()
-        if index is not None:
-            self._blocks.complete_call(index)
-
-    def _end_partial(self) -> int | None:
-        if self._partial is None:
-            return None
-        index, partial = self._partial
-        self._partial = None
-        self._blocks.call(index, None, None, partial.finish())
-        return index
+    def _end_partial(self, *, is_complete: bool = True) -> None:
+        if self._partial is not None:
+            index, partial = self._partial
+            self._partial = None
+            self._blocks.call(index, None, None, partial.finish())
+            if is_complete:
+                self._blocks.complete_call(index)
 
     def _read_server(self, part: Part, frame: bytes) -> None:
         match part:

@@ -16,7 +16,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, merge, mime_type_of, response_format, sendable
+from rxllm.adapters._requests import (
+    Carries,
+    invalid_field,
+    merge,
+    mime_type_of,
+    response_format,
+    sendable,
+    without_none,
+)
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,
@@ -64,7 +72,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
         "systemInstruction": system_of(request.messages),
         "tools": [{"functionDeclarations": [_tool(tool) for tool in request.tools]}] if request.tools else None,
         "toolConfig": _tool_config(request.tool_choice),
-        "generationConfig": _without_none(
+        "generationConfig": without_none(
             temperature=request.temperature,
             topP=request.top_p,
             maxOutputTokens=request.max_tokens,
@@ -88,10 +96,6 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
         return {name: body[name] for name in fields if name in body}
     return {"generateContentRequest": {"model": model if "/" in model else f"models/{model}", **body}}
-
-
-def _without_none(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:

@@ -66,11 +66,12 @@ def in_plain_words(request: Request) -> Request:
     tools, results = _choice(request), _results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
-        return _limited(replace(plain, messages=_to_answer(request.messages, results)))
+        plain = replace(plain, messages=_to_answer(request.messages, results))
+        return replace(_deterministic(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
     ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
-    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool))))
+    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool.name, {}))))
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
     return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
@@ -206,18 +207,13 @@ def _system(messages: tuple[Message, ...], task: str) -> Message:
     return system("\n".join([*(message.text for message in messages if message.role == "system"), task]))
 
 
-def _call(tool: Tool | str, arguments: Mapping[str, Any] | None = None) -> str:
-    name = tool if isinstance(tool, str) else tool.name
-    return json.dumps({"name": name, "arguments": dict(arguments or {})}, default=str)
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    return json.dumps({"name": name, "arguments": dict(arguments)}, default=str)
 
 
 def _deterministic(request: Request) -> Request:
     temperature = 0.0 if request.temperature is None else request.temperature
     return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
-
-
-def _limited(request: Request) -> Request:
-    return replace(_deterministic(request), max_tokens=request.max_tokens or ANSWER_TOKENS)
 
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"arguments"\s*:\s*')

@@ -45,6 +45,7 @@ from rxllm.adapters.openai_chat.frames import (
     texts_of,
     to_logprobs,
 )
+from rxllm.events import NOTHING
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import json_text, read_json
 from rxllm.values.usage import whole
@@ -205,11 +206,12 @@ class ChatDecoder(FrameDecoder):
                 self._read_parts(content)
         if delta.tool_calls:
             for call in delta.tool_calls:
-                if call.custom is None and call.extra_content is None:
-                    function = call.function or _NO_FUNCTION
-                    blocks.call(call.index, call.id, function.name, function.arguments)
+                if call.custom is None:
+                    function, signed = call.function or _NO_FUNCTION, call.extra_content
+                    own = NOTHING if signed is None else {self.provider: {"extra_content": signed}}
+                    blocks.call(call.index, call.id, function.name, function.arguments, own)
                 else:
-                    self._read_special_call(call)
+                    self._read_input(call, call.custom)
         if delta.function_call and (delta.function_call.name or delta.function_call.arguments):
             blocks.call(0, None, delta.function_call.name, delta.function_call.arguments)
         if delta.refusal:
@@ -220,14 +222,6 @@ class ChatDecoder(FrameDecoder):
             self._read_executed(delta.executed_tools)
         if delta.channel:
             blocks.note({"channel": delta.channel})
-
-    def _read_special_call(self, call: CallDelta) -> None:
-        if call.custom is not None:
-            self._read_input(call, call.custom)
-        else:
-            function = call.function or _NO_FUNCTION
-            own = {self.provider: {"extra_content": call.extra_content}}
-            self.blocks.call(call.index, call.id, function.name, function.arguments, own)
 
     def _read_input(self, call: CallDelta, custom: Custom) -> None:
         # Free text is streamed as the JSON of an object with this one argument.
