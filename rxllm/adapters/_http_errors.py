@@ -1,4 +1,4 @@
-"""A provider's error as an `AdapterError`: the codes and statuses of all providers, and the reasons they mean.
+"""A provider's error as an `AdapterError`: the codes and statuses of all providers, and their reasons.
 
 Providers agree on little. These are read, the most trusted first: the error's own code and type; words of its message,
 only for a context that is too long, for filtered content (neither has a status of its own), and for a key that is

@@ -1,17 +1,17 @@
-"""What the request builders of all wires share: which parts a wire carries, the response format, merged options.
+"""For the request builders of all wires: the parts that a wire carries, the response format, merged options.
 
-Each ``request.py`` has a table of what its wire carries: for each role the kinds of parts. A part of any other kind is
-refused before anything is sent, except in an assistant's message: what another provider has made may be unknown to this
-one, so it is left out, and a line at DEBUG on the logger ``rxllm`` says so.
+Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. A part of any other kind is
+refused before anything is sent, except in an assistant's message: another provider's parts may be unknown to this one,
+so they are left out, with a line at DEBUG on the logger ``rxllm``.
 
 ========================================================================  ==============================================
 kind                                                                      part
 ========================================================================  ==============================================
 ``text``                                                                  `TextPart`
 ``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
-``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type: the last is any other
+``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type; ``file`` is any other
 ``thinking``                                                              `ThinkingPart` with nothing but its text
-``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with what its provider added
+``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with data of its provider
 ``own part``, ``another's part``                                          `ProviderPart`
 ``source url_citation``, ...                                              `SourcePart`, with its type if it has one
 ``tool call``                                                             `ToolCallPart`
@@ -141,9 +141,9 @@ _OF_ITS_MESSAGE = ("thought", "thoughtSignature")
 
 
 def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with the parts that the wire carries, whose own parts are those of `provider`.
+    """Return `request` with only the parts that the wire carries; its own parts are those of `provider`.
 
-    Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
+    Raise ``ValidationError("invalid_request")``, with the place of the part and a remedy.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -157,7 +157,7 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
         for place, original in enumerate(message.content):
             try:
                 part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
-            except ValidationError as error:  # about a data: URI
+            except ValidationError as error:  # in a data: URI
                 fault = f"has a URL that cannot be read: {error.errors[0][1] if error.errors else error.message}"
                 path = ("messages", index, "content", place)
                 raise ValidationError("invalid_request", errors=[(path, fault)]) from error

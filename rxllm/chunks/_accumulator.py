@@ -80,7 +80,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the state after all of `chunks`."""
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # The fields of the state. They are computed from the log when they are read, so that a push stays O(1).
+    # The fields of the state are computed from the log when they are read: a push stays O(1).
 
     @property
     def text_content(self) -> str:
@@ -92,7 +92,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls as they came, in order: ``id``, ``name``, ``arguments`` without fragments, ``index``; and where
+        """The calls in order of arrival: ``id``, ``name``, ``arguments`` without fragments, ``index``; and where
         they apply ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
         """
         return [call.record() for call in _assembled_calls(self._chunks())]
@@ -167,7 +167,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return reduce(merge_usage, counters, {}) if counters else None
 
     def finalize_finish_reason(self) -> Any:
-        """Return the latest finish reason, as it came."""
+        """Return the latest finish reason, in the provider's words."""
         return next((reason for reason in reversed([*self._values("finish_reason")]) if reason is not None), None)
 
     def finalize_logprobs(self) -> list[Any]:
@@ -218,7 +218,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
 
 def _counts(chunk: StreamChunk) -> bool:
-    """Whether there is anything in `chunk` that a finalizer would use."""
+    """Whether a finalizer would use anything in `chunk`."""
     match chunk.type:
         case "content":
             return isinstance(chunk.text, str) and chunk.text != ""

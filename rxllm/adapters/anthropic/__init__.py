@@ -61,7 +61,7 @@ class Anthropic(HTTPAdapter):
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit what the server counts: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
+        """Emit the server's count: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
         build = partial(self._post_body, "/messages/count_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 

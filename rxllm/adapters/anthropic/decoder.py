@@ -172,7 +172,7 @@ class _Block:
         self.kind = kind
         self.data = data
         self.position: int | None = None
-        self.filled = False  # by a delta
+        self.filled = False  # whether a delta had some of the arguments
         self.citations: list[Any] = []
 
     @property
@@ -249,7 +249,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report what open blocks contain when the message is over, but complete no tool call."""
+        """Report the contents of open blocks at the end of the message, but complete no tool call."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
@@ -260,7 +260,7 @@ class Content:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # The fields that must go back with the call, beyond those that every call has.
+        # The provider's own fields go back with the call.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]

@@ -40,7 +40,7 @@ class Delta(msgspec.Struct, gc=False):
 class MessageFrame(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
-    provider: Any = None  # of a router
+    provider: Any = None  # a router's
     content: list[dict[str, Any]] | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -67,7 +67,7 @@ _COUNTERS = {
     "cached_input_tokens": ("cache_read_input_tokens",),
     "cache_write_input_tokens": ("cache_creation_input_tokens",),
     "reasoning_tokens": ("output_tokens_details.thinking_tokens",),
-    "total_cost": ("cost",),  # of a gateway
+    "total_cost": ("cost",),  # a gateway's
 }
 _TOOLS = "server_tool_use."
 _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens", "total_tokens")

@@ -26,7 +26,7 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 
 class GoogleKeys(HTTPBase):
-    """Finds the address, and sends the key as Google's API or Vertex wants it: as a key or as a token."""
+    """The address, and the key in the form of Google's API or of Vertex: as a key or as a token."""
 
     provider = "google"
     default_base_url = GOOGLE
@@ -79,7 +79,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit what the server counts: https://ai.google.dev/api/tokens."""
+        """Emit the server's count: https://ai.google.dev/api/tokens."""
         build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
         return counted(self, request, call, build, "totalTokens")
 

@@ -149,7 +149,7 @@ def _parts(answer: FirstChunk) -> Iterator[Part]:
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error of an answer without images: the prompt was blocked, or the finish reasons say why."""
+    """Return the error of an answer without images, with the reason for blocking or the finish reasons as its code."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

@@ -33,7 +33,7 @@ class PartReader:
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # so far, which is the index of the next
+        self._calls = 0  # the number so far, and the index of the next
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
         self._reported: bytes | None = None  # the last frame that became a RawChunk
@@ -78,7 +78,7 @@ class PartReader:
 
     def _settle_as_server(self, response: dict[str, Any]) -> None:
         for place, (call, signature) in enumerate(self._waiting):
-            id = response.get("id") or call.id  # most have none
+            id = response.get("id") or call.id  # most responses have no id
             if call.name == response.get("name") and call.id in (None, id):
                 del self._waiting[place]
                 self._call_server(call.name or "", call.id, call.args)
@@ -110,7 +110,7 @@ class PartReader:
             self._report(frame)  # a piece of a call that never began
 
     def cut(self) -> None:
-        """Report what is pending at the end of the response. An incomplete call keeps the arguments it has."""
+        """Report pending calls at the end of the response. An incomplete call keeps the arguments it has."""
         self.settle()
         self._end_partial(is_complete=False)
 

@@ -2,8 +2,8 @@
 
 https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, any other a ``user`` turn;
 the results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
-``systemInstruction``. What has a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
-https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
+``systemInstruction``. A part with a ``thoughtSignature`` goes back with it, by itself and unchanged, as
+https://ai.google.dev/gemini-api/docs/thought-signatures asks; parts that other providers signed are left out.
 
 Files of every type are sent, and Gemini refuses those that it does not know; a file that has been uploaded has a URL
 (https://ai.google.dev/gemini-api/docs/file-input-methods).
@@ -205,7 +205,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _goes_back(file: dict[str, Any]) -> bool:
-    # The model needs its images to go on with them, but neither drafts from its thinking nor sound.
+    # The model needs its images to continue with them, but neither drafts from its thinking nor sound.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 

@@ -1,7 +1,7 @@
 """Tools for models whose chat template has none, such as SmolLM2's: plain text to the model, and JSON back to a call.
 
 ======================================================  ===========================================================
-thread                                                  what the model reads, and what its reply is bound to be
+thread                                                  the model's prompt, and the form of its reply
 ======================================================  ===========================================================
 ends with a user's message, and there are tools         for each tool an example, its description as the question
                                                         and a call of it as the answer; then the thread; JSON of
@@ -49,7 +49,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The longest answer of a model that may repeat itself for ever, unless `max_tokens` is given."""
+"""The longest answer of a model that may repeat itself without end, unless `max_tokens` is set."""
 
 # A small model that repeats itself would never close an unbounded string or list.
 MAX_LENGTH = 200
@@ -57,7 +57,7 @@ MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Return whether the reply to `request` is a tool call."""
+    """Whether the reply to `request` is a tool call."""
     return bool(_choice(request)) and not _results(request.messages)
 
 
@@ -131,7 +131,7 @@ def _choice(request: Request) -> tuple[Tool, ...]:
 
 
 def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return how many words of `tool` are in the last question. A tool with numbers has a word for any number."""
+    """Return the number of words of `tool` in the last question. A tool with numbers has a word for any number."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))

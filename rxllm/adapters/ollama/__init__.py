@@ -22,7 +22,7 @@ __all__ = ["Ollama"]
 
 PORT = 11434
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a client finds a server that listens at an address which cannot be connected to."""
+"""The addresses of a server that listens at an unspecified one."""
 
 
 def host_url(host: str) -> str:

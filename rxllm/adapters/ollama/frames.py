@@ -33,7 +33,7 @@ class MessageDelta(msgspec.Struct, gc=False):
 
 class Line(msgspec.Struct, gc=False):
     message: MessageDelta | None = None
-    response: str | None = None  # this and the next of /api/generate
+    response: str | None = None  # this field and the next are /api/generate's
     thinking: str | None = None
     logprobs: Any = None
     done: bool | None = None

@@ -1,19 +1,19 @@
 """The chunks of Chat Completions, from OpenAI and the many servers that speak it, to events.
 
-https://platform.openai.com/docs/api-reference/chat-streaming. What servers send, and what the decoder makes of it:
+https://platform.openai.com/docs/api-reference/chat-streaming:
 
 * only choice 0 is read; chunks without choices have usage, or nothing;
 * thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some servers send it
   twice;
-* what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept, to be sent back;
+* opaque ``reasoning_details`` (signatures, ciphertext) are kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so is what the server
-  says about its answer, see ``adapters._answers``;
+* log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so are the server's
+  notes on its answer, see ``adapters._answers``;
 * ``message`` is read where there is no ``delta``, and in an answer that is not streamed. Some streams have both, with
   all of the text so far in ``message``. Azure's old answers from one's own data have ``messages``;
-* a custom tool's free text is one argument, ``{"input": ...}``; what Gemini signs of a call is in the call's metadata,
-  to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and all
-  that they returned is in the completed message's metadata;
+* a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature of a call is in the call's metadata,
+  to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
+  results are in the completed message's metadata;
 * an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
   (``network_error``) makes the end an error;
 * a chunk with unexpected types, or with no known field, is a ``RawChunk``.
@@ -75,24 +75,24 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""The reason of the ``AdapterError`` for finish reasons that are failures; of others it is unknown."""
+"""The reason of the ``AdapterError`` for finish reasons that are failures; that of other failures is unknown."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index of the calls that Groq ran, which it numbers by themselves."""
+"""The first index of the calls that Groq ran, which have a numbering of their own."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decode one response; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every frame."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
         self._costs: dict[str, Any] = {}
-        self._counted = self._costs  # those in the last usage
+        self._counted = self._costs  # the costs in the last usage event
         self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
@@ -284,7 +284,7 @@ class ChatDecoder(FrameDecoder):
         for image in delta.images or ():
             self.blocks.file(file_of(image))
         for name, value in (delta.audio or {}).items():
-            if value:  # some send the field empty
+            if value:  # some servers send the field empty
                 self._audio.setdefault(name, []).append(value)
 
     def _read_sources(self, chunk: Chunk) -> None:

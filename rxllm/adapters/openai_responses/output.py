@@ -7,7 +7,7 @@
    deltas or whole items.
 3. A text or a thought is a block of its own. One that continues after another block began is a new block: nothing is
    overwritten. Where a server announces parts, an index that it did not announce is not another part.
-4. What the provider runs itself is a call with the metadata ``{"server": True}``, and the whole item, with its result,
+4. A tool that the provider runs is a call with the metadata ``{"server": True}``, and the whole item, with its result,
    is a part of the message that goes back to this provider.
 """
 
@@ -61,7 +61,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return what no delta had of each of `texts`, the item's final texts of that kind.
+        """Return the end of each of `texts`, the item's final texts of that kind, that no delta had.
 
         The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
 
@@ -103,7 +103,7 @@ class Output:
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """Read the items that the end of the stream has, and that no frame has ended yet."""
+        """Read the items at the end of the stream that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
         # Ids that are new here were invented: those items are the other slots of their kinds, in the order of arrival.
@@ -236,7 +236,7 @@ class Output:
         elif "call_id" in item:  # a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The provider wants to know, in the next request, which of its messages were the answer.
+            # The next request must name the messages that were the answer.
             self._close_block()
             self._blocks.part("phase", ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
