@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from reactivex import Observable, just, throw
 
 from rxllm import keys
+from rxllm.adapters._protocol import failure_events
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.collector import Unfinished
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
+from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.http import Decoder, http_stream
 from rxllm.http.secrets import without
 from rxllm.runtime import Stream
@@ -19,7 +20,6 @@ from rxllm.values import (
     AdapterError,
     Call,
     LLMError,
-    Message,
     Request,
     StreamError,
     TokenCount,
@@ -134,8 +134,7 @@ class _Guarded:
             events = read(*line)
         except Exception as error:
             failure = error if isinstance(error, LLMError) else unreadable(error, self._provider)
-            start = [] if self._has_begun else [MessageStarted(Message("assistant"))]
-            events = [*start, *self._unfinished.close(), ErrorEvent(failure)]
+            events = failure_events(failure, self._unfinished, self._has_begun)
         for event in events:
             self._unfinished.see(event)
         self._has_begun = self._has_begun or bool(events)

@@ -98,7 +98,7 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
             nonlocal has_begun
             if fault := adapter_fault(event):
                 subscription.dispose()
-                conclude(observer, _failure(StreamError("malformed_event", fault), unfinished, has_begun))
+                conclude(observer, failure_events(StreamError("malformed_event", fault), unfinished, has_begun))
                 return
             has_begun = True
             event = _with_id(event, ids, unfinished.blocks)
@@ -133,7 +133,8 @@ def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> 
     return event if id == event_id else msgspec.structs.replace(event, id=id)
 
 
-def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
+def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
+    """Return the completions of open blocks and calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -234,7 +235,7 @@ class _Bookends:
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)
-        return self._emit(_failure(error, unfinished, self.started))
+        return self._emit(failure_events(error, unfinished, self.started))
 
     def close(self) -> list[Event]:
         """Return the events that are missing at the end."""

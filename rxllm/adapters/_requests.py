@@ -76,8 +76,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
             return None
         case {"type": "json_object"}:
             return {"type": "json_object"}
-        case {"type": "json_schema", "schema": Mapping()} as wanted:
-            return {"name": "answer", **{name: wanted[name] for name in _SCHEMA_FIELDS if name in wanted}}
+        case {"type": "json_schema", "schema": Mapping()} as form:
+            return {"name": "answer", **{name: form[name] for name in _SCHEMA_FIELDS if name in form}}
         case other:
             raise invalid_field("response_format", other, "'text', {'type': 'json_object'} or json_schema(...)")
 
@@ -256,19 +256,14 @@ def _simplified(part: Part, carried: Set[str]) -> Part:
             rest = {name: value for name, value in file.items() if name not in _OF_ITS_MESSAGE}
             return _simplified(FilePart(rest), carried)
         case FilePart(file=file):
-            return _simplified_file(part, file, carried)
-        case _:
+            kind = _kind_of_file(file)
+            if kind == "image":
+                return ImagePart(Image.from_binary(file["data"], mime_type_of(file)))
+            if kind == "image by url":
+                return ImagePart(Image("url", file["url"], mime_type_of(file)))
+            if kind == "text file" and kind not in carried:
+                return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
             return part
-
-
-def _simplified_file(part: FilePart, file: dict[str, Any], carried: Set[str]) -> Part:
-    match _kind_of_file(file):
-        case "image":
-            return ImagePart(Image.from_binary(file["data"], mime_type_of(file)))
-        case "image by url":
-            return ImagePart(Image("url", file["url"], mime_type_of(file)))
-        case "text file" if "text file" not in carried:
-            return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
         case _:
             return part
 

@@ -139,7 +139,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         ``metadata``.
 
         `arguments` is the JSON of the fragments, of any type; without fragments, the arguments of the call itself. A
-        missing id becomes ``call_<position>``. Where the fragments are not JSON, or were announced and never came, the
+        missing id becomes ``call_<position>``. If the fragments are not JSON, or were announced and are missing, the
         call keeps its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"``
         warns, with the number of lost bytes and without the bytes.
         """
@@ -304,9 +304,7 @@ def _assembled_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
     ]
 
 
-def _gathered(
-    chunks: Iterable[StreamChunk],
-) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
+def _gathered(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
     """Return the calls, and by index the text of their fragments and the updates of their metadata."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}

@@ -82,7 +82,7 @@ def from_chunks(
     failing source becomes an ``ErrorEvent`` after everything open is completed, and so does a meta chunk with an
     ``error``, which ends the stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that
     completes without a finish reason means ``stop``. Calls whose arguments are not a JSON object, or were announced and
-    never came, have ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
+    are missing, have ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
     """
     messages = tuple(messages)
     return events_of(lambda: ChunkFeeder(messages))

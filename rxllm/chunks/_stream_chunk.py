@@ -239,7 +239,7 @@ def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, the larger of two numbers: counters only grow, whatever zeros a late chunk has."""
+    """Return both, the larger of two numbers: counters only grow, and a late chunk may be full of zeros."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -309,7 +309,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that is the same for equal annotations, whatever the order of their fields."""
+    """Return a key that is the same for equal annotations, with their fields in any order."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):

@@ -216,7 +216,8 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
             turns.append({"role": role, "content": blocks})
     _instruct(turns, instructions, entries=entries)
     for turn in turns:
-        turn["content"].sort(key=lambda block: block["type"] != "tool_result")  # results first, in order
+        content: list[Block] = turn["content"]
+        content.sort(key=lambda block: block["type"] != "tool_result")  # results first, in order
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplified(turn["content"])} for turn in turns]

@@ -60,7 +60,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         """
         super().refuse(request)
         if request.mask is not None:
-            message = "Gemini does not take a mask; say in the prompt what may change"
+            message = "Gemini does not take a mask; describe the change in the prompt"
             raise ImageAdapterError("unsupported_feature", message, provider=self.provider)
         if request.response_format == "url":
             message = "Gemini does not return URLs; ask for response_format='binary' or 'base64'"

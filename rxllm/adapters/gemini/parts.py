@@ -2,10 +2,10 @@
 
 https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
-* a tool call comes whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
-* a whole call waits for what follows it: a ``functionResponse``, which may come after a finish reason, means that the
+* a tool call arrives whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
+* a whole call waits for what follows it: a ``functionResponse``, which may follow a finish reason, means that the
   server has run it on an MCP server; any other part, or the end, means that the client must run it;
-* a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file,
+* a ``thoughtSignature`` goes back with its part: a call's is in its metadata, a file's in the file,
   thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
   results are also ``ProviderPart``s, which go back unchanged;
@@ -180,7 +180,7 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 class PartialArguments:
     """Builds the arguments of a call from single values, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
 
-    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may come in
+    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may be in
     pieces: all but the last have ``willContinue``.
 
     >>> partial = PartialArguments()

@@ -126,10 +126,10 @@ def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
 
 
 def _response_format(request: Request) -> dict[str, Any]:
-    wanted = response_format(request)
-    if wanted is None:
+    form = response_format(request)
+    if form is None:
         return {}
-    schema = {"responseJsonSchema": wanted["schema"]} if "schema" in wanted else {}
+    schema = {"responseJsonSchema": form["schema"]} if "schema" in form else {}
     return {"responseMimeType": "application/json", **schema}
 
 
@@ -266,7 +266,7 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
 
 
 def _response(message: Message) -> dict[str, Any]:
-    # An object goes as it is; anything else becomes ``output``, as the documentation says.
+    # An object is sent as it is; any other result becomes ``output``, as documented.
     if isinstance(message.content, dict):
         return message.content
     parsed = read_arguments(message.text) if message.text.strip() else None

@@ -114,5 +114,5 @@ def _think(effort: str | None) -> bool | str | None:
 
 
 def _format(request: Request) -> Any:
-    wanted = response_format(request)
-    return wanted if wanted is None else wanted.get("schema", "json")
+    form = response_format(request)
+    return None if form is None else form.get("schema", "json")

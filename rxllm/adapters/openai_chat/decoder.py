@@ -141,7 +141,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Keep what the parts of a frame say about the answer, and the costs that are stated beside the usage."""
+        """Keep the metadata in the parts of a frame, and the costs beside the usage."""
         for part in parts:
             self.blocks.note(metadata_of(part))
             if costs := costs_beside(part):

@@ -175,10 +175,8 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     custom = _custom(tool, provider)
     if custom is not None:
         return {"type": "custom", "custom": custom}
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
-    }
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}
 
 
 def _tool_choice(request: Request, provider: str) -> Any:

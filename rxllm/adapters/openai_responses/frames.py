@@ -53,7 +53,7 @@ def item_id(item: Item) -> str:
 
 
 def is_call(item: Item) -> bool:
-    """Whether the item asks for something to be done; others say something, or are results."""
+    """Whether the item is a call of any kind, and not a message, a thought or a result."""
     kind = str(item.get("type"))
     return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
 

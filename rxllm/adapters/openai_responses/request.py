@@ -3,7 +3,7 @@
 Messages become input items by these rules:
 
 1. Texts and calls are sent without the ids that the server gave them: the server looks an id up in what it has stored,
-   or wants the reasoning that came with it, and a thread may have neither.
+   or wants the reasoning before it, and a thread may have neither.
 2. A thought goes back as its item, if it is this provider's and has content: ciphertext or text. Without storage it is
    sent without its id, for the same reason.
 3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
