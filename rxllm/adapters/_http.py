@@ -160,10 +160,10 @@ class _Redacting:
         return [*events[:-1], ErrorEvent(self._redact(last.error))] if type(last) is ErrorEvent else events
 
 
-LONGEST = 1 << 20
+LONGEST_COUNT = 1 << 20
 """The largest answer, in bytes: it is a number."""
 
-_NOT_THERE = (404, 405, 501)
+_NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
@@ -174,7 +174,7 @@ def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, fi
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
     def estimate(error: Exception, _: Any) -> Observable[TokenCount]:
-        is_missing = isinstance(error, AdapterError) and error.status in _NOT_THERE
+        is_missing = isinstance(error, AdapterError) and error.status in _NO_SUCH_PATH
         if is_missing and adapter.base_url != adapter.default_base_url:
             return just(TokenCount(estimated_tokens(request), estimated=True))
         return throw(error)
@@ -202,8 +202,8 @@ class _Counting(HTTPExchange):
 
     def feed(self, data: bytes) -> list[Any]:
         self._body += data
-        if len(self._body) > LONGEST:
-            raise self._malformed(f"it has more than {LONGEST} bytes")
+        if len(self._body) > LONGEST_COUNT:
+            raise self._malformed(f"it has more than {LONGEST_COUNT} bytes")
         return []
 
     def close(self) -> list[Any]:

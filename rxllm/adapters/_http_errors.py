@@ -108,7 +108,7 @@ _BY_CODE = {
     ),
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
-LONGEST = 366 * 86_400.0
+LONGEST_WAIT = 366 * 86_400.0
 """The longest ``retry_after``, in seconds: clocks fail on times far beyond it."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
@@ -242,11 +242,11 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _seconds(text: str, unit: int = 1) -> float:
-    """Return a time to wait of at most `LONGEST` seconds. Raise ``ValueError`` for other text."""
+    """Return a time to wait of at most `LONGEST_WAIT` seconds. Raise ``ValueError`` for other text."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")
-    return min(max(0.0, seconds), LONGEST)
+    return min(max(0.0, seconds), LONGEST_WAIT)
 
 
 def _plain_text(body: bytes, content_type: str) -> str | None:

@@ -265,7 +265,14 @@ class HTTPImageAdapter(HTTPBase):
             raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
             raise page_error(answer.headers, self.provider, address(built))
-        return self._read(request, answer)
+        try:
+            return self.read(request, answer)
+        except LLMError:
+            raise
+        except Exception as error:
+            message = f"the answer cannot be read: {type(error).__name__}: {error}"
+            fields: dict[str, Any] = {"provider": self.provider, "request_id": answer.headers.get("x-request-id")}
+            raise ImageAdapterError("malformed_response", message, **fields) from error
 
     async def _with_bytes(self, request: ImageRequest, fetcher: Fetcher) -> ImageRequest:
         async def loaded(image: Image) -> Image:
@@ -273,18 +280,6 @@ class HTTPImageAdapter(HTTPBase):
 
         images = [await loaded(image) for image in request.input_images]
         return replace(request, input_images=tuple(images), mask=await loaded(request.mask) if request.mask else None)
-
-    def _read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        try:
-            return self.read(request, answer)
-        except LLMError:
-            raise
-        except Exception as error:
-            message = f"the answer cannot be read: {type(error).__name__}: {error}"
-            request_id = answer.headers.get("x-request-id")
-            raise ImageAdapterError(
-                "malformed_response", message, provider=self.provider, request_id=request_id
-            ) from error
 
     async def _converted(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
         if source in (image.source, "url"):  # an answer with bytes instead of a URL stays as it is

