@@ -80,16 +80,6 @@ def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
     return metadata_of(counters) | ({"timings": times} if times else {})
 
 
-def dicts(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list; none if `value` is not a list."""
-    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def text_of(value: Any) -> str:
-    """Return `value` if it is text, else an empty text."""
-    return value if isinstance(value, str) else ""
-
-
 def most_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
     """Return two verdicts of a content filter as one: the more severe of each category.
 
@@ -177,3 +167,13 @@ def _count_thoughts_as_output(usage: Usage) -> Usage:
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; none if `value` is not a list."""
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str:
+    """Return `value` if it is text, else an empty text."""
+    return value if isinstance(value, str) else ""

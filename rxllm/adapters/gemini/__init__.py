@@ -45,23 +45,6 @@ class GoogleKeys(HTTPBase):
         return with_code(http_error(self.provider, status, headers, body))
 
 
-def model_path(model: str) -> str:
-    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
-    ``tunedModels/``, or else in ``models/``.
-
-    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
-    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
-    """
-    collection, _, rest = model.partition("/")
-    if not rest or collection not in _COLLECTIONS:
-        return f"models/{quote(model, safe='@')}"
-    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
-
-
-_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
-_DOTS = {".": "%2E", "..": "%2E%2E"}
-
-
 class Gemini(GoogleKeys, HTTPAdapter):
     """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
 
@@ -94,3 +77,20 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)
+
+
+def model_path(model: str) -> str:
+    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
+    ``tunedModels/``, or else in ``models/``.
+
+    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
+    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
+    """
+    collection, _, rest = model.partition("/")
+    if not rest or collection not in _COLLECTIONS:
+        return f"models/{quote(model, safe='@')}"
+    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
+
+
+_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
+_DOTS = {".": "%2E", "..": "%2E%2E"}
