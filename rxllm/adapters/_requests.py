@@ -217,7 +217,7 @@ def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str
         case _ if kind in carried_for_users or base in carried_for_users:
             return "put it into a user's message"
         case ImagePart() | FilePart():
-            return f"write what is in it as text, or use a provider that takes it: {TAKEN_BY[base]}"
+            return f"write its content as text, or use a provider that takes it: {TAKEN_BY[base]}"
         case ProviderPart(provider=owner) if kind == "another's part":
             return f"remove it, or send it to {owner}"
         case _:

@@ -24,6 +24,7 @@ from rxllm.chunks._stream_chunk import (
     latest_counters,
     mapping,
     normalised,
+    not_a_chunk,
     read_call,
     read_call_metadata,
     read_fragment,
@@ -134,7 +135,7 @@ class ChunkFeeder:
         if not isinstance(chunk, StreamChunk):
             chunk = _read_chunk(chunk)
         if chunk.text is not None and not isinstance(chunk.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"a StreamChunk's text cannot be {shown(chunk.text)}")
+            raise StreamError("malformed_event", f"the text of a StreamChunk must be a string, not {shown(chunk.text)}")
         if chunk.type == "content":
             self._blocks.text(chunk.text or "")
         else:
@@ -359,8 +360,7 @@ def _read_chunk(item: Any) -> StreamChunk:
     chunk = as_chunk(item)
     if isinstance(chunk, StreamChunk):
         return chunk
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and has no other keys than {', '.join(FIELDS)}"
-    raise StreamError("malformed_event", f"{shown(item)} is not a StreamChunk; {remedy}")
+    raise StreamError("malformed_event", not_a_chunk(item))
 
 
 def _message_of(error: Any) -> str:

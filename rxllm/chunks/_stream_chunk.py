@@ -31,7 +31,7 @@ import msgspec
 
 from rxllm.events import NOTHING
 from rxllm.values import FinishReason, Part, Usage, ValidationError
-from rxllm.values.argument_checks import must_be
+from rxllm.values.argument_checks import must_be, shown
 
 SHOWN = 20
 """The number of characters of a chunk's text in its repr."""
@@ -129,11 +129,17 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """
     chunk = as_chunk(chunk)
     if not isinstance(chunk, StreamChunk):
-        raise ValidationError("invalid_message", f"{type(chunk).__name__} is not a StreamChunk")
+        raise ValidationError("invalid_message", not_a_chunk(chunk))
     if fault := _fault(chunk):
         field, expected = fault
         raise ValidationError("invalid_message", errors=[((field,), must_be(expected, getattr(chunk, field)))])
     return chunk
+
+
+def not_a_chunk(item: Any) -> str:
+    """Return the message about an item that is neither a chunk nor a mapping of its fields."""
+    remedy = f"for text, use chunks.text(...); a mapping needs a type, and has no other keys than {', '.join(FIELDS)}"
+    return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
 def as_text(text: str) -> str:

@@ -82,7 +82,8 @@ def check_chunk(item: Any) -> None:
     _check_field(item, "tool_calls", (tuple, list))
     for call in item.tool_calls:
         if not isinstance(call, ToolCallDelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"a CompletionChunk's tool_calls cannot hold {shown(call)}")
+            message = f"tool_calls of a CompletionChunk has {shown(call)}; use ToolCallDelta(...)"
+            raise StreamError("malformed_event", message)
         for name in ("id", "name", "arguments_delta"):
             _check_field(call, name, _TEXT)
 
