@@ -177,7 +177,7 @@ class HTTPBase(ABC):
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key of {self.provider} is a function, which is not called here"
-            message = f"{fault}; pass the key itself: Call(api_key=...)"
+            message = f"{fault}; write Call(api_key=...) with the key itself"
             raise EngineError("missing_key", message, provider=self.provider)
         if key is None and self._left_behind and not any(map(is_secret_name, call.headers)):
             raise keys.left_behind(self.provider, self._left_behind, self.key_variable)
