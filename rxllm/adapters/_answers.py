@@ -1,4 +1,4 @@
-"""What a provider says about its answer: metadata under one name on every wire, and counters as `Usage`.
+"""Metadata of an answer, under one name on every wire, and a provider's counters as `Usage`.
 
 ==========================  =======================================================================================
 name                        value
@@ -16,10 +16,10 @@ name                        value
 ``content_filter_result``   why Azure's filter did not run
 ``channel``                 the last channel of the model's thinking (Groq)
 ``executed_tools``          the tools that Groq has run, with their results
-``related_questions``       what one might ask next (Perplexity)
-``venice_parameters``       what Venice did for the answer, with the pages of its search
-``provider_metadata``       how Vercel's gateway routed the request, and what that cost
-``warnings``                watsonx's, as about a model that will be withdrawn
+``related_questions``       questions that may follow (Perplexity)
+``venice_parameters``       Venice's settings, with the pages of its search
+``provider_metadata``       the route and the cost of the request in Vercel's gateway
+``warnings``                watsonx's, such as of a model that will be withdrawn
 ==========================  =======================================================================================
 """
 
@@ -57,7 +57,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return what `part` of a frame says about the answer; nothing if it is not an object.
+    """Return the metadata of the answer in `part` of a frame; none if it is not an object.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -75,7 +75,7 @@ def _at(part: Any, path: str) -> Any:
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what a usage says about the answer; some servers (Groq) put their timings among its counters."""
+    """Return the metadata in a usage; some servers (Groq) put their timings among its counters."""
     times = {name: counters[name] for name in _TIMES if name in counters}
     return metadata_of(counters) | ({"timings": times} if times else {})
 
@@ -103,13 +103,13 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Costs that xAI and GitHub Copilot state in units of their own, of which so many are a dollar."""
+"""The costs in units of xAI and GitHub Copilot, and the number of these units in a dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return a provider's `counters` as a `Usage`; `names` are the provider's names of each field, in order of trust.
 
-    Nested counters have dotted names. Those without a field of their own are in `extra`.
+    Nested counters have dotted names. Counters without a field of their own are in `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
@@ -167,3 +167,13 @@ def _count_thoughts_as_output(usage: Usage) -> Usage:
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage
+
+
+def dicts(value: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; none if `value` is not a list."""
+    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def text_of(value: Any) -> str:
+    """Return `value` if it is text, else an empty text."""
+    return value if isinstance(value, str) else ""

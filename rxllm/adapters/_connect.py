@@ -1,4 +1,4 @@
-"""`connect`: the adapter of a provider, shared by all who name it; and of a profile, which is Chat Completions too."""
+"""`connect`, which returns the shared adapter of a provider, and the adapter of a profile."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter of `provider`, one of `providers`, which finds its key in the usual places.
+    """Return the adapter of `provider`, one of `providers`, with the key of the usual places.
 
     All callers of the same name share one adapter, and its connections; with `options`, such as `api_key` and
     `base_url`, it is a new one. Raise ``EngineError``: ``unknown_provider``, with the names that exist;
-    ``unknown_option``, with those that the adapter takes; ``missing_dependency`` or ``invalid_engine`` for a plugin
+    ``unknown_option``, with the adapter's options; ``missing_dependency`` or ``invalid_engine`` for a plugin
     that fails, with its package.
     """
     if provider in OWN or provider in PROFILES:
-        _tell_taken()
+        _warn_of_taken_names()
         local_model = model if provider == "local" else ""
         return _new(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
     try:
@@ -68,7 +68,7 @@ def _settings(provider: str) -> tuple[Any, ...]:
 
 
 @cache  # reading the entry points of all packages takes some milliseconds
-def _tell_taken() -> None:
+def _warn_of_taken_names() -> None:
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
 
 

@@ -1,4 +1,4 @@
-"""The base class of adapters that stream over HTTP, and how a server is asked how many tokens a request has."""
+"""The base class of adapters that stream over HTTP, and the request for the number of a request's tokens."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from reactivex import Observable, just, throw
 
 from rxllm import keys
+from rxllm.adapters._protocol import failure_events
 from rxllm.adapters.http_base import HTTPBase
 from rxllm.collector import Unfinished
-from rxllm.events import ErrorEvent, Event, MessageCompleted, MessageStarted
+from rxllm.events import ErrorEvent, Event, MessageCompleted
 from rxllm.http import Decoder, http_stream
 from rxllm.http.secrets import without
 from rxllm.runtime import Stream
@@ -19,7 +20,6 @@ from rxllm.values import (
     AdapterError,
     Call,
     LLMError,
-    Message,
     Request,
     StreamError,
     TokenCount,
@@ -62,7 +62,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """One call, as the HTTP source needs it: how to send it, and how to read its answer."""
+    """One call for the HTTP source: its request, its decoder and its errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -134,8 +134,7 @@ class _Guarded:
             events = read(*line)
         except Exception as error:
             failure = error if isinstance(error, LLMError) else unreadable(error, self._provider)
-            start = [] if self._has_begun else [MessageStarted(Message("assistant"))]
-            events = [*start, *self._unfinished.close(), ErrorEvent(failure)]
+            events = failure_events(failure, self._unfinished, self._has_begun)
         for event in events:
             self._unfinished.see(event)
         self._has_begun = self._has_begun or bool(events)
@@ -161,10 +160,10 @@ class _Redacting:
         return [*events[:-1], ErrorEvent(self._redact(last.error))] if type(last) is ErrorEvent else events
 
 
-LONGEST = 1 << 20
+LONGEST_COUNT = 1 << 20
 """The largest answer, in bytes: it is a number."""
 
-_NOT_THERE = (404, 405, 501)
+_NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
@@ -175,15 +174,12 @@ def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, fi
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
     def estimate(error: Exception, _: Any) -> Observable[TokenCount]:
-        if isinstance(error, AdapterError) and error.status in _NOT_THERE and _is_elsewhere(adapter):
+        is_missing = isinstance(error, AdapterError) and error.status in _NO_SUCH_PATH
+        if is_missing and adapter.base_url != adapter.default_base_url:
             return just(TokenCount(estimated_tokens(request), estimated=True))
         return throw(error)
 
     return Stream.of(counts.map(_count_or_raise).catch(estimate))
-
-
-def _is_elsewhere(adapter: HTTPAdapter) -> bool:
-    return adapter.base_url != adapter.default_base_url
 
 
 def _count_or_raise(item: Any) -> TokenCount:
@@ -193,29 +189,21 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange of a count: another request, and an answer that is read at its end."""
+    """The exchange of a count, and its decoder, which collects the body and reads the number at the end."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
         self.content_only = False
         self._field = field
+        self._body = bytearray()
 
     def decoder(self) -> Decoder:
-        return cast(Decoder, _Body(self.provider, self._field))
-
-
-class _Body:
-    """Collects the body of an answer, and reads the count in it."""
-
-    def __init__(self, provider: str, field: str) -> None:
-        self._provider = provider
-        self._field = field
-        self._body = bytearray()
+        return cast(Decoder, self)
 
     def feed(self, data: bytes) -> list[Any]:
         self._body += data
-        if len(self._body) > LONGEST:
-            raise self._malformed(f"it has more than {LONGEST} bytes")
+        if len(self._body) > LONGEST_COUNT:
+            raise self._malformed(f"it has more than {LONGEST_COUNT} bytes")
         return []
 
     def close(self) -> list[Any]:
@@ -223,12 +211,12 @@ class _Body:
             answer = read_json(bytes(self._body))
         except UNREADABLE:  # the source knows better if the connection has failed
             message = "the count of tokens ended early"
-            return [ErrorEvent(StreamError("truncated", message, provider=self._provider))]
+            return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
             return [ErrorEvent(self._malformed(f"it has no number of tokens in {self._field!r}"))]
         return [TokenCount(tokens)]
 
-    def _malformed(self, why: str) -> AdapterError:
-        message = f"the count of tokens cannot be read: {why}"
-        return AdapterError("malformed_response", message, provider=self._provider)
+    def _malformed(self, fault: str) -> AdapterError:
+        message = f"the count of tokens cannot be read: {fault}"
+        return AdapterError("malformed_response", message, provider=self.provider)

@@ -1,4 +1,4 @@
-"""A provider's error as an `AdapterError`: the codes and statuses of all providers, and the reasons they mean.
+"""A provider's error as an `AdapterError`: the codes and statuses of all providers, and their reasons.
 
 Providers agree on little. These are read, the most trusted first: the error's own code and type; words of its message,
 only for a context that is too long, for filtered content (neither has a status of its own), and for a key that is
@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
+from rxllm.adapters._answers import dicts, text_of
 from rxllm.values import AdapterError
 from rxllm.values.json_text import UNREADABLE, json_text, read_json
 
@@ -107,7 +108,7 @@ _BY_CODE = {
     ),
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
-LONGEST = 366 * 86_400.0
+LONGEST_WAIT = 366 * 86_400.0
 """The longest ``retry_after``, in seconds: clocks fail on times far beyond it."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
@@ -135,7 +136,7 @@ def provider_error(
     error = _flatten(payload)
     upstream = _upstream(error)
     message = ": ".join(filter(None, (_message(error), _message(upstream)))) or None
-    details = [cast(dict[str, Any], detail) for detail in _list(error.get("details")) if isinstance(detail, dict)]
+    details = dicts(error.get("details"))
     values = [fields.get(name) for fields in (error, upstream) for name in ("code", "type", "status")]
     values += [detail.get("reason") for detail in details]
     codes = [str(value) for value in values if value not in (None, "")]
@@ -148,7 +149,7 @@ def provider_error(
         status=status,
         code=str(error["code"]) if error.get("code") not in (None, "") else None,
         retry_after=retry_after if retry_after is not None else _retry_delay(details),
-        request_id=request_id or _text(error.get("request_id")),
+        request_id=request_id or text_of(error.get("request_id")) or None,
         metadata={k: v for k, v in error.items() if k not in ("message", "code", "request_id") and v is not None},
     )
 
@@ -241,21 +242,13 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _seconds(text: str, unit: int = 1) -> float:
-    """Return a time to wait of at most `LONGEST` seconds. Raise ``ValueError`` for other text."""
+    """Return a time to wait of at most `LONGEST_WAIT` seconds. Raise ``ValueError`` for other text."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")
-    return min(max(0.0, seconds), LONGEST)
-
-
-def _list(value: Any) -> list[Any]:
-    return cast(list[Any], value) if isinstance(value, list) else []
+    return min(max(0.0, seconds), LONGEST_WAIT)
 
 
 def _plain_text(body: bytes, content_type: str) -> str | None:
     text = body[:2000].decode(errors="replace").strip()
     return None if "html" in content_type or text.startswith("<") else text[:500] or None
-
-
-def _text(value: Any) -> str | None:
-    return value if isinstance(value, str) and value else None

@@ -1,4 +1,4 @@
-"""What counts as an adapter: an object with ``stream``, or an async generator function of the same arguments."""
+"""Adapters: an object with ``stream``, or an async generator function of the same arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def as_adapter(adapter: Any) -> Adapter:
 
     An async generator function, which an object's ``stream`` may be too, may leave out the bookends
     (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
-    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks that come without an id get one.
+    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks without an id get one.
 
     Raise ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for anything that cannot stream.
     """
@@ -59,8 +59,8 @@ def as_adapter(adapter: Any) -> Adapter:
         if inspect.isasyncgenfunction(adapter.stream):
             return _GeneratorAdapter(adapter.stream)
         return _ObjectAdapter(adapter)
-    what = "pass an object with stream(request, call), or an async generator function of the same arguments"
-    raise EngineError("missing_stream_adapter", f"{shown(adapter)} is not an adapter; {what}")
+    remedy = "pass an object with stream(request, call), or an async generator function of the same arguments"
+    raise EngineError("missing_stream_adapter", f"{shown(adapter)} is not an adapter; {remedy}")
 
 
 class _ObjectAdapter:
@@ -72,8 +72,8 @@ class _ObjectAdapter:
         if isinstance(events, Observable):
             source = cast(Observable[Event], events)
             return source if _has_own_decoder(self._adapter) else _checked(source)
-        what = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
-        message = f"{what}; rxllm.from_async_iter makes one of an async generator"
+        fault = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
+        message = f"{fault}; rxllm.from_async_iter makes one of an async generator"
         raise EngineError("missing_stream_adapter", message)
 
 
@@ -84,7 +84,7 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _checked(source: Observable[Event]) -> Stream[Event]:
-    """Emit `source` up to its first malformed event; then close what is open and emit an ``ErrorEvent``.
+    """Emit `source` up to its first malformed event, then completions of open blocks and calls and an ``ErrorEvent``.
 
     A block without an id gets one.
     """
@@ -98,7 +98,7 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
             nonlocal has_begun
             if fault := adapter_fault(event):
                 subscription.dispose()
-                conclude(observer, _failure(StreamError("malformed_event", fault), unfinished, has_begun))
+                conclude(observer, failure_events(StreamError("malformed_event", fault), unfinished, has_begun))
                 return
             has_begun = True
             event = _with_id(event, ids, unfinished.blocks)
@@ -133,7 +133,8 @@ def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> 
     return event if id == event_id else msgspec.structs.replace(event, id=id)
 
 
-def _failure(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
+def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
+    """Return the completions of open blocks and calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -230,11 +231,11 @@ class _Bookends:
                 return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """Return the completions of what is open, then the error."""
+        """Return the completions of open blocks and calls, then the error."""
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)
-        return self._emit(_failure(error, unfinished, self.started))
+        return self._emit(failure_events(error, unfinished, self.started))
 
     def close(self) -> list[Event]:
         """Return the events that are missing at the end."""

@@ -1,17 +1,17 @@
-"""What the request builders of all wires share: which parts a wire carries, the response format, merged options.
+"""For the request builders of all wires: the parts that a wire carries, the response format, merged options.
 
-Each ``request.py`` has a table of what its wire carries: for each role the kinds of parts. A part of any other kind is
-refused before anything is sent, except in an assistant's message: what another provider has made may be unknown to this
-one, so it is left out, and a line at DEBUG on the logger ``rxllm`` says so.
+Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. A part of any other kind is
+refused before anything is sent, except in an assistant's message: another provider's parts may be unknown to this one,
+so they are left out, with a line at DEBUG on the logger ``rxllm``.
 
 ========================================================================  ==============================================
 kind                                                                      part
 ========================================================================  ==============================================
 ``text``                                                                  `TextPart`
 ``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
-``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type: the last is any other
+``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type; ``file`` is any other
 ``thinking``                                                              `ThinkingPart` with nothing but its text
-``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with what its provider added
+``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with data of its provider
 ``own part``, ``another's part``                                          `ProviderPart`
 ``source url_citation``, ...                                              `SourcePart`, with its type if it has one
 ``tool call``                                                             `ToolCallPart`
@@ -49,72 +49,8 @@ from rxllm.values.argument_checks import must_be
 
 _log = logging.getLogger("rxllm")
 
-_SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
-
-
-def response_format(request: Request) -> dict[str, Any] | None:
-    """Return the format of the answer that `request` asks for.
-
-    ===========================================  ===================================================================
-    ``request.response_format``                  result
-    ===========================================  ===================================================================
-    None, ``"text"``, ``{"type": "text"}``       None
-    ``{"type": "json_object"}``                  ``{"type": "json_object"}``
-    ``{"type": "json_schema", "schema": ...}``   ``{"type": "json_schema", "name": ..., "schema": ...}``; `name` is
-                                                 ``"answer"`` where it is missing; `strict` and `description` are
-                                                 copied where they are set
-    ===========================================  ===================================================================
-
-    Raise ``ValidationError("invalid_request")`` for anything else. A format that only one provider has goes into
-    ``Request.options``.
-
-    >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
-    {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
-    """
-    match request.response_format:
-        case None | "text" | {"type": "text"}:
-            return None
-        case {"type": "json_object"}:
-            return {"type": "json_object"}
-        case {"type": "json_schema", "schema": Mapping()} as wanted:
-            return {"name": "answer", **{name: wanted[name] for name in _SCHEMA_FIELDS if name in wanted}}
-        case other:
-            raise invalid_field("response_format", other, "'text', {'type': 'json_object'} or json_schema(...)")
-
-
-def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for a request whose field `name` is not what is `expected`.
-
-    >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
-    ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
-    """
-    return ValidationError("invalid_request", errors=[((name,), must_be(expected, value))])
-
-
-def image_url(image: Image) -> str:
-    """Return the URL of `image`: its own, or a data URI."""
-    return str(image.data) if image.source == "url" else image.to_data_uri()
-
-
-def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` laid over `body`, objects field by field; an option of None removes the field.
-
-    >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
-    {'a': {'b': 1, 'e': 4}, 'd': 3}
-    """
-    merged = dict(body)
-    for name, value in options.items():
-        below = merged.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = merge(cast(Mapping[str, Any], below), cast(Mapping[str, Any], value))
-        merged[name] = value
-        if value is None:
-            del merged[name]
-    return merged
-
-
 Carries = Mapping[Role, Set[str]]
-
+"""The kinds of parts that a wire carries, by role."""
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {
@@ -131,15 +67,16 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
+"""The providers to suggest, by kind."""
 
-_OF_ITS_MESSAGE = ("thought", "thoughtSignature")
+_MESSAGE_FIELDS = ("thought", "thoughtSignature")
 """The fields of a file in an assistant's message of Gemini that mean nothing in another message."""
 
 
 def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with the parts that the wire carries, whose own parts are those of `provider`.
+    """Return `request` with only the parts that the wire carries; its own parts are those of `provider`.
 
-    Raise ``ValidationError("invalid_request")``, with the place of the part and what to do instead.
+    Raise ``ValidationError("invalid_request")``, with the place of the part and a remedy.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -153,7 +90,7 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
         for place, original in enumerate(message.content):
             try:
                 part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
-            except ValidationError as error:  # about a data: URI
+            except ValidationError as error:  # in a data: URI
                 fault = f"has a URL that cannot be read: {error.errors[0][1] if error.errors else error.message}"
                 path = ("messages", index, "content", place)
                 raise ValidationError("invalid_request", errors=[(path, fault)]) from error
@@ -248,23 +185,18 @@ def _simplified(part: Part, carried: Set[str]) -> Part:
             image = Image.from_data_uri(url)
             file = {"mime_type": image.mime_type, **rest, "data": image.to_binary()}
             return _simplified(FilePart(file), carried)
-        case FilePart(file=file) if not file.keys().isdisjoint(_OF_ITS_MESSAGE):
-            rest = {name: value for name, value in file.items() if name not in _OF_ITS_MESSAGE}
+        case FilePart(file=file) if not file.keys().isdisjoint(_MESSAGE_FIELDS):
+            rest = {name: value for name, value in file.items() if name not in _MESSAGE_FIELDS}
             return _simplified(FilePart(rest), carried)
         case FilePart(file=file):
-            return _simplified_file(part, file, carried)
-        case _:
+            kind = _kind_of_file(file)
+            if kind == "image":
+                return ImagePart(Image.from_binary(file["data"], mime_type_of(file)))
+            if kind == "image by url":
+                return ImagePart(Image("url", file["url"], mime_type_of(file)))
+            if kind == "text file" and kind not in carried:
+                return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
             return part
-
-
-def _simplified_file(part: FilePart, file: dict[str, Any], carried: Set[str]) -> Part:
-    match _kind_of_file(file):
-        case "image":
-            return ImagePart(Image.from_binary(file["data"], mime_type_of(file)))
-        case "image by url":
-            return ImagePart(Image("url", file["url"], mime_type_of(file)))
-        case "text file" if "text file" not in carried:
-            return TextPart(f'\n<file name="{name_of(file)}">\n{file["data"].decode()}\n</file>\n')
         case _:
             return part
 
@@ -285,8 +217,77 @@ def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str
         case _ if kind in carried_for_users or base in carried_for_users:
             return "put it into a user's message"
         case ImagePart() | FilePart():
-            return f"write what is in it as text, or use a provider that takes it: {TAKEN_BY[base]}"
+            return f"write its content as text, or use a provider that takes it: {TAKEN_BY[base]}"
         case ProviderPart(provider=owner) if kind == "another's part":
             return f"remove it, or send it to {owner}"
         case _:
             return "remove it"
+
+
+_SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
+
+
+def response_format(request: Request) -> dict[str, Any] | None:
+    """Return the format of the answer that `request` asks for.
+
+    ===========================================  ===================================================================
+    ``request.response_format``                  result
+    ===========================================  ===================================================================
+    None, ``"text"``, ``{"type": "text"}``       None
+    ``{"type": "json_object"}``                  ``{"type": "json_object"}``
+    ``{"type": "json_schema", "schema": ...}``   ``{"type": "json_schema", "name": ..., "schema": ...}``; `name` is
+                                                 ``"answer"`` where it is missing; `strict` and `description` are
+                                                 copied where they are set
+    ===========================================  ===================================================================
+
+    Raise ``ValidationError("invalid_request")`` for anything else. A format that only one provider has goes into
+    ``Request.options``.
+
+    >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
+    {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
+    """
+    match request.response_format:
+        case None | "text" | {"type": "text"}:
+            return None
+        case {"type": "json_object"}:
+            return {"type": "json_object"}
+        case {"type": "json_schema", "schema": Mapping()} as form:
+            return {"name": "answer", **{name: form[name] for name in _SCHEMA_FIELDS if name in form}}
+        case other:
+            raise invalid_field("response_format", other, "'text', {'type': 'json_object'} or json_schema(...)")
+
+
+def invalid_field(name: str, value: object, expected: str) -> ValidationError:
+    """Return the error for a request whose field `name` is not what is `expected`.
+
+    >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
+    ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
+    """
+    return ValidationError("invalid_request", errors=[((name,), must_be(expected, value))])
+
+
+def image_url(image: Image) -> str:
+    """Return the URL of `image`: its own, or a data URI."""
+    return str(image.data) if image.source == "url" else image.to_data_uri()
+
+
+def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return `options` laid over `body`, objects field by field; an option of None removes the field.
+
+    >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
+    {'a': {'b': 1, 'e': 4}, 'd': 3}
+    """
+    merged = dict(body)
+    for name, value in options.items():
+        below = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(below, Mapping):
+            value = merge(cast(Mapping[str, Any], below), cast(Mapping[str, Any], value))
+        merged[name] = value
+        if value is None:
+            del merged[name]
+    return merged
+
+
+def without_none(**fields: Any) -> dict[str, Any]:
+    """Return the `fields` that have a value."""
+    return {name: value for name, value in fields.items() if value is not None}

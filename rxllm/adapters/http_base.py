@@ -1,4 +1,4 @@
-"""What all adapters that speak HTTP share: address, key, client, headers and timeout, and how a request is built."""
+"""The base class of all adapters over HTTP: address, key, client, headers, timeout, and the requests they build."""
 
 from __future__ import annotations
 
@@ -29,22 +29,21 @@ if TYPE_CHECKING:
 File = tuple[str, tuple[str, bytes, str]]
 """A file in a form: the field's name, and the file's name, bytes and type."""
 
-_SENDABLE = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
+_TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
-_OF_THE_BODY = ("content-length", "transfer-encoding")
+_WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""What servers answer at an address that they do not have. A model that there is not has other words."""
+"""The messages of servers about an unknown address; those about an unknown model have other words."""
 
-
-_MEANT = {
+_NAMES_ELSEWHERE = {
     "base_url": ("url", "api_base", "endpoint", "host", "azure_endpoint"),
     "api_key": ("key", "token", "auth_token", "openai_api_key", "anthropic_api_key"),
     "client": ("http_client", "async_client", "http_async_client"),
     "headers": ("default_headers", "extra_headers"),
 }
-_OF_CALLS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort", "tools", "response_format")
+_CALL_OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort", "tools", "response_format")
 
 
 def adapter_advice(adapter: str, option: str, _: Any) -> str:
@@ -53,10 +52,10 @@ def adapter_advice(adapter: str, option: str, _: Any) -> str:
         return f'a model belongs to the engine, Engine({adapter}(...), model="..."), or to the call, model="..."'
     if option in ("max_retries", "retry"):
         return f'write Engine({adapter}(...), retry={{"max_attempts": 3}}), which counts the first attempt too'
-    if option in _OF_CALLS:
+    if option in _CALL_OPTIONS:
         return f'an option of calls belongs to the call, or to the engine: params={{"{option}": ...}}'
-    meant = next((name for name, others in _MEANT.items() if option in others), None)
-    return f"write {meant}={'{...}' if meant == 'headers' else '...'}" if meant else ""
+    name = next((name for name, others in _NAMES_ELSEWHERE.items() if option in others), None)
+    return f"write {name}={'{...}' if name == 'headers' else '...'}" if name else ""
 
 
 class HTTPBase(ABC):
@@ -77,7 +76,7 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable that the provider's own SDK reads its address from."""
     _left_behind: tuple[str, ...] = ()
-    """The arguments with secrets that a pickle has left where they were passed."""
+    """The arguments with secrets that were not pickled with this adapter."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -174,10 +173,11 @@ class HTTPBase(ABC):
 
         Raise ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        # A call that is under way has been through `with_key`.
+        # During a call, `with_key` has put the key into `call`.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
-            message = f"the api_key of {self.provider} is a function, which only a call calls; write Call(api_key=...)"
+            fault = f"the api_key of {self.provider} is a function, which is not called here"
+            message = f"{fault}; write Call(api_key=...) with the key itself"
             raise EngineError("missing_key", message, provider=self.provider)
         if key is None and self._left_behind and not any(map(is_secret_name, call.headers)):
             raise keys.left_behind(self.provider, self._left_behind, self.key_variable)
@@ -186,7 +186,7 @@ class HTTPBase(ABC):
         return key
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with the key that counts, for `build`: a function that stands for it is called here."""
+        """Return `call` with its key, for `build`: a function that returns the key is called here."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
@@ -232,9 +232,9 @@ class HTTPBase(ABC):
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
     ) -> LLMError:
-        """Return the adapter's error, with who was asked unless the fault is in the request.
+        """Return the adapter's error; if the fault is not in the request, its message names the server.
 
-        That is the address if nothing seems to be there, as the base_url may be wrong, else the provider and the model.
+        The name is the address if nothing seems to be there, as the base_url may be wrong, else provider and model.
         """
         try:
             error = self.error(status, headers, body)
@@ -256,7 +256,7 @@ class HTTPBase(ABC):
         return with_origin(located, error)
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
-        """Return what no error of `call` may contain."""
+        """Return the texts that no error of `call` may contain."""
         key = self._find_key(call)
         sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
@@ -314,12 +314,12 @@ def _shown(wrong_url: str) -> str:
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # The transport would complain too, but show the header, and so the key. Not each of them checks the names.
-    unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _SENDABLE.fullmatch(text))]
+    # The transport would complain too, but show the header, and so the key. Some transports do not check names.
+    unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that a header must not have") for name in unsendable]
         raise ValidationError("invalid_request", errors=errors)
-    for name in _OF_THE_BODY:
+    for name in _WRITTEN_BY_TRANSPORT:
         if name in headers:
             fault = "is written by the transport, which knows the body; leave it out"
             raise ValidationError("invalid_request", errors=[(("headers", name), fault)])

@@ -1,6 +1,6 @@
-"""Image adapters: the protocol, and the base of those that speak HTTP: one request, one answer, and images by URL.
+"""Image adapters: the protocol, and the base class over HTTP: one request, one answer, and images by URL.
 
-They connect, cancel and close as in ``rxllm.http.stream``: a response is closed before it is used.
+Requests connect, cancel and close as in ``rxllm.http.stream``: a response is closed before it is used.
 """
 
 from __future__ import annotations
@@ -43,15 +43,12 @@ if TYPE_CHECKING:
     import httpx
 
 
-# What counts as an image adapter: an object with ``generate`` and the ``operations`` that it supports
-
-
 @runtime_checkable
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` are those of ``"generate"``, ``"edit"`` and ``"variation"`` that it supports. It refuses any other
-    with ``ImageAdapterError("unsupported_operation")``, before any I/O and before it looks for a key.
+    `operations` has each of ``"generate"``, ``"edit"`` and ``"variation"`` that it supports. It refuses any other with
+    ``ImageAdapterError("unsupported_operation")``, before any I/O and before it looks for a key.
     """
 
     @property
@@ -87,9 +84,6 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
     raise ImageAdapterError("unsupported_operation", message, provider=provider, metadata=metadata)
 
 
-# Requests that are answered as a whole
-
-
 ANSWER_BYTES = 1 << 28
 """The largest answer of a provider: four images of 4096 x 4096 pixels, in base64, need less."""
 FETCH_BYTES = 25 * 1024 * 1024
@@ -98,117 +92,11 @@ FETCH_REDIRECTS = 5
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole HTTP response, whatever its status."""
+    """A whole HTTP response of any status."""
 
     status: int
     headers: Mapping[str, str]
     body: bytes
-
-
-class Fetcher:
-    """Sends the requests of one subscription, whose dispose ends the one under way."""
-
-    def __init__(self, client: httpx.AsyncClient, pump: Pump[Any], provider: str) -> None:
-        self._client = client
-        self._pump = pump
-        self._provider = provider
-
-    async def ask(self, request: httpx.Request) -> Answer:
-        """Return the provider's answer to `request`.
-
-        Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
-        """
-        return await self._send(request, ANSWER_BYTES)
-
-    async def fetch(self, image: Image) -> Image:
-        """Return `image`, which is a URL, with its data and their type instead.
-
-        Raises ``ImageAdapterError``: ``invalid_request`` for a URL that does not lead to an image, and what `ask` does.
-        """
-        url = str(image.data)
-        if url[:5].lower() == "data:":
-            decoded = Image.from_data_uri(url)
-            return replace(image, source=decoded.source, data=decoded.data, mime_type=decoded.mime_type)
-        try:
-            answer = await self._get(url)
-        except LLMError:
-            raise
-        except Exception as error:
-            raise self._not_fetched(url, f"it is not a URL: {error}") from error
-        mime_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if answer.status >= 300:
-            raise self._not_fetched(url, f"the answer is HTTP {answer.status}")
-        if not mime_type.startswith("image/"):
-            raise self._not_fetched(url, f"the answer has {mime_type or 'no type'} instead of image/...")
-        return replace(image, source="binary", data=answer.body, mime_type=mime_type)
-
-    async def _get(self, url: str) -> Answer:
-        target = url
-        for _ in range(FETCH_REDIRECTS + 1):
-            if urlsplit(target).scheme not in ("http", "https"):
-                raise self._not_fetched(url, "only http and https are fetched")
-            try:
-                answer = await self._send(self._anonymous(target), FETCH_BYTES, FETCH_SECONDS, auth=None)
-            except AdapterError as error:
-                reason = "invalid_request" if error.reason == "malformed_response" else error.reason
-                raise self._not_fetched(url, error.message, reason) from error
-            if answer.status not in (301, 302, 303, 307, 308):
-                return answer
-            target = urljoin(target, answer.headers.get("location", ""))
-        raise self._not_fetched(url, f"it redirects more than {FETCH_REDIRECTS} times")
-
-    def _anonymous(self, url: str) -> httpx.Request:
-        # The client may add headers to every request, such as a key, that are not meant for the image's host.
-        timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
-        request = self._client.build_request("GET", url, **timing)
-        for name in [name for name in request.headers if name != "host"]:
-            del request.headers[name]
-        request.headers["accept"] = "image/*"
-        return request
-
-    def _not_fetched(self, url: str, why: str, reason: str = "invalid_request") -> ImageAdapterError:
-        url = public_url(url)
-        message = f"the image {url} could not be fetched: {why}"
-        return ImageAdapterError(reason, message, provider=self._provider, metadata={"url": url})
-
-    async def _send(self, request: httpx.Request, limit: int, seconds: float | None = None, **sending: Any) -> Answer:
-        """Return the answer of at most `limit` bytes, read within `seconds`; `sending` is for the client's ``send``."""
-        url = address(request)
-        try:
-            watch = IdleTimeout(self._pump, seconds)
-            async with opened(self._client, request, self._pump, **sending) as response, watch:
-                if response.status_code >= 300:
-                    body = await read_error(response, self._pump)
-                else:
-                    body = await self._read(response, limit)
-                return Answer(response.status_code, response.headers, body)
-        except TimeoutError:
-            raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=self._provider) from None
-        except Exception as error:
-            failure = transport_error(error, self._provider, url)
-            if failure is None:
-                raise
-            raise failure from None
-
-    async def _read(self, response: httpx.Response, limit: int) -> bytes:
-        body = bytearray()
-        async for data in body_of(response):
-            body += data
-            if len(body) > limit:
-                message = f"{address(response.request)} sent more than {limit} bytes"
-                raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # while it connected, so nothing was cancelled
-                break
-        return bytes(body)
-
-
-# The base of the image adapters that speak HTTP: one request, one answer
-
-
-def _as_image_error(error: LLMError) -> LLMError:
-    if not isinstance(error, AdapterError) or isinstance(error, ImageAdapterError):
-        return error
-    return with_origin(ImageAdapterError.from_fields(error.fields()), error)
 
 
 class HTTPImageAdapter(HTTPBase):
@@ -244,7 +132,7 @@ class HTTPImageAdapter(HTTPBase):
         return http_error(self.provider, status, headers, body)
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Return a stream of the one response; each subscription sends the request anew."""
+        """Return a stream of the one response; each subscription sends the request again."""
 
         async def body(pump: Pump[ImageResponse]) -> None:
             keyed = call
@@ -270,7 +158,7 @@ class HTTPImageAdapter(HTTPBase):
         request = await self._with_bytes(request, fetcher)
         built = self.build(request, call)
         with request_log(call.request_id, built.method, address(built), self.provider, request.model) as note:
-            answer = await fetcher.ask(built)
+            answer = await fetcher.send(built, ANSWER_BYTES)
             note.answered(answer.status)
             response = self._response(request, call, built, answer)
             note.see([response])
@@ -284,7 +172,14 @@ class HTTPImageAdapter(HTTPBase):
             raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
             raise page_error(answer.headers, self.provider, address(built))
-        return self._read(request, answer)
+        try:
+            return self.read(request, answer)
+        except LLMError:
+            raise
+        except Exception as error:
+            message = f"the answer cannot be read: {type(error).__name__}: {error}"
+            fields: dict[str, Any] = {"provider": self.provider, "request_id": answer.headers.get("x-request-id")}
+            raise ImageAdapterError("malformed_response", message, **fields) from error
 
     async def _with_bytes(self, request: ImageRequest, fetcher: Fetcher) -> ImageRequest:
         async def loaded(image: Image) -> Image:
@@ -292,18 +187,6 @@ class HTTPImageAdapter(HTTPBase):
 
         images = [await loaded(image) for image in request.input_images]
         return replace(request, input_images=tuple(images), mask=await loaded(request.mask) if request.mask else None)
-
-    def _read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        try:
-            return self.read(request, answer)
-        except LLMError:
-            raise
-        except Exception as error:
-            message = f"the answer cannot be read: {type(error).__name__}: {error}"
-            request_id = answer.headers.get("x-request-id")
-            raise ImageAdapterError(
-                "malformed_response", message, provider=self.provider, request_id=request_id
-            ) from error
 
     async def _converted(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
         if source in (image.source, "url"):  # an answer with bytes instead of a URL stays as it is
@@ -316,3 +199,102 @@ class HTTPImageAdapter(HTTPBase):
             message = "an image of the answer is not base64"
             raise ImageAdapterError("malformed_response", message, provider=self.provider) from error
         return replace(image, source=source, data=data)
+
+
+def _as_image_error(error: LLMError) -> LLMError:
+    if not isinstance(error, AdapterError) or isinstance(error, ImageAdapterError):
+        return error
+    return with_origin(ImageAdapterError.from_fields(error.fields()), error)
+
+
+class Fetcher:
+    """Sends the requests of one subscription; disposing it ends the current one."""
+
+    def __init__(self, client: httpx.AsyncClient, pump: Pump[Any], provider: str) -> None:
+        self._client = client
+        self._pump = pump
+        self._provider = provider
+
+    async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
+        """Return the answer of at most `limit` bytes, read within `seconds`; `options` are the client's.
+
+        Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
+        """
+        url = address(request)
+        try:
+            watch = IdleTimeout(self._pump, seconds)
+            async with opened(self._client, request, self._pump, **options) as response, watch:
+                if response.status_code >= 300:
+                    body = await read_error(response, self._pump)
+                else:
+                    body = await self._read(response, limit)
+                return Answer(response.status_code, response.headers, body)
+        except TimeoutError:
+            raise AdapterError("timeout", f"{url} took longer than {seconds} s", provider=self._provider) from None
+        except Exception as error:
+            failure = transport_error(error, self._provider, url)
+            if failure is None:
+                raise
+            raise failure from None
+
+    async def fetch(self, image: Image) -> Image:
+        """Return `image`, which is a URL, with its data and their type instead.
+
+        Raises ``ImageAdapterError``: ``invalid_request`` for a URL that does not lead to an image, or as `send`.
+        """
+        url = str(image.data)
+        if url[:5].lower() == "data:":
+            decoded = Image.from_data_uri(url)
+            return replace(image, source=decoded.source, data=decoded.data, mime_type=decoded.mime_type)
+        try:
+            answer = await self._get(url)
+        except LLMError:
+            raise
+        except Exception as error:
+            raise self._not_fetched(url, f"it is not a URL: {error}") from error
+        mime_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if answer.status >= 300:
+            raise self._not_fetched(url, f"the answer is HTTP {answer.status}")
+        if not mime_type.startswith("image/"):
+            raise self._not_fetched(url, f"the answer has {mime_type or 'no type'} instead of image/...")
+        return replace(image, source="binary", data=answer.body, mime_type=mime_type)
+
+    async def _get(self, url: str) -> Answer:
+        target = url
+        for _ in range(FETCH_REDIRECTS + 1):
+            if urlsplit(target).scheme not in ("http", "https"):
+                raise self._not_fetched(url, "only http and https are fetched")
+            try:
+                answer = await self.send(self._anonymous(target), FETCH_BYTES, FETCH_SECONDS, auth=None)
+            except AdapterError as error:
+                reason = "invalid_request" if error.reason == "malformed_response" else error.reason
+                raise self._not_fetched(url, error.message, reason) from error
+            if answer.status not in (301, 302, 303, 307, 308):
+                return answer
+            target = urljoin(target, answer.headers.get("location", ""))
+        raise self._not_fetched(url, f"it redirects more than {FETCH_REDIRECTS} times")
+
+    def _anonymous(self, url: str) -> httpx.Request:
+        # The client may add headers to every request, such as a key, that are not meant for the image's host.
+        timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
+        request = self._client.build_request("GET", url, **timing)
+        for name in [name for name in request.headers if name != "host"]:
+            del request.headers[name]
+        request.headers["accept"] = "image/*"
+        return request
+
+    def _not_fetched(self, url: str, fault: str, reason: str = "invalid_request") -> ImageAdapterError:
+        url = public_url(url)
+        message = f"the image {url} could not be fetched: {fault}"
+        return ImageAdapterError(reason, message, provider=self._provider, metadata={"url": url})
+
+    async def _read(self, response: httpx.Response, limit: int) -> bytes:
+        body = bytearray()
+        async for data in body_of(response):
+            body += data
+            if len(body) > limit:
+                message = f"{address(response.request)} sent more than {limit} bytes"
+                raise AdapterError("malformed_response", message, provider=self._provider)
+            if self._pump.disposed:  # during the connection, which is not cancelled
+                break
+        return bytes(body)

@@ -96,11 +96,11 @@ _FAMILIES = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""How the names of models begin, by the provider to suggest for them."""
+"""The beginnings of models' names, by the provider to suggest."""
 
 
 def unknown_provider(provider: str, model: str) -> str:
-    """Return what to write instead of a name whose first part is not a provider."""
+    """Return the fault of a name whose first part is not a provider, and what to write instead."""
     name, known = f"{provider}:{model}" if model else provider, providers()
     first, _, rest = name.partition("/")
     if first in known and rest:
@@ -111,5 +111,4 @@ def unknown_provider(provider: str, model: str) -> str:
     near = did_you_mean(provider, known)
     if len(provider.split()) > 1 and not near:
         return f"{shown(name)} is not the name of a model; the engine comes first, as in generate('openai:gpt-5', 'Hi')"
-    what = f"there is no provider {provider!r}{near}"
-    return f"{what}; there are: {', '.join(known)}. Write provider:model"
+    return f"there is no provider {provider!r}{near}; there are: {', '.join(known)}. Write provider:model"

@@ -1,7 +1,7 @@
-"""Chunks to events, one at a time and without Rx for plain generators, or as an operator: `from_chunks`.
+"""Chunks to events: the operator `from_chunks`, and without Rx, one chunk at a time, `ChunkFeeder`.
 
-Text, thinking and the beginnings and fragments of calls are passed on at once. A call's arguments are settled at the
-end, since fragments may come late, and before their call. A fragment belongs to the latest call of its index.
+Text, thinking and the beginnings and fragments of calls are emitted at once. A call's arguments are settled at the end,
+since fragments may arrive late, or before their call. A fragment belongs to the latest call of its index.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from rxllm.chunks._stream_chunk import (
     latest_counters,
     mapping,
     normalised,
+    not_a_chunk,
     read_call,
     read_call_metadata,
     read_fragment,
@@ -52,118 +53,44 @@ T = TypeVar("T")
 T_in = TypeVar("T_in", contravariant=True)
 
 
-# The tool calls of a stream of chunks while it runs
-
-
-_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""What a decoder says of a first piece of arguments that is not JSON by itself; all pieces together tell better."""
-
-
-class _LiveCall:
-    __slots__ = ("call", "has_fragments", "leading_space", "opened", "position")
-
-    def __init__(self, position: int, call: CallRecord) -> None:
-        self.position = position
-        self.call = call
-        self.leading_space = ""
-        self.opened = False  # whether a fragment had anything but space
-        self.has_fragments = False  # an empty one counts
-
-
-class LiveCalls:
-    """Report the calls of one response to `blocks`; `before` is how many calls the thread has had."""
-
-    def __init__(self, blocks: Blocks, before: int) -> None:
-        self._blocks = blocks
-        self._before = before
-        self._calls: list[_LiveCall] = []
-        self._latest: dict[Index, _LiveCall] = {}
-        # Fragments and updates may come before their call.
-        self._early_fragments: dict[Index, list[str]] = {}
-        self._early_updates: dict[Index, dict[str, Any]] = {}
-
-    def begin(self, chunk: StreamChunk) -> bool:
-        """Begin the call of a chunk; return False if it has no name."""
-        call = read_call(chunk)
-        if call is None:
-            return False
-        live = _LiveCall(len(self._calls), call)
-        self._calls.append(live)
-        self._latest[call.index] = live
-        metadata = {key: value for key, value in call.metadata.items() if key not in _MARKS}
-        metadata |= {"server": True} if call.builtin else {}
-        metadata |= self._early_updates.pop(call.index, {})
-        self._blocks.call(live.position, call.id or f"call_{self._before + live.position}", call.name, None, metadata)
-        for fragment in self._early_fragments.pop(call.index, []):
-            self._pass_on(live, fragment)
-        if call.first_fragment:
-            self._pass_on(live, call.first_fragment)
-        return True
-
-    def add(self, entry: Any) -> bool:
-        """Read a ``tool_call_args`` entry; return False if it is malformed."""
-        fragment = read_fragment(entry)
-        if fragment is None:
-            return False
-        index, text = fragment
-        live = self._latest.get(index)
-        if live is None:
-            self._early_fragments.setdefault(index, []).append(text)
-        else:
-            self._pass_on(live, text)
-        return True
-
-    def update(self, entry: Any) -> bool:
-        """Read a ``tool_call_metadata`` entry; return False if it is malformed."""
-        update = read_call_metadata(entry)
-        if update is None:
-            return False
-        index, metadata = update
-        live = self._latest.get(index)
-        if live is None:
-            self._early_updates.setdefault(index, {}).update(metadata)
-        else:
-            self._blocks.call(live.position, None, None, None, metadata)
-        return True
-
-    def settle(self) -> None:
-        """No more fragments will come: a call that got none takes the arguments that came with it."""
-        for live in self._calls:
-            arguments = live.call.arguments
-            if not live.opened and arguments:
-                text = as_json(arguments)
-                self._blocks.call(live.position, None, None, repr(arguments) if text is None else text)
-            if not live.has_fragments and live.call.expects_fragments:
-                self._blocks.call(live.position, None, None, None, {"error": "missing_fragments"})
-        for index, fragments in self._early_fragments.items():
-            self._blocks.raw("tool_call_args", {"index": index, "fragment": "".join(fragments)})
-        for index, metadata in self._early_updates.items():
-            self._blocks.raw("tool_call_metadata", {"index": index, "metadata": metadata})
-
-    def _pass_on(self, live: _LiveCall, fragment: str) -> None:
-        live.has_fragments = True
-        if not live.opened:
-            fragment = live.leading_space + fragment
-            text = fragment.lstrip()
-            if not text:
-                live.leading_space = fragment
-                return
-            live.opened = True
-            # Decoders lose an opening brace that comes together with the name.
-            fragment = "{" + fragment if text[0] in '"}' else fragment
-        if fragment:
-            self._blocks.call(live.position, None, None, fragment)
-
-
-# Chunks to events, one at a time and without Rx
-
-
-_SILENT = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
+_ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
+"""A decoder's notes on a first piece of arguments that is not JSON by itself, which all pieces together may be."""
+_IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
 
+def from_chunks(
+    messages: Iterable[Message] = (),
+) -> Callable[[Observable[StreamChunk | Mapping[str, Any]]], Stream[Event]]:
+    """Turn one response's `StreamChunk`s, or plain mappings of their fields, into the events that every adapter emits.
+
+    ::
+
+        source             --text--call--fragment--meta--|
+        from_chunks()      --(ab)--(cd)--e---------u-----(fg|)
+
+    a: ``MessageStarted``, b: ``TextDelta``, c: ``TextCompleted``, d: ``ToolCallStarted``, e: ``ToolCallDelta``,
+    u: ``UsageUpdated``, f: ``ToolCallCompleted``, g: one ``MessageCompleted``, however many meta chunks there are.
+
+    >>> from reactivex import of
+    >>> from rxllm import chunks, operators as ops
+    >>> call = chunks.tool_call("add", metadata={"id": "c1", "start": True})
+    >>> rest = chunks.meta({"tool_call_args": {"index": 0, "fragment": '{"a": 1}'}, "finish_reason": "tool_use"})
+    >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
+    Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
+
+    `messages` are those that the response answers: calls without an id then get one that is unique in the thread. A
+    failing source becomes an ``ErrorEvent`` after everything open is completed, and so does a meta chunk with an
+    ``error``, which ends the stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that
+    completes without a finish reason means ``stop``. Calls whose arguments are not a JSON object, or were announced and
+    are missing, have ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
+    """
+    messages = tuple(messages)
+    return events_of(lambda: ChunkFeeder(messages))
+
+
 class ChunkFeeder:
-    """The events of one response; `messages` are those it answers, whose call ids are taken.
+    """The events of one response to `messages`, whose call ids are taken.
 
     >>> from rxllm import chunks
     >>> feeder = ChunkFeeder()
@@ -176,7 +103,7 @@ class ChunkFeeder:
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         messages = tuple(messages)
         self._blocks = Blocks(CallTracker.after(messages))
-        self._calls = LiveCalls(self._blocks, sum(len(message.tool_calls) for message in messages))
+        self._calls = _LiveCalls(self._blocks, sum(len(message.tool_calls) for message in messages))
         self._counters: dict[str, Any] = {}
         self._notes: dict[str, list[Any]] = {}
         self._cited: set[Any] = set()
@@ -208,7 +135,7 @@ class ChunkFeeder:
         if not isinstance(chunk, StreamChunk):
             chunk = _read_chunk(chunk)
         if chunk.text is not None and not isinstance(chunk.text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"a StreamChunk's text cannot be {shown(chunk.text)}")
+            raise StreamError("malformed_event", f"the text of a StreamChunk must be a string, not {shown(chunk.text)}")
         if chunk.type == "content":
             self._blocks.text(chunk.text or "")
         else:
@@ -267,11 +194,11 @@ class ChunkFeeder:
         if unknown:
             self._blocks.raw("meta", unknown)
         if error:
-            self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message(error)))
+            self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
         """Read one key of a meta chunk; return False if it is unknown, or its value malformed."""
-        if value is None or key in _SILENT:
+        if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
             self._notes.setdefault(key, []).extend(cast(list[Any], value))
@@ -299,7 +226,7 @@ class ChunkFeeder:
 
     def _read_part(self, part: Any) -> bool:
         """Report a whole part; return False if it is not one of a message's."""
-        if not isinstance(part, SourcePart):  # a source may come within a block of text
+        if not isinstance(part, SourcePart):  # a source may interrupt a block of text
             self._blocks.close_block()
         match part:
             case TextPart():
@@ -324,6 +251,102 @@ class ChunkFeeder:
         self._blocks.error(error)
 
 
+class _LiveCall:
+    __slots__ = ("call", "has_fragments", "leading_space", "opened", "position")
+
+    def __init__(self, position: int, call: CallRecord) -> None:
+        self.position = position
+        self.call = call
+        self.leading_space = ""
+        self.opened = False  # whether a fragment had anything but space
+        self.has_fragments = False  # an empty one counts
+
+
+class _LiveCalls:
+    """Reports the calls of one response to `blocks`; `before` is the number of calls in the thread."""
+
+    def __init__(self, blocks: Blocks, before: int) -> None:
+        self._blocks = blocks
+        self._before = before
+        self._calls: list[_LiveCall] = []
+        self._latest: dict[Index, _LiveCall] = {}
+        # Fragments and updates may arrive before their call.
+        self._early_fragments: dict[Index, list[str]] = {}
+        self._early_updates: dict[Index, dict[str, Any]] = {}
+
+    def begin(self, chunk: StreamChunk) -> bool:
+        """Begin the call of a chunk; return False if it has no name."""
+        call = read_call(chunk)
+        if call is None:
+            return False
+        live = _LiveCall(len(self._calls), call)
+        self._calls.append(live)
+        self._latest[call.index] = live
+        metadata = {key: value for key, value in call.metadata.items() if key not in _ARGUMENT_MARKS}
+        metadata |= {"server": True} if call.builtin else {}
+        metadata |= self._early_updates.pop(call.index, {})
+        self._blocks.call(live.position, call.id or f"call_{self._before + live.position}", call.name, None, metadata)
+        for fragment in self._early_fragments.pop(call.index, []):
+            self._pass_on(live, fragment)
+        if call.first_fragment:
+            self._pass_on(live, call.first_fragment)
+        return True
+
+    def add(self, entry: Any) -> bool:
+        """Read a ``tool_call_args`` entry; return False if it is malformed."""
+        fragment = read_fragment(entry)
+        if fragment is None:
+            return False
+        index, text = fragment
+        live = self._latest.get(index)
+        if live is None:
+            self._early_fragments.setdefault(index, []).append(text)
+        else:
+            self._pass_on(live, text)
+        return True
+
+    def update(self, entry: Any) -> bool:
+        """Read a ``tool_call_metadata`` entry; return False if it is malformed."""
+        update = read_call_metadata(entry)
+        if update is None:
+            return False
+        index, metadata = update
+        live = self._latest.get(index)
+        if live is None:
+            self._early_updates.setdefault(index, {}).update(metadata)
+        else:
+            self._blocks.call(live.position, None, None, None, metadata)
+        return True
+
+    def settle(self) -> None:
+        """Report the arguments of calls without fragments, and the fragments and updates without a call."""
+        for live in self._calls:
+            arguments = live.call.arguments
+            if not live.opened and arguments:
+                text = as_json(arguments)
+                self._blocks.call(live.position, None, None, repr(arguments) if text is None else text)
+            if not live.has_fragments and live.call.expects_fragments:
+                self._blocks.call(live.position, None, None, None, {"error": "missing_fragments"})
+        for index, fragments in self._early_fragments.items():
+            self._blocks.raw("tool_call_args", {"index": index, "fragment": "".join(fragments)})
+        for index, metadata in self._early_updates.items():
+            self._blocks.raw("tool_call_metadata", {"index": index, "metadata": metadata})
+
+    def _pass_on(self, live: _LiveCall, fragment: str) -> None:
+        live.has_fragments = True
+        if not live.opened:
+            fragment = live.leading_space + fragment
+            text = fragment.lstrip()
+            if not text:
+                live.leading_space = fragment
+                return
+            live.opened = True
+            # Some decoders lose an opening brace that arrives with the name.
+            fragment = "{" + fragment if text[0] in '"}' else fragment
+        if fragment:
+            self._blocks.call(live.position, None, None, fragment)
+
+
 def as_stream_error(error: Exception) -> LLMError:
     """Return an exception as an error of the stream; rxllm's own stay as they are."""
     if isinstance(error, LLMError):
@@ -337,50 +360,16 @@ def _read_chunk(item: Any) -> StreamChunk:
     chunk = as_chunk(item)
     if isinstance(chunk, StreamChunk):
         return chunk
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and has no other keys than {', '.join(FIELDS)}"
-    raise StreamError("malformed_event", f"{shown(item)} is not a StreamChunk; {remedy}")
+    raise StreamError("malformed_event", not_a_chunk(item))
 
 
-def _message(error: Any) -> str:
+def _message_of(error: Any) -> str:
     message = mapping(error).get("message") or error
     return message if isinstance(message, str) else repr(message)
 
 
-# Chunks as events: `from_chunks`, and `events_of`, which it shares with `from_completion_chunks`
-
-
-def from_chunks(
-    messages: Iterable[Message] = (),
-) -> Callable[[Observable[StreamChunk | Mapping[str, Any]]], Stream[Event]]:
-    """Turn one response's `StreamChunk`s, or plain mappings of their fields, into the events that every adapter emits.
-
-    ::
-
-        source             --text--call--fragment--meta--|
-        from_chunks()      --(ab)--(cd)--e---------u-----(fg|)
-
-    a: ``MessageStarted``, b: ``TextDelta``, c: ``TextCompleted``, d: ``ToolCallStarted``, e: ``ToolCallDelta``,
-    u: ``UsageUpdated``, f: ``ToolCallCompleted``, g: one ``MessageCompleted``, however many meta chunks there are.
-
-    >>> from reactivex import of
-    >>> from rxllm import chunks, operators as ops
-    >>> call = chunks.tool_call("add", metadata={"id": "c1", "start": True})
-    >>> rest = chunks.meta({"tool_call_args": {"index": 0, "fragment": '{"a": 1}'}, "finish_reason": "tool_use"})
-    >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
-    Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
-
-    `messages` are those that the response answers: calls without an id then get one that is unique in the thread. A
-    failing source becomes an ``ErrorEvent`` after everything open is completed, and so does a meta chunk with an
-    ``error``, which ends the stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that
-    completes without a finish reason means ``stop``. Calls whose arguments are not a JSON object, or were announced and
-    never came, have ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
-    """
-    messages = tuple(messages)
-    return events_of(lambda: ChunkFeeder(messages))
-
-
 class Feeder(Protocol[T_in]):
-    """Chunks in, lawful events out. `started`: there was an event; `ended`: it was the last one."""
+    """Turns chunks into events. `started`: there has been an event; `ended`: it was the last one."""
 
     @property
     def started(self) -> bool: ...
@@ -407,7 +396,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # a chunk that comes while another one is being delivered waits its turn
+            pending = deque[Event]()  # a chunk that arrives during the delivery of another one waits
             delivering = False  # stays True after a subscriber's exception, which is not a failure of the stream
 
             def on_next(chunk: T) -> None:
@@ -435,7 +424,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             def on_completed() -> None:
                 try:
                     events = feeder.close()
-                except Exception as error:  # raised from here, it would reach nobody
+                except Exception as error:  # raised from here, it would be lost
                     fail(error)
                 else:
                     end(events)

@@ -19,7 +19,7 @@ chunk             keys
 
 Wherever chunks are read, a plain mapping of a chunk's fields will do: ``{"type": "content", "text": "Hi"}``.
 
-Nothing here raises: metadata may come from anybody.
+The readers raise nothing, as metadata may be anything.
 """
 
 from __future__ import annotations
@@ -31,13 +31,10 @@ import msgspec
 
 from rxllm.events import NOTHING
 from rxllm.values import FinishReason, Part, Usage, ValidationError
-from rxllm.values.argument_checks import must_be
-
-# The chunks of the StreamChunk dialect
-
+from rxllm.values.argument_checks import must_be, shown
 
 SHOWN = 20
-"""How many characters of a chunk's text its repr shows."""
+"""The number of characters of a chunk's text in its repr."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -83,7 +80,7 @@ def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 
 
 def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a piece of what the model thinks.
+    """Return a piece of the model's thinking.
 
     >>> thinking("Hm.", {"signature": "c2ln"})
     StreamChunk(thinking, text='Hm.', metadata={'signature': 'c2ln'})
@@ -103,7 +100,7 @@ def tool_call(
 
 
 def meta(metadata: Mapping[str, Any]) -> StreamChunk:
-    """Return what the stream says about itself.
+    """Return metadata of the stream.
 
     >>> meta({"finish_reason": "stop"})
     StreamChunk(meta, metadata={'finish_reason': 'stop'})
@@ -132,11 +129,17 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """
     chunk = as_chunk(chunk)
     if not isinstance(chunk, StreamChunk):
-        raise ValidationError("invalid_message", f"{type(chunk).__name__} is not a StreamChunk")
+        raise ValidationError("invalid_message", not_a_chunk(chunk))
     if fault := _fault(chunk):
         field, expected = fault
         raise ValidationError("invalid_message", errors=[((field,), must_be(expected, getattr(chunk, field)))])
     return chunk
+
+
+def not_a_chunk(item: Any) -> str:
+    """Return the message about an item that is neither a chunk nor a mapping of its fields."""
+    remedy = f"for text, use chunks.text(...); a mapping needs a type, and has no other keys than {', '.join(FIELDS)}"
+    return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
 def as_text(text: str) -> str:
@@ -163,15 +166,12 @@ def _fault(chunk: Any) -> tuple[str, str] | None:
             return "type", "content, thinking, tool_call, meta or content_part"
 
 
-# Read the metadata of chunks: tool calls, finish reasons and usage, with the tables of their names
-
-
 Index = str | int | None
 
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""The keys of a tool call's metadata that say how to assemble it; all others belong to the call."""
+"""The keys of a tool call's metadata for its assembly; all others belong to the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -185,7 +185,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""The fixed table; every other word is ``other``."""
+"""The finish reasons by their name in chunks; any other name means ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -198,7 +198,7 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The fields of `Usage`, and the names under which counters come, the best one first."""
+"""The names of counters for each field of `Usage`, the most trusted one first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -245,7 +245,7 @@ def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, the larger of two numbers: counters only grow, so a late chunk full of zeros takes nothing back."""
+    """Return both, the larger of two numbers: counters only grow, and a late chunk may be full of zeros."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -255,13 +255,13 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, the later of two numbers, since providers do correct themselves; but no zero replaces a number."""
+    """Return both, the later of two numbers, as providers correct themselves; but no zero replaces a number."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters merged, their total the sum of input and output, whatever the provider says."""
+    """Return the counters merged; their total is the sum of input and output, not the provider's."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)
@@ -315,7 +315,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that is the same for equal annotations, whatever the order of their fields."""
+    """Return a key that is the same for equal annotations, with their fields in any order."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):

@@ -82,7 +82,8 @@ def check_chunk(item: Any) -> None:
     _check_field(item, "tool_calls", (tuple, list))
     for call in item.tool_calls:
         if not isinstance(call, ToolCallDelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise StreamError("malformed_event", f"a CompletionChunk's tool_calls cannot hold {shown(call)}")
+            message = f"tool_calls of a CompletionChunk has {shown(call)}; use ToolCallDelta(...)"
+            raise StreamError("malformed_event", message)
         for name in ("id", "name", "arguments_delta"):
             _check_field(call, name, _TEXT)
 
@@ -95,7 +96,7 @@ def _check_field(struct: msgspec.Struct, name: str, types: tuple[type, ...]) -> 
 
 @value
 class CompletionToolCall(Value):
-    """A whole call; `arguments` is the text as it came, JSON or not."""
+    """A whole call; `arguments` is the provider's text, JSON or not."""
 
     id: str
     name: str
@@ -108,9 +109,9 @@ def _no_usage() -> Usage:
 
 @value
 class CompletionResponse(Value):
-    """A whole completion. `content` is None where there was no text; calls are in the order of their indexes.
+    """A whole completion. `content` is None without text; calls are in the order of their indexes.
 
-    `dropped` are the calls whose id never came: nobody can answer them.
+    `dropped` are the calls that never got an id, and so cannot be answered.
     """
 
     content: str | None = None
@@ -137,10 +138,10 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
     The last id and the last name of each call count, and its arguments are joined as text. A final chunk sets usage and
-    finish reason, even to None, and reading goes on: the last of several counts. The defaults are zeros and ``"stop"``.
+    finish reason, even to None; of several, the last one counts. The defaults are zeros and ``"stop"``.
 
-    An error keeps what came before it: it is raised with its class and reason, and ``metadata["response"]`` is the
-    partial response, whose finish reason is ``"error"``. An error that is not an ``LLMError`` becomes the cause of a
+    An error keeps its class and reason, and gets the partial response, whose finish reason is ``"error"``, as
+    ``metadata["response"]``. An error that is not an ``LLMError`` becomes the cause of a
     ``StreamError("adapter_error")``; an item that is not a chunk is a ``StreamError("malformed_event")``.
     """
 
@@ -179,7 +180,7 @@ class _Call:
 class _Collected:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by index, so that a gap in the indexes takes no room
+        self._calls: dict[int, _Call] = {}  # by index: a gap takes no memory
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
@@ -243,7 +244,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """The events of one response, chunk by chunk; `messages` are those it answers."""
+    """The events of one response to `messages`, chunk by chunk."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

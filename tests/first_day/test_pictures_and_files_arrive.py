@@ -48,7 +48,7 @@ def test_a_pdf_that_ollama_does_not_take_is_refused_before_anything_is_sent(ask:
     assert caught.value.reason == "invalid_request"
     assert str(caught.value) == (
         "messages.0.content.1 is a FilePart (pdf), which Ollama does not take in a "
-        "user message; write what is in it as text, or use a provider that takes it: openai, anthropic or gemini"
+        "user message; write its content as text, or use a provider that takes it: openai, anthropic or gemini"
     )
 
 

@@ -208,6 +208,14 @@ def test_a_model_and_a_key_are_needed(model: str | None, reason: str) -> None:
     assert caught.value.reason == reason
 
 
+def test_azures_header_replaces_every_other_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-openai")
+    azure = OpenAIImages(base_url="https://name.openai.azure.com/openai/v1", headers={"api-key": "k"})
+    built = azure.build(ImageRequest("generate", "gpt-image-1", "a dot"), Call())
+    assert built.headers["api-key"] == "k"
+    assert "authorization" not in built.headers
+
+
 # What is read
 
 

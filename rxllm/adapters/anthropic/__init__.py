@@ -8,8 +8,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter, counted
-from rxllm.adapters.anthropic.decoder import MessagesDecoder
-from rxllm.adapters.anthropic.errors import anthropic_http_error
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.anthropic.decoder import MessagesDecoder, with_code
 from rxllm.adapters.anthropic.request import count_body, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
 from rxllm.runtime import Stream
@@ -61,7 +61,7 @@ class Anthropic(HTTPAdapter):
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit what the server counts: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
+        """Emit the server's count: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
         build = partial(self._post_body, "/messages/count_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 
@@ -82,4 +82,4 @@ class Anthropic(HTTPAdapter):
         return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return anthropic_http_error(self.provider, status, headers, body)
+        return with_code(http_error(self.provider, status, headers, body))

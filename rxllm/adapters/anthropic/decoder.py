@@ -32,10 +32,9 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import metadata_of
-from rxllm.adapters.anthropic.errors import anthropic_error
-from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame
-from rxllm.adapters.anthropic.usage import to_usage
+from rxllm.adapters._answers import dicts, metadata_of, text_of
+from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
@@ -149,7 +148,19 @@ class MessagesDecoder(FrameDecoder):
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
-        return anthropic_error(self.provider, payload)
+        return with_code(provider_error(self.provider, payload))
+
+
+def with_code(error: AdapterError) -> AdapterError:
+    """Return `error` with the inner type of ``{"type": "error", "error": {"type": ..., "message": ...}}`` as its code.
+
+    https://platform.claude.com/docs/en/api/errors: so is every error, in an HTTP response as in a stream.
+    """
+    code = error.metadata.get("type")
+    if error.code is None and isinstance(code, str) and code != "error":
+        error.code = code
+        error.metadata = {name: value for name, value in error.metadata.items() if name != "type"}
+    return error
 
 
 class _Block:
@@ -161,7 +172,7 @@ class _Block:
         self.kind = kind
         self.data = data
         self.position: int | None = None
-        self.filled = False  # by a delta
+        self.filled = False  # whether a delta had some of the arguments
         self.citations: list[Any] = []
 
     @property
@@ -187,17 +198,17 @@ class Content:
         block = self._open[index] = _Block(kind, data)
         match kind:
             case "text":
-                self._blocks.text(_text(data.get("text")))
-                block.citations += _dicts(data.get("citations"))
+                self._blocks.text(text_of(data.get("text")))
+                block.citations += dicts(data.get("citations"))
             case "thinking":
-                self._blocks.thinking(_text(data.get("thinking")))
-                self._sign(_text(data.get("signature")))
+                self._blocks.thinking(text_of(data.get("thinking")))
+                self._sign(text_of(data.get("signature")))
             case "redacted_thinking":
                 self._blocks.sign(None, {"provider": self._provider, **data})
             case _ if kind == CLIENT_CALL or kind in SERVER_CALLS:
                 block.position, self._calls = self._calls, self._calls + 1
                 metadata = self._metadata(kind, data)
-                self._blocks.call(block.position, _text(data.get("id")), _text(data.get("name")), None, metadata)
+                self._blocks.call(block.position, text_of(data.get("id")), text_of(data.get("name")), None, metadata)
             case _:
                 pass
 
@@ -209,9 +220,15 @@ class Content:
             self._blocks.thinking(delta.thinking)
         elif delta.signature is not None:
             self._sign(delta.signature)
+        elif (block := self._open.get(index)) is None:
+            return False
+        elif delta.partial_json is not None and block.position is not None:
+            block.filled = block.filled or bool(delta.partial_json)
+            self._blocks.call(block.position, None, None, delta.partial_json)
+        elif delta.citation is not None:
+            block.citations.append(delta.citation)
         else:
-            block = self._open.get(index)
-            return block is not None and self._add_to(block, delta)
+            return False
         return True
 
     def add_unknown(self, index: int, delta: dict[str, Any]) -> bool:
@@ -232,28 +249,18 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report what open blocks contain when the message is over, but complete no tool call."""
+        """Report the contents of open blocks at the end of the message, but complete no tool call."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
         self._open = {}
-
-    def _add_to(self, block: _Block, delta: Delta) -> bool:
-        if delta.partial_json is not None and block.position is not None:
-            block.filled = block.filled or bool(delta.partial_json)
-            self._blocks.call(block.position, None, None, delta.partial_json)
-        elif delta.citation is not None:
-            block.citations.append(delta.citation)
-        else:
-            return False
-        return True
 
     def _sign(self, signature: str) -> None:
         if signature:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # The fields that must go back with the call, beyond those that every call has.
+        # The provider's own fields go back with the call.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]
@@ -274,14 +281,6 @@ class Content:
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
     # The pages of a web search or a fetch. Their text is ciphertext or long, and stays in the part.
-    for page in _dicts(content if isinstance(content, list) else [content]):
+    for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""

@@ -3,11 +3,11 @@
 1. The system messages before all others are ``system``. A later one never changes it, because that would throw the
    cached prefix away; it goes behind the user's turn that it follows or, after an assistant's, behind the user's turn
    that comes next, as an entry of its own where the model honours one (`takes_entries`), else as a text block between
-   ``<system>`` tags at the end of that turn. Without such a turn it is one.
+   ``<system>`` tags at the end of that turn. Without such a turn it becomes one.
 2. Consecutive messages of one role become one turn; all results of a turn's tool calls are in one user turn, before
    anything else.
 3. The API refuses blank text, and white space at the end of a final assistant turn: both are left out.
-4. What another provider produced (its thinking, its server's tools) is left out; Anthropic's own goes back unchanged:
+4. Another provider's parts (its thinking, its server's tools) are left out; Anthropic's own go back unchanged:
    thinking only with its signature, a call of a server tool only if it is complete.
    Files: https://platform.claude.com/docs/en/build-with-claude/files (those by id need the beta of that page).
 5. Ids consist of letters, digits, ``_`` and ``-``: any other character becomes ``_``, in a tool call as in its result.
@@ -16,7 +16,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, sendable
@@ -41,7 +41,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# A search result goes back in the part that it came with, a citation with the text that it is for.
+# A search result goes back in its part, a citation with its text.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -56,20 +56,22 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
     """Return the JSON body of `request`; opaque parts go back if they are of `provider`.
 
     `is_own` is whether the server is one of Anthropic's. The option ``system_entries`` (True, False) is not sent; it
-    decides about the form of later system messages where the model's name and the server would be wrong.
+    overrides the form of later system messages that the model's name and the server imply.
     """
     request = sendable(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
     options = dict(request.options)
     entries = options.pop("system_entries", None)
-    leading, thread = _split(request.messages)
+    messages = request.messages
+    start = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
+    by_entry = is_own and takes_entries(model) if entries is None else entries
     body: dict[str, Any] = {
         "model": model,
         "max_tokens": limit,
         "stream": True,
-        "system": system_of(leading),
-        "messages": turns_of(thread, provider, entries=is_own and takes_entries(model) if entries is None else entries),
+        "system": system_of(messages[:start]),
+        "messages": turns_of(messages[start:], provider, entries=by_entry),
         "tools": [_tool(tool, provider) for tool in request.tools],
         "tool_choice": _tool_choice(request.tool_choice) if request.tools or "tools" in options else None,
         "temperature": request.temperature,
@@ -94,7 +96,7 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the body that asks how many tokens `request` has."""
+    """Return the body that asks for the number of tokens of `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -129,7 +131,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The sandbox that the last turn used, whose files the next one may need.
+    # The sandbox of the last turn: the next one may need its files.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -184,14 +186,8 @@ def takes_entries(model: str) -> bool:
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
-def _split(messages: Sequence[Message]) -> tuple[Sequence[Message], Sequence[Message]]:
-    """Return the system messages before all others, and the rest."""
-    first = next((place for place, message in enumerate(messages) if message.role != "system"), len(messages))
-    return messages[:first], messages[first:]
-
-
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return system messages as the ``system`` of a body: text, or blocks if something in it is to be cached."""
+    """Return system messages as the ``system`` of a body: text, or blocks if part of it is to be cached."""
     blocks = [block for message in messages for block in _cached(message, _texts(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -204,7 +200,7 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     System messages become `entries`, or else text blocks. A longer thread has the same turns up to the last answer.
     """
     turns: list[Block] = []
-    instructions: list[Block] = []  # until the turn that they go behind has ended
+    instructions: list[Block] = []  # the system messages for the end of the current turn
     for message in messages:
         if message.role == "system":
             instructions += _cached(message, _texts(message))
@@ -220,19 +216,20 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
             turns.append({"role": role, "content": blocks})
     _instruct(turns, instructions, entries=entries)
     for turn in turns:
-        turn["content"].sort(key=_is_not_result)  # results first; otherwise the order stays
-    if turns and turns[-1]["role"] == "assistant":
-        _strip_end(turns[-1]["content"])
+        content: list[Block] = turn["content"]
+        content.sort(key=lambda block: block["type"] != "tool_result")  # results first, in order
+    if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
+        turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplified(turn["content"])} for turn in turns]
 
 
 def _instruct(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
     """Add system messages behind the last turn."""
+    if not instructions:
+        return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
     # A turn that ends with a call of a server's tool is paused: the server continues it.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
-    if not instructions:
-        return
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
         return
@@ -243,12 +240,8 @@ def _instruct(turns: list[Block], instructions: list[Block], *, entries: bool) -
         turns.append({"role": "user", "content": tagged})
 
 
-def _is_not_result(block: Block) -> bool:
-    return block["type"] != "tool_result"
-
-
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the field that ``metadata["cache"]`` asks for: True, or how long to cache (``"5m"``, ``"1h"``)."""
+    """Return the field for ``metadata["cache"]``: True, or a time to live (``"5m"``, ``"1h"``)."""
     match metadata.get("cache"):
         case None | False:
             return {}
@@ -391,8 +384,3 @@ def _source(image: Image) -> Block:
 
 def _simplified(blocks: list[Block]) -> Any:
     return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks
-
-
-def _strip_end(blocks: list[Block]) -> None:
-    if blocks and blocks[-1]["type"] == "text":
-        blocks[-1]["text"] = cast(str, blocks[-1]["text"]).rstrip()

@@ -21,7 +21,7 @@ from rxllm.values.argument_checks import explains_options, is_seconds
 __all__ = ["Fake"]
 
 
-_IN_THE_SCRIPT = {
+_SCRIPTS = {
     "delay": '[("delay", {}), "Hello"]',
     "usage": '["Hello", rxllm.Usage(3, 5)]',
     "tool_calls": '[rxllm.ToolCall("c1", "add", {"a": 1})], "done"',
@@ -32,8 +32,8 @@ _IN_THE_SCRIPT = {
 
 
 def _advice(_: str, option: str, value: Any) -> str:
-    if option in _IN_THE_SCRIPT:
-        turns = _IN_THE_SCRIPT[option].replace("{}", str(value) if is_seconds(value) else "0.1")
+    if option in _SCRIPTS:
+        turns = _SCRIPTS[option].replace("{}", str(value) if is_seconds(value) else "0.1")
         return f"put it into the script: Fake({turns})"
     if option in ("responses", "answers", "turns", "messages", "text", "response", "content"):
         return 'pass an argument for each answer: Fake("first", "second")'
@@ -85,7 +85,7 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "Fake takes its turns as arguments, or as script=, or as scripts="
+            message = "Fake takes its turns in one form: as arguments, as script= or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
@@ -133,7 +133,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn. It pauses at a delay and while the consumer is behind, and resumes by itself."""
+    """Plays one subscription's turn. It pauses at a delay and while the consumer is behind."""
 
     def __init__(
         self,
@@ -163,9 +163,8 @@ class _Play:
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        waiting = self._waiting.disposable = (
-            SingleAssignmentDisposable()
-        )  # first, as start() may resume on another thread
+        # Assigned before start(), which may resume on another thread.
+        waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = start()
 
     def _pause(self, seconds: float) -> abc.DisposableBase:
@@ -176,7 +175,7 @@ class _Play:
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # A task, as that of a call: unlike a timer, it notices that the loop ends.
+        # A task, not a timer: it notices the end of the loop.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -196,7 +195,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # by the subscriber that raised: it receives no more
+            if self._disposed and self._delivering:  # by the subscriber that raised, which receives nothing more
                 report_unheard(error)
             else:
                 fail(self._observer, error)

@@ -28,7 +28,7 @@ class FakeImages:
     >>> generate_image(FakeImages(dot), "a dot").run().images == (dot,)
     True
 
-    Give turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
+    Pass turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
     that returns a turn. A turn is a piece of script, or a list of such pieces:
 
     ==========================================  =========================================================
@@ -55,7 +55,7 @@ class FakeImages:
         operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "FakeImages takes its turns as arguments, or as script=, or as scripts="
+            message = "FakeImages takes its turns in one form: as arguments, as script= or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)
@@ -96,7 +96,7 @@ def _pieces(turn: Any) -> list[Piece]:
 
 
 def _piece(piece: Any) -> Piece:
-    """Return `piece` if it means something, and usage as an `ImageUsage`."""
+    """Return `piece` if it is in the table, and usage as an `ImageUsage`."""
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return piece
@@ -123,7 +123,7 @@ def _play(
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Answer after the turn's pauses. Every exception, also the subscriber's own, goes to ``on_error``."""
+    """Answer after the turn's pauses. Every exception, even the subscriber's, goes to ``on_error``."""
     pieces: list[Piece]
     try:
         pieces = next_turn(request)
@@ -139,7 +139,7 @@ def _play(
             observer.on_completed()
 
     seconds = sum(float(piece[1]) for piece in pieces if isinstance(piece, tuple) and piece[0] == "delay")
-    waiting = SingleAssignmentDisposable()  # before it is answered, maybe on another thread
+    waiting = SingleAssignmentDisposable()  # assigned before the answer, which may be on another thread
     if seconds:
         waiting.disposable = clock(scheduler).schedule_relative(seconds, answer)
     else:

@@ -6,16 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, cast, get_args
 
 from rxllm.events import EVENT_CLASSES, Event, MessageStarted
-from rxllm.values import (
-    AdapterError,
-    FinishReason,
-    LLMError,
-    Request,
-    StreamError,
-    ToolCall,
-    Usage,
-    ValidationError,
-)
+from rxllm.values import AdapterError, FinishReason, LLMError, Request, StreamError, ToolCall, Usage, ValidationError
 from rxllm.values.argument_checks import did_you_mean, is_seconds, shown
 from rxllm.values.json_text import json_text
 from rxllm.wire.event_order import Blocks

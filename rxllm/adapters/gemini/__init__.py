@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from rxllm.adapters._http import HTTPAdapter, counted
-from rxllm.adapters.gemini.decoder import GeminiDecoder
-from rxllm.adapters.gemini.errors import answer_error
+from rxllm.adapters._http_errors import http_error
+from rxllm.adapters.gemini.decoder import GeminiDecoder, with_code
 from rxllm.adapters.gemini.request import count_body, gemini_body
 from rxllm.adapters.http_base import HTTPBase, missing_model, versioned
 from rxllm.runtime import Stream
@@ -26,7 +26,7 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 
 class GoogleKeys(HTTPBase):
-    """Finds the address, and sends the key as Google's API or Vertex wants it: as a key or as a token."""
+    """The address, and the key in the form of Google's API or of Vertex: as a key or as a token."""
 
     provider = "google"
     default_base_url = GOOGLE
@@ -41,22 +41,8 @@ class GoogleKeys(HTTPBase):
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
         return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
 
-
-def model_path(model: str) -> str:
-    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
-    ``tunedModels/``, or else in ``models/``.
-
-    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
-    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
-    """
-    collection, _, rest = model.partition("/")
-    if not rest or collection not in _COLLECTIONS:
-        return f"models/{quote(model, safe='@')}"
-    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
-
-
-_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
-_DOTS = {".": "%2E", "..": "%2E%2E"}
+    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
+        return with_code(http_error(self.provider, status, headers, body))
 
 
 class Gemini(GoogleKeys, HTTPAdapter):
@@ -76,7 +62,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit what the server counts: https://ai.google.dev/api/tokens."""
+        """Emit the server's count: https://ai.google.dev/api/tokens."""
         build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
         return counted(self, request, call, build, "totalTokens")
 
@@ -92,5 +78,19 @@ class Gemini(GoogleKeys, HTTPAdapter):
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)
 
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return answer_error(status, headers, body)
+
+def model_path(model: str) -> str:
+    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
+    ``tunedModels/``, or else in ``models/``.
+
+    >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
+    ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')
+    """
+    collection, _, rest = model.partition("/")
+    if not rest or collection not in _COLLECTIONS:
+        return f"models/{quote(model, safe='@')}"
+    return "/".join(_DOTS.get(name, quote(name, safe="@")) for name in model.split("/"))
+
+
+_COLLECTIONS = {"models", "tunedModels", "endpoints", "publishers", "projects"}
+_DOTS = {".": "%2E", "..": "%2E%2E"}

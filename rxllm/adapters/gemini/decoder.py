@@ -17,11 +17,19 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import metadata_of
-from rxllm.adapters.gemini.errors import finish_error, stream_error
-from rxllm.adapters.gemini.frames import PROVIDER, Candidate, Chunk, FirstChunk, GeminiFrames, dicts, to_logprobs
+from rxllm.adapters._answers import dicts, metadata_of
+from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters.gemini.frames import (
+    COUNTERS,
+    PROVIDER,
+    Candidate,
+    Chunk,
+    FirstChunk,
+    GeminiFrames,
+    to_logprobs,
+    to_usage,
+)
 from rxllm.adapters.gemini.parts import PartReader
-from rxllm.adapters.gemini.usage import COUNTERS, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
@@ -108,7 +116,7 @@ class GeminiDecoder(FrameDecoder):
 
     def _read_finish(self, raw: str, message: str | None) -> None:
         reason = FINISH_REASONS.get(raw.upper(), "other")
-        self.blocks.finish(reason, raw, finish_error(raw, message) if reason == "error" else None)
+        self.blocks.finish(reason, raw, _finish_error(raw, message) if reason == "error" else None)
 
     def _read_usage(self, counters: dict[str, Any]) -> None:
         self.blocks.note(metadata_of(counters))
@@ -144,11 +152,26 @@ class GeminiDecoder(FrameDecoder):
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
-        return stream_error(payload)
+        return with_code(provider_error(PROVIDER, payload))
+
+
+def with_code(error: AdapterError) -> AdapterError:
+    """Return `error` with Google's status as its code: the number in its place only repeats the HTTP status."""
+    name = error.metadata.get("status")
+    if isinstance(name, str) and (error.code is None or error.code.isdigit()):
+        error.code = name
+        error.metadata = {key: value for key, value in error.metadata.items() if key != "status"}
+    return error
+
+
+def _finish_error(reason: str, message: str | None) -> AdapterError:
+    kind = "invalid_request" if reason == "MISSING_THOUGHT_SIGNATURE" else "malformed_response"
+    text = f"the model's answer ended with {reason}" + (f": {message}" if message else "")
+    return AdapterError(kind, text, provider=PROVIDER, code=reason)
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Return the sources of one chunk in Gemini's words, with a ``"type"`` and, if there is one, a ``"url"``.
+    """Yield the sources of one chunk in Gemini's words, with a ``"type"`` and, if there is one, a ``"url"``.
 
     The next chunk may repeat them. The type of a grounding chunk is its kind (``web``, ``maps``, ``retrievedContext``,
     ``image``); a ``grounding_support`` maps bytes of the text to the positions of the chunks that support them.

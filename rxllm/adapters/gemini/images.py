@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -15,13 +15,10 @@ import msgspec
 from rxllm.adapters._requests import merge
 from rxllm.adapters.gemini import GoogleKeys, model_path
 from rxllm.adapters.gemini.decoder import FINISH_REASONS
-from rxllm.adapters.gemini.errors import answer_error
-from rxllm.adapters.gemini.frames import FirstChunk, Part
+from rxllm.adapters.gemini.frames import FirstChunk, Part, to_usage
 from rxllm.adapters.gemini.request import gemini_body
-from rxllm.adapters.gemini.usage import to_usage
 from rxllm.adapters.images import Answer, HTTPImageAdapter
 from rxllm.values import (
-    AdapterError,
     Call,
     Image,
     ImageAdapterError,
@@ -63,7 +60,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         """
         super().refuse(request)
         if request.mask is not None:
-            message = "Gemini does not take a mask; say in the prompt what may change"
+            message = "Gemini does not take a mask; describe the change in the prompt"
             raise ImageAdapterError("unsupported_feature", message, provider=self.provider)
         if request.response_format == "url":
             message = "Gemini does not return URLs; ask for response_format='binary' or 'base64'"
@@ -76,9 +73,6 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         key = self.key(call)
         path = f"/{model_path(str(request.model))}:generateContent"
         return self.post(path, image_body(request), call, headers=self._auth(key) if key else {})
-
-    def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return answer_error(status, headers, body)
 
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
         decoded = msgspec.json.decode(answer.body, type=FirstChunk)
@@ -155,7 +149,7 @@ def _parts(answer: FirstChunk) -> Iterator[Part]:
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error of an answer without images: the prompt was blocked, or the finish reasons say why."""
+    """Return the error of an answer without images, with the reason for blocking or the finish reasons as its code."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

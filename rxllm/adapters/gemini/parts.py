@@ -2,10 +2,10 @@
 
 https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
-* a tool call comes whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
-* a whole call waits for what follows it: a ``functionResponse``, which may come after a finish reason, means that the
+* a tool call arrives whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
+* a whole call waits for what follows it: a ``functionResponse``, which may follow a finish reason, means that the
   server has run it on an MCP server; any other part, or the end, means that the client must run it;
-* a ``thoughtSignature`` goes back with the part it came with: a call's is in its metadata, a file's in the file,
+* a ``thoughtSignature`` goes back with its part: a call's is in its metadata, a file's in the file,
   thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
   results are also ``ProviderPart``s, which go back unchanged;
@@ -14,7 +14,6 @@ https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
@@ -23,6 +22,7 @@ from rxllm.adapters.gemini.frames import PROVIDER, FunctionCall, Part
 from rxllm.values import ProviderPart
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
+from rxllm.wire.frames import decode_base64
 
 _EMPTY = Part(text="")
 
@@ -33,7 +33,7 @@ class PartReader:
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # so far, which is the index of the next
+        self._calls = 0  # the number so far, and the index of the next
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
         self._reported: bytes | None = None  # the last frame that became a RawChunk
@@ -78,7 +78,7 @@ class PartReader:
 
     def _settle_as_server(self, response: dict[str, Any]) -> None:
         for place, (call, signature) in enumerate(self._waiting):
-            id = response.get("id") or call.id  # most have none
+            id = response.get("id") or call.id  # most responses have no id
             if call.name == response.get("name") and call.id in (None, id):
                 del self._waiting[place]
                 self._call_server(call.name or "", call.id, call.args)
@@ -96,7 +96,7 @@ class PartReader:
 
     def _read_call(self, call: FunctionCall, signature: str | None, frame: bytes) -> None:
         if call.name:
-            self._finish_partial()
+            self._end_partial()
             if not call.partial_args and not call.will_continue:
                 self._waiting.append((call, signature))
                 return
@@ -105,27 +105,22 @@ class PartReader:
         if self._partial is not None:
             self._partial[1].feed(call.partial_args or ())
             if not call.will_continue:
-                self._finish_partial()
+                self._end_partial()
         elif not call.name:
             self._report(frame)  # a piece of a call that never began
 
     def cut(self) -> None:
-        """Report what is pending at the end of the response. An incomplete call keeps the arguments it has."""
+        """Report pending calls at the end of the response. An incomplete call keeps the arguments it has."""
         self.settle()
-        self._end_partial()
+        self._end_partial(is_complete=False)
 
-    def _finish_partial(self) -> None:
-        index = self._end_partial()
-        if index is not None:
-            self._blocks.complete_call(index)
-
-    def _end_partial(self) -> int | None:
-        if self._partial is None:
-            return None
-        index, partial = self._partial
-        self._partial = None
-        self._blocks.call(index, None, None, partial.finish())
-        return index
+    def _end_partial(self, *, is_complete: bool = True) -> None:
+        if self._partial is not None:
+            index, partial = self._partial
+            self._partial = None
+            self._blocks.call(index, None, None, partial.finish())
+            if is_complete:
+                self._blocks.complete_call(index)
 
     def _read_server(self, part: Part, frame: bytes) -> None:
         match part:
@@ -169,7 +164,7 @@ def _file(part: Part) -> dict[str, Any]:
     data = part.inline_data or part.file_data or {}
     file: dict[str, Any] = {"mime_type": data.get("mimeType") or "application/octet-stream"}
     if part.inline_data:
-        file["data"] = _from_base64(str(data.get("data") or ""))
+        file["data"] = decode_base64(str(data.get("data") or ""))
     else:
         file["url"] = data.get("fileUri")
     if part.thought:
@@ -179,20 +174,13 @@ def _file(part: Part) -> dict[str, Any]:
     return file
 
 
-def _from_base64(text: str) -> bytes:
-    try:
-        return base64.b64decode(text)
-    except ValueError:
-        return b""
-
-
 _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""")
 
 
 class PartialArguments:
     """Builds the arguments of a call from single values, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
 
-    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may come in
+    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may be in
     pieces: all but the last have ``willContinue``.
 
     >>> partial = PartialArguments()
@@ -242,7 +230,13 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
     for key, following in zip(keys, [*keys[1:], None], strict=False):
         empty: Any = value if following is None else [] if isinstance(following, int) else {}
         if isinstance(target, list) and isinstance(key, int):
-            target = _put_item(cast(list[Any], target), key, empty, replace=following is None)
+            items = cast(list[Any], target)
+            place = min(key, len(items))  # a gap in the indices is not filled
+            if place == len(items):
+                items.append(empty)
+            elif following is None:
+                items[place] = value
+            target = items[place]
         elif isinstance(target, dict) and isinstance(key, str):
             fields = cast(dict[str, Any], target)
             if following is None:
@@ -251,11 +245,3 @@ def _assign(root: dict[str, Any], path: str, value: Any) -> None:
                 target = fields.setdefault(key, empty)
         else:
             return  # the path contradicts an earlier one
-
-
-def _put_item(items: list[Any], index: int, value: Any, *, replace: bool) -> Any:
-    if index >= len(items):  # a gap in the indices is not filled
-        items.append(value)
-    elif replace:
-        items[index] = value
-    return items[min(index, len(items) - 1)]

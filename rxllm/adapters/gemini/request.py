@@ -2,8 +2,8 @@
 
 https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, any other a ``user`` turn;
 the results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
-``systemInstruction``. What has a ``thoughtSignature`` goes back with it, each signed part by itself and unchanged, as
-https://ai.google.dev/gemini-api/docs/thought-signatures asks; what other providers signed is left out.
+``systemInstruction``. A part with a ``thoughtSignature`` goes back with it, by itself and unchanged, as
+https://ai.google.dev/gemini-api/docs/thought-signatures asks; parts that other providers signed are left out.
 
 Files of every type are sent, and Gemini refuses those that it does not know; a file that has been uploaded has a URL
 (https://ai.google.dev/gemini-api/docs/file-input-methods).
@@ -16,7 +16,15 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, merge, mime_type_of, response_format, sendable
+from rxllm.adapters._requests import (
+    Carries,
+    invalid_field,
+    merge,
+    mime_type_of,
+    response_format,
+    sendable,
+    without_none,
+)
 from rxllm.adapters.gemini.frames import PROVIDER
 from rxllm.values import (
     FilePart,
@@ -64,7 +72,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
         "systemInstruction": system_of(request.messages),
         "tools": [{"functionDeclarations": [_tool(tool) for tool in request.tools]}] if request.tools else None,
         "toolConfig": _tool_config(request.tool_choice),
-        "generationConfig": _without_none(
+        "generationConfig": without_none(
             temperature=request.temperature,
             topP=request.top_p,
             maxOutputTokens=request.max_tokens,
@@ -88,10 +96,6 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
         return {name: body[name] for name in fields if name in body}
     return {"generateContentRequest": {"model": model if "/" in model else f"models/{model}", **body}}
-
-
-def _without_none(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _tool(tool: Tool) -> dict[str, Any]:
@@ -122,10 +126,10 @@ def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
 
 
 def _response_format(request: Request) -> dict[str, Any]:
-    wanted = response_format(request)
-    if wanted is None:
+    form = response_format(request)
+    if form is None:
         return {}
-    schema = {"responseJsonSchema": wanted["schema"]} if "schema" in wanted else {}
+    schema = {"responseJsonSchema": form["schema"]} if "schema" in form else {}
     return {"responseMimeType": "application/json", **schema}
 
 
@@ -201,7 +205,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _goes_back(file: dict[str, Any]) -> bool:
-    # The model needs its images to go on with them, but neither drafts from its thinking nor sound.
+    # The model needs its images to continue with them, but neither drafts from its thinking nor sound.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
@@ -262,7 +266,7 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
 
 
 def _response(message: Message) -> dict[str, Any]:
-    # An object goes as it is; anything else becomes ``output``, as the documentation says.
+    # An object is sent as it is; any other result becomes ``output``, as documented.
     if isinstance(message.content, dict):
         return message.content
     parsed = read_arguments(message.text) if message.text.strip() else None

@@ -33,7 +33,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""What a model without a projector reads."""
+"""The parts that a model without a projector reads."""
 
 
 class Local(OpenAIChat):
@@ -81,7 +81,7 @@ class Local(OpenAIChat):
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
-            _readable(request)  # refused before weights are fetched
+            _readable(request)  # refuses a request before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
@@ -90,7 +90,7 @@ class Local(OpenAIChat):
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit what the model's own tokenizer counts, of the prompt that its chat template makes of `request`."""
+        """Emit the model's own count of the prompt that its chat template makes of `request`."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 

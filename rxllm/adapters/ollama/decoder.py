@@ -2,7 +2,7 @@
 
 https://docs.ollama.com/api/chat. A line is one JSON object; ``/api/generate`` has text and thinking at its top level:
 
-* text and thinking come in pieces, a tool call comes whole, with its arguments as an object. The id is missing before
+* text and thinking arrive in pieces, a tool call whole, with its arguments as an object. The id is missing before
   version 0.12.10, and some versions give every call the ``index`` 0: each entry is a call of its own;
 * the line with ``done`` is the last, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
 * log-probabilities are in the completed message's metadata, those of thinking under a name of their own;
@@ -17,9 +17,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters.ollama.errors import stream_error
-from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta
-from rxllm.adapters.ollama.usage import to_usage
+from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta, to_usage
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
@@ -66,7 +65,8 @@ class OllamaDecoder(FrameDecoder):
             self.blocks.raw(kind, read_json(frame))
 
     def error_of(self, payload: Any) -> AdapterError:
-        return stream_error(payload)
+        error = provider_error(PROVIDER, payload)
+        return error if error.reason != "unknown" else provider_error(PROVIDER, {"type": "server_error", **payload})
 
     def _read_message(self, delta: MessageDelta) -> None:
         if delta.thinking:

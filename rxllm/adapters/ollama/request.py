@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, sendable
+from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, sendable, without_none
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text
@@ -34,7 +34,7 @@ def ollama_body(request: Request) -> dict[str, Any]:
         "tools": [_tool(tool) for tool in _chosen(request)],
         "think": _think(request.reasoning_effort),
         "format": _format(request),
-        "options": _without_none(
+        "options": without_none(
             temperature=request.temperature,
             top_p=request.top_p,
             num_predict=request.max_tokens,
@@ -42,12 +42,8 @@ def ollama_body(request: Request) -> dict[str, Any]:
             seed=request.seed,
         ),
     }
-    merged = merge(_without_none(**body), request.options)
+    merged = merge(without_none(**body), request.options)
     return {name: value for name, value in merged.items() if value or name not in ("tools", "options")}
-
-
-def _without_none(**fields: Any) -> dict[str, Any]:
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _messages(messages: Iterable[Message]) -> list[dict[str, Any]]:
@@ -118,5 +114,5 @@ def _think(effort: str | None) -> bool | str | None:
 
 
 def _format(request: Request) -> Any:
-    wanted = response_format(request)
-    return wanted if wanted is None else wanted.get("schema", "json")
+    form = response_format(request)
+    return None if form is None else form.get("schema", "json")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from rxllm.adapters._http import HTTPAdapter
 from rxllm.adapters._http_errors import http_error
-from rxllm.adapters.http_base import missing_model
+from rxllm.adapters.http_base import HTTPBase, missing_model
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.values import AdapterError, Call, Request
@@ -29,9 +29,9 @@ class OpenAIChat(HTTPAdapter):
     """``POST {base_url}/chat/completions`` of OpenAI, or of a server that is compatible with it.
 
     Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``. Without a `base_url`,
-    ``OPENAI_BASE_URL`` of the environment is used. ``Request.options`` is merged over the body, so that it can hold
-    whatever else a server understands; an option of None removes the field. ``{"logprobs": True, "top_logprobs": 2}``
-    asks for log-probabilities, see ``Response.metadata["logprobs"]``. A ``Tool("patch", metadata={"openai": {"type":
+    ``OPENAI_BASE_URL`` of the environment is used. ``Request.options`` is merged over the body, and may have any field
+    that a server understands; an option of None removes the field. ``{"logprobs": True, "top_logprobs": 2}`` asks for
+    log-probabilities, see ``Response.metadata["logprobs"]``. A ``Tool("patch", metadata={"openai": {"type":
     "custom"}})`` is a custom tool: its handler receives the model's free text as ``{"input": ...}``.
 
     Azure's `base_url` is ``https://NAME.openai.azure.com/openai/v1``, with the resource's key as `api_key`. The dated
@@ -62,7 +62,7 @@ class OpenAIChat(HTTPAdapter):
         return http_error(self.provider, status, headers, body)
 
 
-def bearer(adapter: HTTPAdapter, call: Call) -> dict[str, str]:
+def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
     """Return the header with the key; none if the headers of the adapter or the call have Azure's."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}

@@ -1,19 +1,19 @@
 """The chunks of Chat Completions, from OpenAI and the many servers that speak it, to events.
 
-https://platform.openai.com/docs/api-reference/chat-streaming. What servers send, and what the decoder makes of it:
+https://platform.openai.com/docs/api-reference/chat-streaming:
 
 * only choice 0 is read; chunks without choices have usage, or nothing;
 * thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some servers send it
   twice;
-* what is opaque in ``reasoning_details`` (signatures, ciphertext) is kept, to be sent back;
+* opaque ``reasoning_details`` (signatures, ciphertext) are kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so is what the server
-  says about its answer, see ``adapters._answers``;
+* log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so are the server's
+  notes on its answer, see ``adapters._answers``;
 * ``message`` is read where there is no ``delta``, and in an answer that is not streamed. Some streams have both, with
   all of the text so far in ``message``. Azure's old answers from one's own data have ``messages``;
-* a custom tool's free text is one argument, ``{"input": ...}``; what Gemini signs of a call is in the call's metadata,
-  to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and all
-  that they returned is in the completed message's metadata;
+* a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature of a call is in the call's metadata,
+  to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
+  results are in the completed message's metadata;
 * an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
   (``network_error``) makes the end an error;
 * a chunk with unexpected types, or with no known field, is a ``RawChunk``.
@@ -26,9 +26,10 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, most_severe, to_usage
+from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, most_severe, text_of, to_usage
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters.openai_chat.frames import (
+    USAGE,
     AzureMessage,
     CallDelta,
     Choice,
@@ -41,11 +42,10 @@ from rxllm.adapters.openai_chat.frames import (
     azure_citations,
     executed_sources,
     file_of,
-    text_of,
     texts_of,
     to_logprobs,
 )
-from rxllm.adapters.openai_chat.usage import USAGE
+from rxllm.events import NOTHING
 from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import json_text, read_json
 from rxllm.values.usage import whole
@@ -75,24 +75,24 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""The reason of the ``AdapterError`` for finish reasons that are failures; of others it is unknown."""
+"""The reason of the ``AdapterError`` for finish reasons that are failures; that of other failures is unknown."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index of the calls that Groq ran, which it numbers by themselves."""
+"""The first index of the calls that Groq ran, which have a numbering of their own."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decode one response; `messages` are those it answers, `raw` asks for a ``RawChunk`` of every frame."""
+    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every frame."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
         super().__init__(self._sse, Blocks(CallTracker.after(messages)), _FIRST, provider=provider, raw=raw)
         self._usage: dict[str, Any] | None = None
         self._costs: dict[str, Any] = {}
-        self._counted = self._costs  # those in the last usage
+        self._counted = self._costs  # the costs in the last usage event
         self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
@@ -141,7 +141,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Keep what the parts of a frame say about the answer, and the costs that are stated beside the usage."""
+        """Keep the metadata in the parts of a frame, and the costs beside the usage."""
         for part in parts:
             self.blocks.note(metadata_of(part))
             if costs := costs_beside(part):
@@ -206,11 +206,12 @@ class ChatDecoder(FrameDecoder):
                 self._read_parts(content)
         if delta.tool_calls:
             for call in delta.tool_calls:
-                if call.custom is None and call.extra_content is None:
-                    function = call.function or _NO_FUNCTION
-                    blocks.call(call.index, call.id, function.name, function.arguments)
+                if call.custom is None:
+                    function, signed = call.function or _NO_FUNCTION, call.extra_content
+                    own = NOTHING if signed is None else {self.provider: {"extra_content": signed}}
+                    blocks.call(call.index, call.id, function.name, function.arguments, own)
                 else:
-                    self._read_special_call(call)
+                    self._read_input(call, call.custom)
         if delta.function_call and (delta.function_call.name or delta.function_call.arguments):
             blocks.call(0, None, delta.function_call.name, delta.function_call.arguments)
         if delta.refusal:
@@ -221,14 +222,6 @@ class ChatDecoder(FrameDecoder):
             self._read_executed(delta.executed_tools)
         if delta.channel:
             blocks.note({"channel": delta.channel})
-
-    def _read_special_call(self, call: CallDelta) -> None:
-        if call.custom is not None:
-            self._read_input(call, call.custom)
-        else:
-            function = call.function or _NO_FUNCTION
-            own = {self.provider: {"extra_content": call.extra_content}}
-            self.blocks.call(call.index, call.id, function.name, function.arguments, own)
 
     def _read_input(self, call: CallDelta, custom: Custom) -> None:
         # Free text is streamed as the JSON of an object with this one argument.
@@ -291,7 +284,7 @@ class ChatDecoder(FrameDecoder):
         for image in delta.images or ():
             self.blocks.file(file_of(image))
         for name, value in (delta.audio or {}).items():
-            if value:  # some send the field empty
+            if value:  # some servers send the field empty
                 self._audio.setdefault(name, []).append(value)
 
     def _read_sources(self, chunk: Chunk) -> None:

@@ -1,6 +1,6 @@
-"""The chunks of Chat Completions as types, and how their log-probabilities, images and audio are read.
+"""The chunks of Chat Completions as types, the names of their counters, and readers of log-probabilities and media.
 
-The types are as wide as the servers make them. Fields that nobody reads are left out, and cost nothing.
+The types are as wide as the servers make them. They have only the fields that are read: the others cost nothing.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rxllm.adapters._answers import dicts, text_of
 from rxllm.values.json_text import read_arguments
 from rxllm.wire.frames import decode_base64
 
@@ -92,6 +93,25 @@ class FirstChunk(Chunk, gc=False):
     system: Any = None
 
 
+USAGE = {
+    "input_tokens": ("prompt_tokens",),
+    "output_tokens": ("completion_tokens",),
+    "total_tokens": ("total_tokens",),
+    "cached_input_tokens": (
+        "prompt_tokens_details.cached_tokens",
+        "prompt_cache_hit_tokens",
+        "cached_tokens",
+        "cache_read_input_tokens",
+    ),
+    "cache_write_input_tokens": ("prompt_tokens_details.cache_write_tokens", "cache_creation_input_tokens"),
+    "reasoning_tokens": ("completion_tokens_details.reasoning_tokens", "reasoning_tokens"),
+    "input_cost": ("cost.input_tokens_cost",),
+    "output_cost": ("cost.output_tokens_cost",),
+    "total_cost": ("cost", "cost.total_cost", "cost.usd", "gateway.cost"),
+}
+"""The servers' names of each field of `Usage`."""
+
+
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
     """Yield the tokens of a choice's ``logprobs``, under ``"logprobs"`` or ``"reasoning_logprobs"``.
 
@@ -112,14 +132,9 @@ def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
             pass
 
 
-def text_of(value: Any) -> str:
-    """Return `value` if it is text, else an empty text."""
-    return value if isinstance(value, str) else ""
-
-
 def texts_of(parts: list[Any]) -> str:
     """Return the joined texts of content parts."""
-    return "".join(text_of(cast(dict[str, Any], part).get("text")) for part in parts if isinstance(part, dict))
+    return "".join(text_of(part.get("text")) for part in dicts(parts))
 
 
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
@@ -144,15 +159,11 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
     """Return the citations in a message of Azure's own tool: the JSON text ``{"citations": [...], ...}``."""
     found = read_arguments(content) if isinstance(content, str) else None
-    return _dicts((found or {}).get("citations"))
+    return dicts((found or {}).get("citations"))
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
     """Return the pages that a tool found or visited that Groq ran."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
-    return [*_dicts(results), *_dicts(tool.get("browser_results"))]
-
-
-def _dicts(value: Any) -> list[dict[str, Any]]:
-    return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
+    return [*dicts(results), *dicts(tool.get("browser_results"))]

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rxllm.adapters import OpenAIChat
 from rxllm.adapters.http_base import File
 from rxllm.adapters.images import Answer, HTTPImageAdapter, refuse_operation
+from rxllm.adapters.openai_chat import OpenAIChat, bearer
 from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResponse, ImageUsage, ValidationError
 from rxllm.values.json_text import json_text
 from rxllm.values.usage import whole
@@ -31,7 +31,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """What the models of one family support, and the fields that they accept besides prompt, n and size."""
+    """The operations of the models of one family, and the fields that they accept besides prompt, n and size."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
@@ -73,8 +73,7 @@ class OpenAIImages(HTTPImageAdapter):
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
         """Return the HTTP request. Raises ``ValidationError`` for inputs that are URLs: nothing is fetched here."""
         self.refuse(request)
-        key = self.key(call)
-        headers = {"authorization": f"Bearer {key}"} if key else {}
+        headers = bearer(self, call)
         path, body = _PATHS[request.operation], image_body(request)
         if request.operation == "generate":
             return self.post(path, body, call, headers=headers)

@@ -32,7 +32,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text", "own part"},
 }
-"""What OpenAI takes. Its thoughts are not sent back: it rejects them."""
+"""The parts that OpenAI takes. It rejects its own thoughts."""
 
 OTHERS_CARRY: Carries = {
     "system": _CONTENT,
@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""What is sent to other servers. Many take more than OpenAI does, and they answer for themselves."""
+"""The parts for other servers. Many take more than OpenAI does, and refuse the others themselves."""
 
 
 def chat_body(
@@ -148,7 +148,7 @@ def _thoughts(message: Message) -> str:
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only what is opaque: the text is in the part itself.
+    # The decoder keeps only opaque fields: the text is in the part itself.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue
@@ -175,10 +175,8 @@ def _tool(tool: Tool, provider: str) -> dict[str, Any]:
     custom = _custom(tool, provider)
     if custom is not None:
         return {"type": "custom", "custom": custom}
-    return {
-        "type": "function",
-        "function": {"name": tool.name, "description": tool.description, "parameters": tool.schema},
-    }
+    function = {"name": tool.name, "description": tool.description, "parameters": tool.schema}
+    return {"type": "function", "function": function}
 
 
 def _tool_choice(request: Request, provider: str) -> Any:

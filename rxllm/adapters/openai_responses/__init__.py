@@ -49,7 +49,7 @@ class OpenAIResponses(HTTPAdapter):
         return self._post_body("/responses", responses_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit what the server counts: https://developers.openai.com/api/docs/guides/token-counting."""
+        """Emit the server's count: https://developers.openai.com/api/docs/guides/token-counting."""
         build = partial(self._post_body, "/responses/input_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 

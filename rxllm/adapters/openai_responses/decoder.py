@@ -14,9 +14,8 @@ import msgspec
 
 from rxllm.adapters._answers import costs_beside, metadata_of, to_usage
 from rxllm.adapters._http_errors import provider_error
-from rxllm.adapters.openai_responses.frames import Frame, Item, as_item, as_items, to_item
+from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
-from rxllm.adapters.openai_responses.usage import USAGE
 from rxllm.values import AdapterError, FinishReason, Message, StreamError
 from rxllm.values.json_text import json_bytes, read_json
 from rxllm.wire.event_order import Blocks
@@ -37,8 +36,6 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 _NAMED = frozenset({"response.created", "response.queued", "response.in_progress"})
 _ENDED = frozenset({"response.completed", "response.incomplete", "response.failed", "response.cancelled"})
-
-
 _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
     "response.output_item.added": Output.on_item_added,
     "response.output_item.done": Output.on_item_done,
@@ -78,10 +75,9 @@ _SILENT = frozenset(
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decode one response.
+    """Decodes one response to `messages`; `offered` are the names of the request's tools.
 
-    `messages` are those it answers, `offered` the names of the tools it may call; `raw` asks for a ``RawChunk`` of
-    every frame.
+    `raw` asks for a ``RawChunk`` of every frame.
     """
 
     def __init__(
@@ -162,5 +158,5 @@ def _mend(parsed: Any) -> bytes:
 
 
 def _raw_kind(frame: Frame) -> str:
-    # "usage" is the one kind that is folded, and a frame of that name is not what is meant.
+    # Raw chunks of the kind "usage" are folded as counters, which a frame of that name is not.
     return frame.type if frame.type not in ("", "usage") else "chunk"

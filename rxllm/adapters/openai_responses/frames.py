@@ -1,6 +1,6 @@
-"""The frames and items of the Responses API as types, and how their calls, images and sources are read.
+"""The frames and items of the Responses API as types, the names of its counters, and readers of calls and images.
 
-An item is kept as the provider sent it: what nobody reads today is still sent back to the provider.
+An item is kept as the provider sent it: fields that are not read here still go back to the provider.
 """
 
 from __future__ import annotations
@@ -33,13 +33,27 @@ class Frame(msgspec.Struct, gc=False):
     copilot_usage: Item | None = None  # GitHub Copilot's costs
 
 
+USAGE = {
+    "input_tokens": ("input_tokens",),
+    "output_tokens": ("output_tokens",),
+    "total_tokens": ("total_tokens",),
+    "cached_input_tokens": ("input_tokens_details.cached_tokens",),
+    "cache_write_input_tokens": ("input_tokens_details.cache_write_tokens",),
+    "reasoning_tokens": ("output_tokens_details.reasoning_tokens",),
+    "input_cost": ("cost_details.upstream_inference_input_cost",),
+    "output_cost": ("cost_details.upstream_inference_output_cost",),
+    "total_cost": ("cost", "gateway.cost"),
+}
+"""The servers' names of each field of `Usage`."""
+
+
 def item_id(item: Item) -> str:
     """Return the id by which frames refer to the item."""
     return str(item.get("id") or item.get("call_id") or "")
 
 
 def is_call(item: Item) -> bool:
-    """Whether the item asks for something to be done; others say something, or are results."""
+    """Whether the item is a call of any kind, and not a message, a thought or a result."""
     kind = str(item.get("type"))
     return kind.endswith("_call") or kind in ("mcp_list_tools", "program")
 

@@ -7,7 +7,7 @@
    deltas or whole items.
 3. A text or a thought is a block of its own. One that continues after another block began is a new block: nothing is
    overwritten. Where a server announces parts, an index that it did not announce is not another part.
-4. What the provider runs itself is a call with the metadata ``{"server": True}``, and the whole item, with its result,
+4. A tool that the provider runs is a call with the metadata ``{"server": True}``, and the whole item, with its result,
    is a part of the message that goes back to this provider.
 """
 
@@ -38,54 +38,6 @@ from rxllm.values.json_text import json_text, read_json
 from rxllm.wire.event_order import Blocks
 
 
-class Slot:
-    """The place of an item in the output, while the item is streamed.
-
-    `pieces` are the deltas so far, by kind, and `parts` the indices of the parts that were announced. Of a call, `tool`
-    is the name, `call_id` the id of its events and `open_argument` the argument whose free text is being streamed. Of a
-    call and of its result, `call` is the call's slot.
-    """
-
-    def __init__(self, number: int, item: Item) -> None:
-        self.number = number
-        self.id = item_id(item)
-        self.kind = str(item["type"])
-        self.pieces: defaultdict[str, list[str]] = defaultdict(list)
-        self.parts: set[int] = set()
-        self.is_done = False
-        self.wire_id = str(item.get("call_id") or self.id)
-        self.call: Slot | None = None
-        self.tool = ""
-        self.call_id = ""
-        self.is_server = False
-        self.open_argument = ""
-
-    def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return what no delta had of each of `texts`, the item's final texts of that kind.
-
-        The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
-
-        >>> slot = Slot(0, {"type": "message"})
-        >>> slot.pieces["text"] += ["One", " and tw"]
-        >>> slot.missing("text", ["One and two", "Three"])
-        ['o', 'Three']
-        """
-        streamed = "".join(self.pieces[kind])
-        rests: list[str] = []
-        for place, text in enumerate(texts, 1):
-            rest = ""
-            if streamed.startswith(text):
-                streamed = streamed[len(text) :]
-            elif text.startswith(streamed):
-                rest, streamed = text[len(streamed) :], ""
-            elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # the deltas began with a later text
-            else:  # the deltas had this text, perhaps in other words
-                streamed = streamed.partition(text)[2] or streamed
-            rests.append(rest)
-        return rests
-
-
 class Output:
     """The items of one response; `offered` are the names of the request's tools."""
 
@@ -103,7 +55,7 @@ class Output:
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """Read the items that the end of the stream has, and that no frame has ended yet."""
+        """Read the items at the end of the stream that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
         # Ids that are new here were invented: those items are the other slots of their kinds, in the order of arrival.
@@ -236,7 +188,7 @@ class Output:
         elif "call_id" in item:  # a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The provider wants to know, in the next request, which of its messages were the answer.
+            # The next request must name the messages that were the answer.
             self._close_block()
             self._blocks.part("phase", ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -315,3 +267,51 @@ class Output:
         self._add_sources(call_sources(item))
         for file in call_files(item):
             self._blocks.file(file)
+
+
+class Slot:
+    """The place of an item in the output, while the item is streamed.
+
+    `pieces` are the deltas so far, by kind, and `parts` the indices of the parts that were announced. Of a call, `tool`
+    is the name, `call_id` the id of its events and `open_argument` the argument whose free text is being streamed. Of a
+    call and of its result, `call` is the call's slot.
+    """
+
+    def __init__(self, number: int, item: Item) -> None:
+        self.number = number
+        self.id = item_id(item)
+        self.kind = str(item["type"])
+        self.pieces: defaultdict[str, list[str]] = defaultdict(list)
+        self.parts: set[int] = set()
+        self.is_done = False
+        self.wire_id = str(item.get("call_id") or self.id)
+        self.call: Slot | None = None
+        self.tool = ""
+        self.call_id = ""
+        self.is_server = False
+        self.open_argument = ""
+
+    def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
+        """Return the end of each of `texts`, the item's final texts of that kind, that no delta had.
+
+        The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
+
+        >>> slot = Slot(0, {"type": "message"})
+        >>> slot.pieces["text"] += ["One", " and tw"]
+        >>> slot.missing("text", ["One and two", "Three"])
+        ['o', 'Three']
+        """
+        streamed = "".join(self.pieces[kind])
+        rests: list[str] = []
+        for place, text in enumerate(texts, 1):
+            rest = ""
+            if streamed.startswith(text):
+                streamed = streamed[len(text) :]
+            elif text.startswith(streamed):
+                rest, streamed = text[len(streamed) :], ""
+            elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
+                rest = text  # the deltas began with a later text
+            else:  # the deltas had this text, perhaps in other words
+                streamed = streamed.partition(text)[2] or streamed
+            rests.append(rest)
+        return rests

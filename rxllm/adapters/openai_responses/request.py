@@ -3,12 +3,12 @@
 Messages become input items by these rules:
 
 1. Texts and calls are sent without the ids that the server gave them: the server looks an id up in what it has stored,
-   or wants the reasoning that came with it, and a thread may have neither.
-2. A thought goes back as the item that it came as, if it is this provider's and has content: ciphertext or text.
-   Without storage it is sent without its id, for the same reason.
+   or wants the reasoning before it, and a thread may have neither.
+2. A thought goes back as its item, if it is this provider's and has content: ciphertext or text. Without storage it is
+   sent without its id, for the same reason.
 3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
    the calls of tools that other providers ran themselves.
-4. A call goes back in the form in which it came (function, custom, computer, ...), and so does its result.
+4. A call goes back in its own form (function, custom, computer, ...), and so does its result.
 
 Files: https://developers.openai.com/api/docs/guides/file-inputs.
 """
@@ -93,14 +93,14 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body that asks how many tokens `request` has."""
+    """Return the body that asks for the number of tokens of `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
 
 def _thinks(request: Request) -> bool:
-    is_told_to = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
-    return is_told_to or _REASONERS.match(request.model or "") is not None
+    is_asked_to = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
+    return is_asked_to or _REASONERS.match(request.model or "") is not None
 
 
 def _tool(tool: Tool, provider: str) -> Item:
@@ -145,7 +145,7 @@ def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool 
 
 def _question(message: Message) -> Iterable[Item]:
     opaque = [part for part in message.parts if isinstance(part, ProviderPart) and _file_id(part) is None]
-    yield from (part.data for part in opaque)  # what only the provider knows, such as an ``mcp_approval_response``
+    yield from (part.data for part in opaque)  # such as an ``mcp_approval_response``
     is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
     content = _to_text(message) if is_plain else _contents(message)
     if content or not opaque:

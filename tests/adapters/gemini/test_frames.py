@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rxllm.adapters.gemini.decoder import GeminiDecoder
-from rxllm.adapters.gemini.usage import to_usage
+from rxllm.adapters.gemini.frames import to_usage
 from rxllm.events import ErrorEvent
 from rxllm.values import Usage
 from tests.adapters.gemini.test_decoder import data, said, sse

@@ -80,7 +80,7 @@ def fetching(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def instead_of_pip(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
     """Runs `code`, with ``folder`` to put things into, where pip would be run."""
     program = "import shutil, sys; folder = sys.argv[1]; "
-    monkeypatch.setattr(server, "_command", lambda folder: [sys.executable, "-c", program + code, str(folder)])
+    monkeypatch.setattr(server, "_fetch_command", lambda folder: [sys.executable, "-c", program + code, str(folder)])
 
 
 def test_a_fetch_keeps_the_weights_and_nothing_else(
@@ -129,13 +129,13 @@ def test_a_failure_names_the_command_its_last_words_and_the_way_out(
 
 
 def test_the_command_is_pip_else_uv(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert server._command(tmp_path)[1:4] == ["-m", "pip", "download"]
+    assert server._fetch_command(tmp_path)[1:4] == ["-m", "pip", "download"]
     monkeypatch.setattr(server.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setattr(server.shutil, "which", lambda name: "/bin/uv")
-    assert server._command(tmp_path)[:4] == ["/bin/uv", "pip", "install", "--no-deps"]
+    assert server._fetch_command(tmp_path)[:4] == ["/bin/uv", "pip", "install", "--no-deps"]
     monkeypatch.setattr(server.shutil, "which", lambda name: None)
     with pytest.raises(EngineError, match="neither pip nor uv"):
-        server._command(tmp_path)
+        server._fetch_command(tmp_path)
 
 
 def test_a_notebook_shows_a_download_and_nothing_of_a_slow_load(

@@ -7,7 +7,7 @@ import pytest
 
 from rxllm.adapters._answers import to_usage
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
-from rxllm.adapters.openai_chat.usage import USAGE
+from rxllm.adapters.openai_chat.frames import USAGE
 from rxllm.collector import StreamCollector
 from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, UsageUpdated
 from rxllm.values import AdapterError, Message, Response, StreamError, ThinkingPart, ToolCall, Usage

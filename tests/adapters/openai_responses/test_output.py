@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from rxllm.adapters._answers import to_usage
-from rxllm.adapters.openai_responses.usage import USAGE
+from rxllm.adapters.openai_responses.frames import USAGE
 from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
 from tests.adapters.openai_responses.test_decoder import (
