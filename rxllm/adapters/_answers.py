@@ -50,7 +50,6 @@ _NAMES = {
     "related_questions": "related_questions",
     "venice_parameters": "venice_parameters",
     "provider_metadata": "provider_metadata",
-    "system.warnings": "warnings",
 }
 _TIMES = ("queue_time", "prompt_time", "completion_time", "total_time")
 _SEVERITIES = ("safe", "low", "medium", "high")
@@ -64,14 +63,11 @@ def metadata_of(part: Any) -> dict[str, Any]:
     """
     if not isinstance(part, Mapping):
         return {}
-    found = ((name, _at(part, wire)) for wire, name in _NAMES.items())
+    fields = cast(Mapping[str, Any], part)
+    found = [(name, fields[wire]) for wire, name in _NAMES.items() if wire in fields]
+    if isinstance(system := fields.get("system"), Mapping):
+        found.append(("warnings", cast(Mapping[str, Any], system).get("warnings")))
     return {name: value for name, value in found if value not in (None, "", [], {})}
-
-
-def _at(part: Any, path: str) -> Any:
-    for name in path.split("."):
-        part = cast(Mapping[str, Any], part).get(name) if isinstance(part, Mapping) else None
-    return part
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
