@@ -48,6 +48,12 @@ def shown(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
+def shorten(text: str, width: int = 60) -> str:
+    """Return `text` on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
+
+
 def check(name: str, value: object, fits: bool, expected: str) -> None:
     """Raise unless `value` `fits`."""
     if not fits:

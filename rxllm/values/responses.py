@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from rxllm.values.argument_checks import shorten
 from rxllm.values.codec import Value, encode_result, value
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message, Part, ThinkingPart, attached, shown_attached
@@ -95,12 +96,6 @@ class Response(Value, Generic[T]):
         error = f"\n\n**{type(self.error).__name__}**: {self.error}" if self.error else ""
         shown = f"{self.output_text}{shown_attached(self._parts)}{calls}{error}"
         return f"{shown}\n\n*{self.finish_reason}, {self.usage.total} tokens*"
-
-
-def shorten(text: str, width: int = 60) -> str:
-    """Return `text` on one line of at most `width` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from rxllm.values.argument_checks import shorten
 from rxllm.values.codec import Value, encode_metadata, value
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message
-from rxllm.values.responses import Response, shorten
+from rxllm.values.responses import Response
 from rxllm.values.threads import MessageLike, Thread
 from rxllm.values.tools import ToolCall
 from rxllm.values.usage import Usage
