@@ -69,6 +69,15 @@ class _Span(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
 
 
+class _RequestSpan(_Span, frozen=True):
+    request_id: str
+
+
+class _ModelSpan(_RequestSpan, frozen=True):
+    provider: str
+    model: str | None
+
+
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """What else is known of a call: the first five fields from its start on, the others at its finish.
 
@@ -90,37 +99,28 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     response_model: str | None = None
 
 
-class CallStarted(_Span, frozen=True):
+class CallStarted(_ModelSpan, frozen=True):
     """A model is asked. `provider` is the adapter's, or the adapter's name if it has none.
 
     `content` is a Request with the messages and tools alone.
     """
 
-    request_id: str
-    provider: str
-    model: str | None
     details: CallDetails = msgspec.field(default_factory=CallDetails)
     content: Request | None = None
 
 
-class FirstToken(_Span, frozen=True):
+class FirstToken(_ModelSpan, frozen=True):
     """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
 
-    request_id: str
-    provider: str
-    model: str | None
     seconds: float
 
 
-class CallFinished(_Span, frozen=True):
+class CallFinished(_ModelSpan, frozen=True):
     """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came.
 
     `content` is a message with its text and tool calls, or None if it has neither.
     """
 
-    request_id: str
-    provider: str
-    model: str | None
     outcome: Outcome
     seconds: float
     finish_reason: FinishReason | None = None
@@ -130,28 +130,23 @@ class CallFinished(_Span, frozen=True):
     content: Message | None = None
 
 
-class RetryAttempt(_Span, frozen=True):
+class RetryAttempt(_ModelSpan, frozen=True):
     """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
 
-    request_id: str
-    provider: str
-    model: str | None
     attempt: int
     delay: float
     error: Exception
 
 
-class StepStarted(_Span, frozen=True):
+class StepStarted(_RequestSpan, frozen=True):
     """A step begins; `metadata` is the caller's."""
 
-    request_id: str
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-class StepFinished(_Span, frozen=True):
+class StepFinished(_RequestSpan, frozen=True):
     """A step has ended, its tools with it; `usage` is the `StepResult`'s, with that of its agents."""
 
-    request_id: str
     outcome: Outcome
     seconds: float
     finish_reason: FinishReason | None = None
@@ -159,13 +154,12 @@ class StepFinished(_Span, frozen=True):
     error: Exception | None = None
 
 
-class ToolStarted(_Span, frozen=True):
+class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run; `content` is its arguments. An agent is a tool whose chat is in the values that follow.
 
     What an observer sets in a context variable now holds for the tool's function, and nowhere else.
     """
 
-    request_id: str
     tool: str
     tool_call_id: str
     description: str = ""
@@ -173,10 +167,9 @@ class ToolStarted(_Span, frozen=True):
     content: Mapping[str, Any] | None = None
 
 
-class ToolFinished(_Span, frozen=True):
+class ToolFinished(_RequestSpan, frozen=True):
     """A tool has returned, failed, or was left behind; `content` is what it returned."""
 
-    request_id: str
     tool: str
     tool_call_id: str
     outcome: Outcome
@@ -185,17 +178,15 @@ class ToolFinished(_Span, frozen=True):
     content: Any = None
 
 
-class ChatStarted(_Span, frozen=True):
+class ChatStarted(_RequestSpan, frozen=True):
     """A chat begins; `metadata` is the caller's."""
 
-    request_id: str
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-class ChatFinished(_Span, frozen=True):
+class ChatFinished(_RequestSpan, frozen=True):
     """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
 
-    request_id: str
     outcome: Outcome
     seconds: float
     halted_reason: str | None = None
@@ -204,23 +195,17 @@ class ChatFinished(_Span, frozen=True):
     error: Exception | None = None
 
 
-class ImagesStarted(_Span, frozen=True):
+class ImagesStarted(_ModelSpan, frozen=True):
     """An image model is asked for `n` images."""
 
-    request_id: str
-    provider: str
-    model: str | None
     operation: str
     n: int
     details: CallDetails = msgspec.field(default_factory=CallDetails)
 
 
-class ImagesFinished(_Span, frozen=True):
+class ImagesFinished(_ModelSpan, frozen=True):
     """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
 
-    request_id: str
-    provider: str
-    model: str | None
     operation: str
     outcome: Outcome
     seconds: float

@@ -313,22 +313,6 @@ class SessionError(LLMError):
     )
 
 
-def with_origin(error: E, original: LLMError) -> E:
-    """Return `error`, which takes the place of `original`, with the exceptions that led to `original`."""
-    error.__cause__, error.__context__ = original.__cause__, original.__context__
-    error.__suppress_context__ = original.__suppress_context__
-    return error
-
-
-def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
-    if isinstance(error, LLMError):
-        return error
-    wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
 class RunError(LLMError):
     """A durable run, or the store behind it, does not allow the operation."""
 
@@ -364,6 +348,22 @@ class RunError(LLMError):
 
     def default_message(self) -> str:
         return f"{self.TITLE} ({self.run_id}): {self.reason}" if self.run_id else super().default_message()
+
+
+def with_origin(error: E, original: LLMError) -> E:
+    """Return `error`, which takes the place of `original`, with the exceptions that led to `original`."""
+    error.__cause__, error.__context__ = original.__cause__, original.__context__
+    error.__suppress_context__ = original.__suppress_context__
+    return error
+
+
+def as_llm_error(error: Exception) -> LLMError:
+    """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
+    if isinstance(error, LLMError):
+        return error
+    wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
 
 
 for _cls in (LLMError, *ERROR_CLASSES.values()):

@@ -14,6 +14,17 @@ from rxllm.values.tools import FunctionTool, Tool, ToolTimeout, from_function
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")
+_MEANT = {
+    **dict.fromkeys(("tool_timeout", "timeout_seconds", "time_limit"), "timeout"),
+    **dict.fromkeys(("needs_approval", "requires_approval", "require_approval", "confirm"), "approval"),
+    **dict.fromkeys(("parameters", "input_schema", "args_schema", "inputSchema"), "schema"),
+    **dict.fromkeys(("function", "func", "fn", "callback"), "handler"),
+}
+"""What other libraries call the arguments of `tool`."""
+
+_UNREAD = ".run() or await is missing, as in tools=mcp.tools(url).run()"
+
 
 @overload
 def tool(function: Callable[P, R], /) -> FunctionTool[P, R]: ...
@@ -83,9 +94,6 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
         message = f"a tool is made from a name or from a function: got {got}; write tool(name='...', ...) or @tool"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return from_function(function, **options)
-
-
-_UNREAD = ".run() or await is missing, as in tools=mcp.tools(url).run()"
 
 
 def _call_of(function: Any, options: Mapping[str, Any]) -> str:
@@ -176,16 +184,6 @@ def _place_of(item: Tool) -> str:
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"
     return repr(item if function is None else function)
-
-
-_OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")
-_MEANT = {
-    **dict.fromkeys(("tool_timeout", "timeout_seconds", "time_limit"), "timeout"),
-    **dict.fromkeys(("needs_approval", "requires_approval", "require_approval", "confirm"), "approval"),
-    **dict.fromkeys(("parameters", "input_schema", "args_schema", "inputSchema"), "schema"),
-    **dict.fromkeys(("function", "func", "fn", "callback"), "handler"),
-}
-"""What other libraries call the arguments of `tool`."""
 
 
 def _refuse_unknown(options: Mapping[str, Any]) -> None:

@@ -17,8 +17,6 @@ from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
 from rxllm.values.tools import ToolCall
 
-# Messages, the parts of their content, and how parts are shown
-
 
 @value
 class TextPart(Value):
@@ -273,18 +271,13 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
         if isinstance(item, str) and not has_text:
             parts += [TextPart(item)] if item else []
         else:
-            parts.append(_at(("content", index), item))
+            try:
+                parts.append(_part(item))
+            except ValidationError as error:
+                errors = [(("content", index), fault) for _, fault in error.errors]
+                raise ValidationError("invalid_message", errors=errors) from error.__cause__
         has_text = has_text or isinstance(item, str | TextPart)
     return Message("user", tuple(parts))
-
-
-def _at(path: tuple[str | int, ...], item: Any) -> Part:
-    try:
-        return _part(item)
-    except ValidationError as error:
-        raise ValidationError(
-            "invalid_message", errors=[(path, fault) for _, fault in error.errors]
-        ) from error.__cause__
 
 
 def _part(item: Any) -> Part:

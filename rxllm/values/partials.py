@@ -32,247 +32,11 @@ from rxllm.values.schemas import decoder
 T = TypeVar("T", covariant=True)
 
 
-# What a type says about JSON that grows
-
-
-_QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
-
-
-class Shape:
-    """What may be at one place: `grows` is whether a string there shows before it is whole."""
-
-    def __init__(self, hint: Any) -> None:
-        self.hint = hint
-        self._names: dict[str, str] = {}  # of the fields, by their keys in JSON
-        self._known: dict[str | int, list[Any]] = {}  # the hints of fields, and of a tuple's items
-        self._others: dict[type, list[Any]] = {str: [], int: []}  # of any other key, and of any other item
-        self._children: dict[str | int | type, Shape] = {}
-        self._decode: Any = None
-        options = list(_options(hint))
-        self.grows = any(map(_grows, options))
-        for option in options:
-            with suppress(Exception):  # a name that cannot be resolved is reported by the parser
-                self._add(option)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _again, (self.hint,)  # its decoder cannot be pickled
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The names of the fields; none if any key may come."""
-        return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
-
-    def name(self, key: str) -> str:
-        """Return the name of the field that has this key in JSON; another key is its own name."""
-        return self._names.get(key, key)
-
-    def child(self, key: str | int) -> Shape:
-        """Return what may be at a field, a key or an index."""
-        other = str if isinstance(key, str) else int
-        place = key if key in self._known else other
-        shape = self._children.get(place)
-        if shape is None:
-            hints = self._known.get(key) or self._others[other] or [Any]
-            shape = self._children[place] = shape_of(hints[0] if len(hints) == 1 else Union[tuple(hints)])  # noqa: UP007
-        return shape
-
-    def read(self, raw: str) -> Any:
-        """Return the value in whole JSON text; plain JSON where it is not of this type, which the end will refuse."""
-        try:
-            self._decode = self._decode or decoder(self.hint)
-            return self._decode(raw)
-        except Exception:  # of a misfit, or of a type that nothing can read on its own
-            return plain(raw)
-
-    def _add(self, option: Any) -> None:
-        cls, args = get_origin(option) or option, get_args(option)
-        if not isinstance(cls, type):
-            return
-        if fields := _fields(cls, args):
-            for key, (name, hint) in fields.items():
-                self._names[key] = name
-                hints = self._known.setdefault(name, [])
-                hints += [] if hint in hints else [hint]
-            if getattr(cls, "model_config", {}).get("extra") == "allow":
-                self._others[str].append(Any)
-        elif hasattr(cls, "_fields"):  # a NamedTuple is an array
-            for index, hint in enumerate(_hints(cls, args).values()):
-                self._known.setdefault(index, []).append(hint)
-        elif issubclass(cls, Mapping):
-            self._others[str].append(args[1] if len(args) > 1 else Any)
-        elif cls is tuple and ... not in args:
-            for index, hint in enumerate(args):
-                self._known.setdefault(index, []).append(hint)
-        elif args:
-            self._others[int].append(args[0])
-
-
-shape_of = cached_by_type(Shape)
-
-
-def _again(hint: Any) -> Shape:
-    return shape_of(hint)
-
-
-def plain(raw: str) -> Any:
-    """Return the JSON value of whole text; None for text that cannot be read."""
-    try:
-        return read_json(raw)
-    except UNREADABLE:
-        return None
-
-
-def _options(hint: Any) -> Iterator[Any]:
-    """Yield the types that a value of this type may have: the members of a union, without what annotates them."""
-    origin = get_origin(hint)
-    if origin in (Union, UnionType):
-        for option in get_args(hint):
-            yield from _options(option)
-    elif origin is Annotated:
-        yield from _options(get_args(hint)[0])
-    elif (meant := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
-        yield from _options(meant)  # of a NewType, of a type alias
-    elif getattr(hint, "__pydantic_root_model__", False):
-        yield from _options(hint.__pydantic_fields__["root"].annotation)
-    else:
-        yield hint
-
-
-def _grows(option: Any) -> bool:
-    if option in (Any, object) or isinstance(option, TypeVar):
-        return True
-    return isinstance(option, type) and issubclass(option, str) and not issubclass(option, Enum)
-
-
-def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return the name and type of each field that is a key of an object, by that key."""
-    if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
-        return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
-    if issubclass(cls, msgspec.Struct):
-        if cls.__struct_config__.array_like:
-            return {}
-        names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
-        hints = _hints(cls, args)
-        return {key: (name, hints[name]) for key, name in names}
-    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
-        return {name: (name, _unqualified(hint)) for name, hint in _hints(cls, args).items()}
-    return {}
-
-
-def _annotation(field: Any) -> Any:
-    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation  # pyright: ignore
-
-
-def _keys(name: str, field: Any) -> Iterator[str]:
-    """Yield the keys that a field of pydantic's may have in JSON."""
-    alias = field.validation_alias
-    choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
-    yield from (choice for choice in choices if isinstance(choice, str))
-    yield name  # where `populate_by_name` allows it
-
-
-def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
-    hints = get_type_hints(cls, include_extras=True)
-    arguments = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
-    return {name: _substituted(hint, arguments) for name, hint in hints.items()} if arguments else hints
-
-
-def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
-    if hint in arguments:
-        return arguments[hint]
-    parameters = getattr(hint, "__parameters__", ())
-    return hint[tuple(arguments.get(parameter, parameter) for parameter in parameters)] if parameters else hint
-
-
-def _unqualified(hint: Any) -> Any:
-    """Return what a field of a TypedDict is, without ``Required[...]`` and the like."""
-    is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
-    return _unqualified(get_args(hint)[0]) if is_qualified else hint
-
-
-# A value of which only a part has arrived: `Partial`
-
-
 PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
 _NOT_READ: Any = msgspec.UNSET  # a copy has the same one
-
-
-class Pieces:
-    """Text that grows by pieces, and any part of it at the cost of that part."""
-
-    def __init__(self) -> None:
-        self._pieces: list[str] = []
-        self._starts: list[int] = []
-        self._length = 0
-
-    def append(self, piece: str) -> None:
-        if piece:
-            self._pieces.append(piece)
-            self._starts.append(self._length)
-            self._length += len(piece)
-
-    def slice(self, start: int, end: int) -> str:
-        first = max(bisect_right(self._starts, start) - 1, 0)
-        pieces = self._pieces[first : bisect_left(self._starts, end)]
-        offset = self._starts[first] if pieces else 0
-        return "".join(pieces)[start - offset : end - offset]
-
-    def __str__(self) -> str:
-        return "".join(self._pieces)
-
-
-class Node:
-    """Where one JSON value stands in the text. Nodes only grow; what of them a snapshot shows, its position tells."""
-
-    __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
-
-    def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # {, [, " or "", as its text begins
-        self.start = start
-        self.end = sys.maxsize
-        # Most nodes are strings and numbers, which share empty ones.
-        self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
-        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # of the children, as the model writes them
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # by name; several if it repeats
-
-    def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child: of an object at this key, which is that of the field `name`."""
-        if isinstance(key, str) and isinstance(name, str):
-            self._positions.setdefault(name, []).append(len(self.children))
-            self.keys.append(key)
-        self.children.append(child)
-
-    def key(self, shape: Shape, index: int) -> str | int:
-        """Return the name or index of a child."""
-        return shape.name(self.keys[index]) if self.keys else index
-
-    def begun(self, at: int) -> int:
-        """Return how many children begin before `at`."""
-        count = len(self.children)  # once: another thread may be adding to them
-        if not count or self.children[count - 1].start < at:
-            return count
-        return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
-
-    def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child of this name or index, if it begins before `at`."""
-        count = self.begun(at)
-        if isinstance(key, str):
-            positions = self._positions.get(key, ())
-            newest = bisect_left(positions, count) - 1
-            return self.children[positions[newest]] if newest >= 0 else None
-        return self.children[key] if self.kind == "[" and 0 <= key < count else None
-
-    def shows(self, shape: Shape, at: int) -> bool:
-        """Whether anything of it shows before it is whole, or it is."""
-        return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
-
-
-_NO_CHILDREN: list[Node] = []
-_NO_KEYS: list[str] = []
-_NO_POSITIONS: dict[str, list[int]] = {}
 
 
 class Partial(Generic[T]):
@@ -407,3 +171,238 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
     if node is None or not node.shows(shape, at):
         return "missing"
     return "done" if node.end <= at else "growing"
+
+
+# Where the values stand in the text
+
+
+class Pieces:
+    """Text that grows by pieces, and any part of it at the cost of that part."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._starts: list[int] = []
+        self._length = 0
+
+    def append(self, piece: str) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._starts.append(self._length)
+            self._length += len(piece)
+
+    def slice(self, start: int, end: int) -> str:
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        pieces = self._pieces[first : bisect_left(self._starts, end)]
+        offset = self._starts[first] if pieces else 0
+        return "".join(pieces)[start - offset : end - offset]
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+
+class Node:
+    """Where one JSON value stands in the text. Nodes only grow; what of them a snapshot shows, its position tells."""
+
+    __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
+
+    def __init__(self, kind: str, start: int) -> None:
+        self.kind = kind  # {, [, " or "", as its text begins
+        self.start = start
+        self.end = sys.maxsize
+        # Most nodes are strings and numbers, which share empty ones.
+        self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # of the children, as the model writes them
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # by name; several if it repeats
+
+    def add(self, child: Node, key: str | int, name: str | int) -> None:
+        """Add a child: of an object at this key, which is that of the field `name`."""
+        if isinstance(key, str) and isinstance(name, str):
+            self._positions.setdefault(name, []).append(len(self.children))
+            self.keys.append(key)
+        self.children.append(child)
+
+    def key(self, shape: Shape, index: int) -> str | int:
+        """Return the name or index of a child."""
+        return shape.name(self.keys[index]) if self.keys else index
+
+    def begun(self, at: int) -> int:
+        """Return how many children begin before `at`."""
+        count = len(self.children)  # once: another thread may be adding to them
+        if not count or self.children[count - 1].start < at:
+            return count
+        return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
+
+    def find(self, key: str | int, at: int) -> Node | None:
+        """Return the child of this name or index, if it begins before `at`."""
+        count = self.begun(at)
+        if isinstance(key, str):
+            positions = self._positions.get(key, ())
+            newest = bisect_left(positions, count) - 1
+            return self.children[positions[newest]] if newest >= 0 else None
+        return self.children[key] if self.kind == "[" and 0 <= key < count else None
+
+    def shows(self, shape: Shape, at: int) -> bool:
+        """Whether anything of it shows before it is whole, or it is."""
+        return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
+
+
+_NO_CHILDREN: list[Node] = []
+_NO_KEYS: list[str] = []
+_NO_POSITIONS: dict[str, list[int]] = {}
+
+
+# What a type says about JSON that grows
+
+
+_QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
+
+
+class Shape:
+    """What may be at one place: `grows` is whether a string there shows before it is whole."""
+
+    def __init__(self, hint: Any) -> None:
+        self.hint = hint
+        self._names: dict[str, str] = {}  # of the fields, by their keys in JSON
+        self._known: dict[str | int, list[Any]] = {}  # the hints of fields, and of a tuple's items
+        self._others: dict[type, list[Any]] = {str: [], int: []}  # of any other key, and of any other item
+        self._children: dict[str | int | type, Shape] = {}
+        self._decode: Any = None
+        options = list(_options(hint))
+        self.grows = any(map(_grows, options))
+        for option in options:
+            with suppress(Exception):  # a name that cannot be resolved is reported by the parser
+                self._add(option)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shape_of, (self.hint,)  # its decoder cannot be pickled
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields; none if any key may come."""
+        return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
+
+    def name(self, key: str) -> str:
+        """Return the name of the field that has this key in JSON; another key is its own name."""
+        return self._names.get(key, key)
+
+    def child(self, key: str | int) -> Shape:
+        """Return what may be at a field, a key or an index."""
+        other = str if isinstance(key, str) else int
+        place = key if key in self._known else other
+        shape = self._children.get(place)
+        if shape is None:
+            hints = self._known.get(key) or self._others[other] or [Any]
+            shape = self._children[place] = shape_of(hints[0] if len(hints) == 1 else Union[tuple(hints)])  # noqa: UP007
+        return shape
+
+    def read(self, raw: str) -> Any:
+        """Return the value in whole JSON text; plain JSON where it is not of this type, which the end will refuse."""
+        try:
+            self._decode = self._decode or decoder(self.hint)
+            return self._decode(raw)
+        except Exception:  # of a misfit, or of a type that nothing can read on its own
+            return plain(raw)
+
+    def _add(self, option: Any) -> None:
+        cls, args = get_origin(option) or option, get_args(option)
+        if not isinstance(cls, type):
+            return
+        if fields := _fields(cls, args):
+            for key, (name, hint) in fields.items():
+                self._names[key] = name
+                hints = self._known.setdefault(name, [])
+                hints += [] if hint in hints else [hint]
+            if getattr(cls, "model_config", {}).get("extra") == "allow":
+                self._others[str].append(Any)
+        elif hasattr(cls, "_fields"):  # a NamedTuple is an array
+            for index, hint in enumerate(_hints(cls, args).values()):
+                self._known.setdefault(index, []).append(hint)
+        elif issubclass(cls, Mapping):
+            self._others[str].append(args[1] if len(args) > 1 else Any)
+        elif cls is tuple and ... not in args:
+            for index, hint in enumerate(args):
+                self._known.setdefault(index, []).append(hint)
+        elif args:
+            self._others[int].append(args[0])
+
+
+@cached_by_type
+def shape_of(hint: Any) -> Shape:
+    """Return the shape of JSON for the type `hint`."""
+    return Shape(hint)
+
+
+def plain(raw: str) -> Any:
+    """Return the JSON value of whole text; None for text that cannot be read."""
+    try:
+        return read_json(raw)
+    except UNREADABLE:
+        return None
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    """Yield the types that a value of this type may have: the members of a union, without what annotates them."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        for option in get_args(hint):
+            yield from _options(option)
+    elif origin is Annotated:
+        yield from _options(get_args(hint)[0])
+    elif (meant := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
+        yield from _options(meant)  # of a NewType, of a type alias
+    elif getattr(hint, "__pydantic_root_model__", False):
+        yield from _options(hint.__pydantic_fields__["root"].annotation)
+    else:
+        yield hint
+
+
+def _grows(option: Any) -> bool:
+    if option in (Any, object) or isinstance(option, TypeVar):
+        return True
+    return isinstance(option, type) and issubclass(option, str) and not issubclass(option, Enum)
+
+
+def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
+    """Return the name and type of each field that is a key of an object, by that key."""
+    if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
+        return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
+    if issubclass(cls, msgspec.Struct):
+        if cls.__struct_config__.array_like:
+            return {}
+        names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
+        hints = _hints(cls, args)
+        return {key: (name, hints[name]) for key, name in names}
+    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
+        return {name: (name, _unqualified(hint)) for name, hint in _hints(cls, args).items()}
+    return {}
+
+
+def _annotation(field: Any) -> Any:
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation  # pyright: ignore
+
+
+def _keys(name: str, field: Any) -> Iterator[str]:
+    """Yield the keys that a field of pydantic's may have in JSON."""
+    alias = field.validation_alias
+    choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
+    yield from (choice for choice in choices if isinstance(choice, str))
+    yield name  # where `populate_by_name` allows it
+
+
+def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    arguments = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
+    return {name: _substituted(hint, arguments) for name, hint in hints.items()} if arguments else hints
+
+
+def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+    if hint in arguments:
+        return arguments[hint]
+    parameters = getattr(hint, "__parameters__", ())
+    return hint[tuple(arguments.get(parameter, parameter) for parameter in parameters)] if parameters else hint
+
+
+def _unqualified(hint: Any) -> Any:
+    """Return what a field of a TypedDict is, without ``Required[...]`` and the like."""
+    is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
+    return _unqualified(get_args(hint)[0]) if is_qualified else hint

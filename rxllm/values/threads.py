@@ -50,7 +50,8 @@ class Thread(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(cast(Any, self.messages), tuple) or not all(map(_is_message, self.messages)):
+        messages = cast(Any, self.messages)
+        if not isinstance(messages, tuple) or not all(isinstance(entry, Message) for entry in cast(Any, messages)):
             remedy = "write Thread() + ... for texts and messages, Thread.from_openai([...]) for dicts"
             raise wrong(f"{must_be('a tuple of messages', self.messages)}; {remedy}", "messages")
 
@@ -143,10 +144,6 @@ def as_messages(value: object) -> tuple[Message, ...]:
     if not _is_single(value) and isinstance(value, Iterable):
         return tuple(at(("messages", i), _as_message, item) for i, item in enumerate(cast(Iterable[Any], value)))
     return (_as_message(value),)
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, Message)
 
 
 def _is_single(value: object) -> bool:
