@@ -1,21 +1,20 @@
-"""Telemetry: what an engine's observers are given about its calls, steps, chats, tools and images.
+"""Telemetry: the values that an engine's observers receive about calls, steps, chats, tools and images.
 
 =================================  ================================================================================
-value                              told
+value                              emitted
 =================================  ================================================================================
-`CallStarted`, `CallFinished`      when one model is asked for one response, and when that stream has drained
-`FirstToken`                       once a call, when its first content comes
-`RetryAttempt`                     before each wait for another attempt at the same call
-`StepStarted`, `StepFinished`      round a call and the tools that its response asks for
+`CallStarted`, `CallFinished`      when a model is asked for a response, and when its stream has ended
+`FirstToken`                       once a call, when its first content arrives
+`RetryAttempt`                     before each wait for another attempt at a call
+`StepStarted`, `StepFinished`      around a call and the tools that its response calls
 `ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
-`ChatStarted`, `ChatFinished`      round the steps of a chat
-`ImagesStarted`, `ImagesFinished`  round a call for images
+`ChatStarted`, `ChatFinished`      around the steps of a chat
+`ImagesStarted`, `ImagesFinished`  around a call for images
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
 seconds, on the clock of the subscription's scheduler; an observer is called at the moment itself. The values hold no
-key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` says what its raiser
-said.
+key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` is the raised one.
 
 `session_id` is the conversation's. `request_id` is the same for everything that one call of the facade does. `id` is
 the same in all values about one call, step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a
@@ -61,7 +60,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """What all have: see the module."""
+    """The fields of all values: see the module."""
 
     id: str = ""
     parent_id: str | None = None
@@ -79,12 +78,12 @@ class _ModelSpan(_RequestSpan, frozen=True):
 
 
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What else is known of a call: the first five fields from its start on, the others at its finish.
+    """Details of a call: the first five fields from its start on, the others at its finish.
 
-    `parameters` are those of the request that are set, under the names of the fields of `Request`, without its schema.
-    `metadata` is the caller's. `address` and `port` are the server's. `queued` is how many seconds ``rate_limited`` has
-    held the call back before its start. `attempts` is how many requests were sent; `chunks` are the times at which a
-    piece of the answer came, in seconds since the request that was answered, and are counted only for a `Tracer`.
+    `parameters` are the fields of the `Request` that are set, by name, without its schema.
+    `metadata` is the caller's. `address` and `port` are the server's. `queued` is the seconds that ``rate_limited`` has
+    held the call back before its start. `attempts` is the number of requests sent; `chunks` are the times at which
+    chunks of the answer arrived, in seconds since the request that was answered, and are kept only for a `Tracer`.
     `response_id` and `response_model` are the provider's.
     """
 
@@ -110,13 +109,13 @@ class CallStarted(_ModelSpan, frozen=True):
 
 
 class FirstToken(_ModelSpan, frozen=True):
-    """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
+    """The first content has arrived, `seconds` after the start, with the waits for other attempts."""
 
     seconds: float
 
 
 class CallFinished(_ModelSpan, frozen=True):
-    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came.
+    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it arrived.
 
     `content` is a message with its text and tool calls, or None if it has neither.
     """
@@ -145,7 +144,7 @@ class StepStarted(_RequestSpan, frozen=True):
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with that of its agents."""
+    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with its agents'."""
 
     outcome: Outcome
     seconds: float
@@ -157,7 +156,7 @@ class StepFinished(_RequestSpan, frozen=True):
 class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run; `content` is its arguments. An agent is a tool whose chat is in the values that follow.
 
-    What an observer sets in a context variable now holds for the tool's function, and nowhere else.
+    A context variable that an observer sets now holds in the tool's function, and nowhere else.
     """
 
     tool: str
@@ -185,7 +184,7 @@ class ChatStarted(_RequestSpan, frozen=True):
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
+    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` the number of its steps."""
 
     outcome: Outcome
     seconds: float
@@ -204,7 +203,7 @@ class ImagesStarted(_ModelSpan, frozen=True):
 
 
 class ImagesFinished(_ModelSpan, frozen=True):
-    """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
+    """The call for images has ended; `images` is their number, `usage` the `ImageResponse`'s."""
 
     operation: str
     outcome: Outcome
@@ -229,7 +228,7 @@ Telemetry = (
     | ImagesStarted
     | ImagesFinished
 )
-"""What an observer is given."""
+"""A value that an observer receives."""
 
 
 class Tracer:

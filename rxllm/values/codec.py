@@ -1,10 +1,7 @@
 """`Value`, the base class of all values: a frozen dataclass with exact JSON, which is encoded and decoded here.
 
-Each annotation has one reader, made when it is first needed. A reader raises ``ValidationError("invalid_request")``,
-with the path, for data that does not fit the annotation.
-
-``encode`` and ``decode_value`` are the one place where values, errors and the free-form data
-inside them become JSON data and come back equal. What JSON cannot express by itself is an object with a ``"$"``:
+``encode`` turns values, errors and the free-form data inside them into JSON data, and ``decode`` makes equal ones of
+it. Data that JSON cannot express by itself is an object with a ``"$"``:
 
 ====================================  =======================================
 a value or an error                   ``{"$": "Message", "role": "user", ...}``
@@ -15,8 +12,11 @@ a mapping with a key that is not a    ``{"$": "map", "items": [[key, value], ...
 string, or with the key ``"$"``
 ====================================  =======================================
 
-What a tool returns may be anything that JSON can hold: `encode_result` writes a model or a dataclass as its JSON data.
-Fields that hold their default are left out. An unknown ``"$"`` is refused, because ignoring it would lose data.
+Fields that hold their default are left out. An unknown ``"$"`` is refused, because ignoring it would lose data. A tool
+may return any data: `encode_result` writes a model or a dataclass as its JSON data.
+
+Each annotation has one reader, made when it is first needed. A reader raises ``ValidationError("invalid_request")``,
+with the path, for data that does not fit the annotation.
 """
 
 from __future__ import annotations
@@ -81,10 +81,10 @@ class Value(DataClassJsonMixin):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    """What writes a field, if not `encode`."""
+    """The functions that write fields in place of `encode`."""
     _compared: ClassVar[Any]
     _other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """What other libraries call an attribute, and what to write for it here; an ``AttributeError`` says so."""
+    """Other libraries' names of attributes, and what to write here; an ``AttributeError`` repeats it."""
 
     def __post_init__(self) -> None:
         for name in self._sequence_fields:
@@ -192,13 +192,13 @@ def encode(item: Any) -> Any:
 def encode_result(item: Any) -> Any:
     """Return JSON data for what a tool returned: plain data as `encode` does, a model, a datetime, a set, ... as JSON.
 
-    What is written so comes back as that data: a dict, a string, a list. Raises as `encode` does.
+    Decoding returns that data: a dict, a string, a list. Raises as `encode` does.
     """
     return encode(_plain(item))
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a result or a session, which may hold what a tool returned."""
+    """Return JSON data for the metadata of a result or a session, with the results of tools in it."""
     returned = {name: _plain(metadata[name]) for name in ("halt_result", "ask_user_opts") if name in metadata}
     return encode({**metadata, **returned} if returned else metadata)
 
@@ -249,7 +249,7 @@ def _encode_mapping(mapping: Mapping[Any, Any]) -> Any:
 
 
 def _encode_sequence(items: Any) -> Any:
-    # A plain array: the field itself says that it is a tuple.
+    # A plain array is enough: the annotation of the field makes it a tuple.
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -264,7 +264,7 @@ def _is_default(spec: Field[Any], item: Any) -> bool:
 
 def decode(data: Any) -> Any:
     """Return what ``encode`` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
-    # No more frames than `encode` needs, so that whatever was nested deeply and could be written can be read.
+    # This takes no more frames than `encode`, so that deeply nested data that was written can be read.
     match data:
         case list():
             return decode_items(cast(list[Any], data), repeat(decode))
@@ -363,9 +363,8 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            return (
-                math.nan if text == "nan" else float(text)
-            )  # one NaN object, so that data that is read twice is equal
+            # One NaN object makes data that is read twice equal.
+            return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name)} if name in _OWN_TAGS:
@@ -452,7 +451,7 @@ def _base(option: Any) -> type:
     base = get_origin(option) or option
     if base is Literal:
         return _NoData
-    if base is Iterable:  # in the arguments of an error
+    if base is Iterable:  # an argument of ValidationError
         return tuple
     return base if isinstance(base, type) and option is not Any else object
 

@@ -13,7 +13,7 @@
     └── RunError               a durable run, or its store, does not allow it
 
 Errors are exceptions and values: equal by class and fields, hashable by class and reason, picklable, exact in JSON.
-The cause is only in ``__cause__``; that of a transport, which the message repeats, is in ``__context__``. Times are in
+The cause is only in ``__cause__``; a transport's error, which the message repeats, is in ``__context__``. Times are in
 seconds.
 """
 
@@ -48,7 +48,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has logged the error, since a client will not see it. Not part of the value."""
+    """Whether this process has logged the error, which a client will not see. Not part of the value."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -367,4 +367,4 @@ def as_llm_error(error: Exception) -> LLMError:
 
 
 for _cls in (LLMError, *ERROR_CLASSES.values()):
-    _cls.__module__ = "rxllm"  # where users import them from, and what a traceback calls them
+    _cls.__module__ = "rxllm"  # users import them from there, and tracebacks show it

@@ -21,7 +21,7 @@ _MEANT = {
     **dict.fromkeys(("parameters", "input_schema", "args_schema", "inputSchema"), "schema"),
     **dict.fromkeys(("function", "func", "fn", "callback"), "handler"),
 }
-"""What other libraries call the arguments of `tool`."""
+"""Other libraries' names of the arguments of `tool`."""
 
 _UNREAD = ".run() or await is missing, as in tools=mcp.tools(url).run()"
 
@@ -70,7 +70,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     it was interrupted, see ``ops.journaled``.
 
     A hint is any type that JSON can be read as: plain ones and ``Literal``, enums, datetimes, dataclasses,
-    ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model is told of the type, the
+    ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model sees the type, the
     default, the bounds in ``Annotated[int, Field(ge=1)]`` and the text in ``Annotated[str, "text"]`` or in a
     Google-style ``Args:`` section; the function receives objects of these types. Parameters annotated ``ToolContext``
     are filled in and are not shown to the model.
@@ -97,7 +97,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _call_of(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call of `tool` that `options` beside a function stand for."""
+    """Return the right call of `tool` for `options` that were passed beside a function."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -115,7 +115,7 @@ def as_tool(value: Any) -> Tool:
     Raises ``ValidationError("invalid_tool")``.
     """
     around: Any = getattr(value, "__func__", None)
-    if isinstance(around, FunctionTool):  # what a classmethod round a tool gives, from Python 3.13 on
+    if isinstance(around, FunctionTool):  # a classmethod around a tool, from Python 3.13 on
         value = cast(Any, around).__get__(value.__self__)
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value) or _makes_agents(value):
@@ -126,14 +126,14 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # not by getattr: a tool that lacks it would look for what may have been meant
+    if vars(result).get("unbound"):  # getattr would search for similar names in a tool without it
         message = f"the tool {result.name!r} is a method without its object; pass obj.{result.name} of an object"
         raise ValidationError("invalid_tool", message)
     return result
 
 
 def _made_of(value: Any) -> str:
-    """Return how to make a tool of what is none; OpenAI's form has its name, description and schema."""
+    """Return how to make a tool of `value`; OpenAI's form has its name, description and schema."""
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
     if isinstance(value, Awaitable):
@@ -147,7 +147,7 @@ def _made_of(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is the method of an engine that makes an agent of it, and not the agent."""
+    """Whether `value` is the method ``as_tool`` of an engine, not its result."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
@@ -168,7 +168,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return the fault of two different tools of one name: the model could call only one of them."""
+    """Return the fault if two different tools have one name: the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

@@ -1,4 +1,4 @@
-"""A value of which only a part has arrived: `Partial`, and what its type says about JSON that grows."""
+"""`Partial`, a value of which only a part has arrived, and the shapes by which it reads JSON that grows."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = msgspec.UNSET  # a copy has the same one
+_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep its identity
 
 
 class Partial(Generic[T]):
-    """As much of a `T` as has arrived: ``operators.partials(T)`` emits these. One never changes.
+    """The part of a `T` that has arrived; ``operators.partials(T)`` emits these. It never changes.
 
     ``partial["name"]`` is as much of a field, of a key of a mapping, or of an element of an array (-1 is the newest),
     to any depth, and missing until it begins. Iterating gives the elements of an array, ``keys()`` the names in an
@@ -58,7 +58,7 @@ class Partial(Generic[T]):
         self._text = text
         self._node = node
         self._shape = shape
-        self._at = at  # what stands before it in the text shows
+        self._at = at  # the end of the text that shows
         self._state: PartialState = state
         self._value = value
 
@@ -71,7 +71,7 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The finished value; None before.
 
-        That of a part has the type of its annotation. If it does not fit, which ends the stream later, it is JSON.
+        A part has the type of its annotation. If it does not fit, which ends the stream later, it is JSON data.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -86,7 +86,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """All there is, as JSON data with the keys that the model writes; None while it is missing."""
+        """The value so far, as JSON data with the keys that the model writes; None while it is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -151,12 +151,12 @@ class Partial(Generic[T]):
     if not TYPE_CHECKING:  # to a type checker every name would be there
 
         def __getattr__(self, name: str) -> Any:
-            if name in self.__slots__:  # of a copy that is being made
+            if name in self.__slots__:  # a copy has no attributes yet
                 raise AttributeError(name)
             raise no_attribute("Partial", name, (), {name: f"partial[{name!r}]"} if name in self._shape.names else {})
 
     def _count(self) -> int:
-        """How many children show."""
+        """Return the number of children that show."""
         node = self._node
         if node is None or not (count := node.begun(self._at)):
             return 0
@@ -201,7 +201,7 @@ class Pieces:
 
 
 class Node:
-    """Where one JSON value stands in the text. Nodes only grow; what of them a snapshot shows, its position tells."""
+    """The place of one JSON value in the text. Nodes only grow; a snapshot shows them up to its own position."""
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
@@ -211,11 +211,11 @@ class Node:
         self.end = sys.maxsize
         # Most nodes are strings and numbers, which share empty ones.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
-        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # of the children, as the model writes them
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # by name; several if it repeats
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # keys of the children, as the model writes them
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # several for a name that repeats
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child: of an object at this key, which is that of the field `name`."""
+        """Add a child; in an object, `key` is the key in JSON of the field `name`."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
@@ -242,7 +242,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether anything of it shows before it is whole, or it is."""
+        """Whether any part of the node shows before it is whole, or the node is whole."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -251,20 +251,20 @@ _NO_KEYS: list[str] = []
 _NO_POSITIONS: dict[str, list[int]] = {}
 
 
-# What a type says about JSON that grows
+# The shapes of JSON that grows, by type
 
 
 _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """What may be at one place: `grows` is whether a string there shows before it is whole."""
+    """The values that may be at one place. If it `grows`, a string there shows before it is whole."""
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
-        self._names: dict[str, str] = {}  # of the fields, by their keys in JSON
-        self._known: dict[str | int, list[Any]] = {}  # the hints of fields, and of a tuple's items
-        self._others: dict[type, list[Any]] = {str: [], int: []}  # of any other key, and of any other item
+        self._names: dict[str, str] = {}  # names of fields by their keys in JSON
+        self._known: dict[str | int, list[Any]] = {}  # hints of fields, and of a tuple's items
+        self._others: dict[type, list[Any]] = {str: [], int: []}  # hints of any other key, and any other item
         self._children: dict[str | int | type, Shape] = {}
         self._decode: Any = None
         options = list(_options(hint))
@@ -278,7 +278,7 @@ class Shape:
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields; none if any key may come."""
+        """The names of the fields; none if any key is possible."""
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
@@ -286,7 +286,7 @@ class Shape:
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return what may be at a field, a key or an index."""
+        """Return the shape of a field, a key or an index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)
@@ -296,11 +296,11 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Return the value in whole JSON text; plain JSON where it is not of this type, which the end will refuse."""
+        """Return the value of whole JSON text; plain JSON if it does not fit the type, which ends the stream later."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # of a misfit, or of a type that nothing can read on its own
+        except Exception:  # it does not fit, or nothing can read its type alone
             return plain(raw)
 
     def _add(self, option: Any) -> None:
@@ -348,8 +348,8 @@ def _options(hint: Any) -> Iterator[Any]:
             yield from _options(option)
     elif origin is Annotated:
         yield from _options(get_args(hint)[0])
-    elif (meant := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
-        yield from _options(meant)  # of a NewType, of a type alias
+    elif (target := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
+        yield from _options(target)  # a NewType or a type alias
     elif getattr(hint, "__pydantic_root_model__", False):
         yield from _options(hint.__pydantic_fields__["root"].annotation)
     else:

@@ -1,4 +1,4 @@
-"""The key of a request: a text that names what a model is asked, in every process."""
+"""The key of a request: a text that identifies it in every process."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class _Hashed(NamedTuple):
 
 
 _MOST_HEADS = 8
-"""How many different requests of a thread its messages remember."""
+"""The number of different requests for which a message keeps the hash of its thread."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
@@ -79,7 +79,7 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
 
     Each message keeps the hash up to itself: every step of a chat asks for the hash of its whole thread.
     """
-    from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
+    from hashlib import sha256  # loads OpenSSL, which slows the import of rxllm
 
     hash, previous = sha256(head.encode()), None
     for i, message in enumerate(messages):
@@ -111,7 +111,7 @@ def undescribed(request: Request) -> Request:
 
 def _undescribed(schema: Any) -> Any:
     match schema:
-        case dict():  # a property of that name has a schema, and no text
+        case dict():  # a property named "description" has a schema, not text
             items = cast(dict[str, Any], schema).items()
             return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
         case list():
@@ -134,7 +134,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, and without the text of arguments that could be read, which writers spell out."""
+    """Return `call` without metadata, and without the text of its arguments if they could be read."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 

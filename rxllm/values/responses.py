@@ -37,7 +37,7 @@ class Response(Value, Generic[T]):
     response_format=...)`` makes the value again. To a type checker it is always there; it is None in a response that
     failed, one of `generate_many`'s too, or that calls tools instead.
 
-    `metadata` is what else the provider reports, under the same name for every provider: ``"service_tier"``,
+    `metadata` is everything else the provider reports, under the same name for every provider: ``"service_tier"``,
     ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
     ``"logprobs"`` are the log-probabilities of the text's tokens, in order, if requested:
     ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
@@ -99,7 +99,7 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item, and the label of the stream it comes from."""
+    """An item, and the label of its stream."""
 
     label: str
     item: T_co
@@ -113,9 +113,9 @@ class TextAt(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a batch of requests is: `done` of `total` have ended, and `failed` of these have no answer.
+    """The progress of a batch of requests: `done` of `total` have ended, and `failed` of these have no answer.
 
-    `usage` is the sum of their usage. `journaled` of those that have ended were answered in the journal, and not asked.
+    `usage` is the sum of their usage. `journaled` of the ended ones were answered by the journal and not sent.
     `retries` is the number of attempts, so far, that failed and were followed by another.
     """
 

@@ -1,7 +1,7 @@
-"""Sessions, the agents that a thread waits for, and a conversation in each of the forms in which it is passed.
+"""Sessions, the forms in which a conversation is passed, and the agents that a thread waits for.
 
-The thread of such a chat is in the metadata of the message that makes the call, as ``metadata["agents"][call.id]``,
-until the call is answered. What waits inside has an id with the ids of the calls that lead there, joined by "/".
+The thread of a halted agent is in the metadata of the message that calls it, as ``metadata["agents"][call.id]``, until
+the call is answered. A call or question in it has an id of the ids of the calls that lead there, joined by "/".
 
 ====================  ==========================================================  ======================================
 status                it waits for                                                legal now
@@ -341,14 +341,14 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the questions to the user in `thread` and its agents, those of the agents first."""
+    """Yield the ids of the questions to the user in `thread` and its agents, the agents' first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     yield from (id for id in [_own_question_id(thread)] if id is not None)
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:
-    """Whether `id` is that of a question which an agent of `thread` asks."""
+    """Whether `id` names a question that an agent of `thread` asks."""
     return id is not None and id != _own_question_id(thread) and id in open_questions(thread)
 
 
@@ -360,7 +360,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
     """Return `thread` with the `answers` to calls and questions, by id, at any depth.
 
-    A tool's message follows its call, a user's message its question. An answer that nothing waits for comes last.
+    A tool's message follows its call, a user's message its question. An answer that nothing waits for is last.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

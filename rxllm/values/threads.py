@@ -26,7 +26,7 @@ AGENTS = "agents"
 """The key of the metadata of an assistant's message that has the threads of its halted agents."""
 
 _LAST = 20
-"""How many messages of a long thread are shown besides the first."""
+"""The number of messages of a long thread that are shown besides the first."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, the response that has it, or a message in OpenAI's form."""
@@ -78,7 +78,7 @@ class Thread(Value):
 
         The form cannot carry, and this leaves out: the metadata of the thread, of messages, parts and tool calls; tool
         calls that the provider has run itself; and of an assistant's message all parts but its text. The mapping of a
-        tool result becomes its JSON text, an image its URL or a ``data:`` URL. All else comes back from `from_openai`.
+        tool result becomes its JSON text, an image its URL or a ``data:`` URL. `from_openai` restores all else.
 
         Raises ``ValidationError("not_serializable")`` for a part of another message that the form does not have, such
         as a file by URL or the image in a tool result, and as ``Image.to_data_uri`` does.
@@ -107,7 +107,7 @@ class Thread(Value):
         ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
     )
 
-    if TYPE_CHECKING:  # a list becomes a tuple
+    if TYPE_CHECKING:  # it also takes a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
@@ -192,7 +192,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with the tool messages `results`, by tool call id, each behind its call.
 
     They stand in the order of the calls. Providers want results next to the message that made the calls, even if the
-    chat has gone on since. Results that belong to no call come last. An agent whose call is answered is forgotten.
+    chat has continued since. Results that belong to no call are last. An agent whose call is answered is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []

@@ -130,7 +130,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return what has the hints and the docstring: the function itself, in a ``partial``, or a ``__call__``."""
+    """Return the function with the hints and the docstring: itself, the one in a ``partial``, or a ``__call__``."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -147,7 +147,7 @@ def _object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each parameter, and those that they refer to."""
+    """Return the schema of each parameter, and the shared schemas that they refer to."""
     adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
     hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
     plain, shared = msgspec.json.schema_components(
@@ -156,7 +156,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
     schemas = dict(zip(hints, plain, strict=True))
     if adapters:
         keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
-        # Names of their own: a class may stand in both halves, with a schema that differs.
+        # A prefix keeps names apart: a class may be in both halves, with different schemas.
         prefix = "pydantic_" if shared else ""
         template = f"#/$defs/{prefix}{{model}}"
         found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spelled_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with what schemas leave out: the text in ``Annotated[T, "text"]``, the format of a datetime."""
+    """Return `hint` with annotations for the text in ``Annotated[T, "text"]`` and the format of a datetime."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
@@ -180,7 +180,7 @@ def _spelled_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data; None for None, and for what has no JSON and cannot be shown."""
+    """Return a default as JSON data; None for None, and for a default that has no JSON."""
     try:
         return json_data(default())
     except ValidationError:

@@ -49,7 +49,7 @@ ToolTimeout = float | Literal["default"] | None
 class ToolCall(Value):
     """A call of a tool that the model makes.
 
-    `arguments` is the parsed object and `raw_arguments` its text; text in the place of `arguments` is parsed. If it is
+    `arguments` is the parsed object and `raw_arguments` its text; text as `arguments` is parsed. If it is
     not a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks
     a call that the provider runs itself; such calls are shown, never executed.
 
@@ -96,11 +96,11 @@ class ToolCall(Value):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a tool may know of its call; every parameter annotated with this class receives it.
+    """The context of a tool call; every parameter annotated with this class receives it.
 
-    `progress` emits a ``ToolProgress`` event at once. `cancelled` is set when nobody waits for the result any more.
+    `progress` emits a ``ToolProgress`` event at once. `cancelled` is set once no subscriber waits for the result.
     `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `reply` is the user's
-    answer to the question with which this call has halted, and `tool_state` what it has kept there, see `ask_user`.
+    answer to the question of this call, and `tool_state` the state that it kept with the question, see `ask_user`.
     `make_key` is called when `idempotency_key` is first read.
     """
 
@@ -276,7 +276,7 @@ def from_function(
 
 @value
 class Halt(Value):
-    """What a tool returns to end the chat: see `halt` and `ask_user`."""
+    """The return value of a tool that ends the chat: see `halt` and `ask_user`."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 
@@ -300,8 +300,8 @@ def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None
     """Return this from a tool to end the chat with a question to the user.
 
     The model reads the answer, unless `calls_again`: then the tool runs once more, with the answer in
-    ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may go
-    on in another process; it is in the thread, and unlike `opts` it is not sent to browsers.
+    ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may
+    continue in another process; it is in the thread, and unlike `opts` it is not sent to browsers.
     """
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
@@ -343,7 +343,7 @@ def _name_of(function: Any) -> str:
 
 
 def _imported(module: str, name: str) -> Any:
-    """Return what `name` stands for in `module`; None if there is nothing."""
+    """Return the object called `name` in `module`; None if there is none."""
     try:
         return attrgetter(name)(import_module(module))
     except (AttributeError, ImportError):
