@@ -1,4 +1,4 @@
-"""Telemetry: the values that an engine's observers receive about calls, steps, chats, tools and images.
+"""Telemetry: what an engine's observers are given about its calls, steps, chats, tools and images.
 
 =================================  ================================================================================
 value                              emitted

@@ -226,13 +226,10 @@ def brings_pydantic(hint: Any) -> bool:
     return "pydantic" in sys.modules and any(map(_is_of_pydantic, parts_of(hint)))
 
 
-def parts_of(hint: Any) -> Iterator[Any]:
-    """Yield `hint`, and the types and annotations in it and in the fields of its classes."""
-    return _parts(hint, set())
-
-
-def _parts(hint: Any, seen: set[int]) -> Iterator[Any]:
+def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield `hint`, and the types and annotations in it and in the fields of its classes, each class once."""
     yield hint
+    seen = set() if seen is None else seen
     cls: Any = get_origin(hint) or hint
     children = list(get_args(hint))
     if _has_fields(cls) and id(cls) not in seen:
@@ -240,7 +237,7 @@ def _parts(hint: Any, seen: set[int]) -> Iterator[Any]:
         with suppress(Exception):  # a name that cannot be resolved is reported with the schema
             children += get_type_hints(cls, include_extras=True).values()
     for child in children:
-        yield from _parts(child, seen)
+        yield from parts_of(child, seen)
 
 
 def _has_fields(cls: Any) -> bool:

@@ -51,18 +51,6 @@ def request_key(request: Request, provider: str = "") -> str:
         raise not_serializable(f"the request is too deep, or holds a number that is too long: {error}") from error
 
 
-def _hash_of(sent: Request, messages: Sequence[Message], provider: str) -> str:
-    members = [(name, f"{_text(name)}: {_text(_canonical(entry))}") for name, entry in sorted(encode(sent).items())]
-    before = [text for name, text in members if name < "messages"]
-    after = "".join(f", {text}" for name, text in members if name > "messages")
-    start, end = f"[{_text(provider)}, {{{', '.join(before)}", f"{after}}}]"
-    if messages:
-        start, end = f'{start}, "messages": [', f"]{end}"
-    hashed = hash_of_thread(start, messages, _canonical_text)
-    hashed.update(end.encode())
-    return hashed.hexdigest()[:32]
-
-
 class _Hashed(NamedTuple):
     """The hash of a thread up to a message, which follows `previous`."""
 
@@ -95,18 +83,45 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
     return hash.copy()
 
 
+def undescribed(request: Request) -> Request:
+    """Return `request` without the descriptions of its tools and of their parameters."""
+    tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
+    return replace(request, tools=tuple(tools))
+
+
+def plain_message(message: Message) -> Message:
+    """Return `message` without metadata, which may hold ids and times."""
+    content = message.content
+    if isinstance(content, tuple):
+        content = tuple(map(_plain_part, content))
+    calls = tuple(map(plain_call, message.tool_calls))
+    return replace(message, content=content, tool_calls=calls, metadata={})
+
+
+def plain_call(call: ToolCall) -> ToolCall:
+    """Return `call` without metadata, and without the text of its arguments if they could be read."""
+    raw = call.raw_arguments if call.metadata.get("error") else None
+    return replace(call, raw_arguments=raw, metadata={})
+
+
+def _hash_of(sent: Request, messages: Sequence[Message], provider: str) -> str:
+    members = [(name, f"{_text(name)}: {_text(_canonical(entry))}") for name, entry in sorted(encode(sent).items())]
+    before = [text for name, text in members if name < "messages"]
+    after = "".join(f", {text}" for name, text in members if name > "messages")
+    start, end = f"[{_text(provider)}, {{{', '.join(before)}", f"{after}}}]"
+    if messages:
+        start, end = f'{start}, "messages": [', f"]{end}"
+    hashed = hash_of_thread(start, messages, _canonical_text)
+    hashed.update(end.encode())
+    return hashed.hexdigest()[:32]
+
+
 def _canonical_text(message: Message) -> str:
     return _text(_canonical(encode(plain_message(message))))
 
 
 def _text(data: Any) -> str:
     return json.dumps(data, sort_keys=True)
-
-
-def undescribed(request: Request) -> Request:
-    """Return `request` without the descriptions of its tools and of their parameters."""
-    tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
-    return replace(request, tools=tuple(tools))
 
 
 def _undescribed(schema: Any) -> Any:
@@ -120,23 +135,8 @@ def _undescribed(schema: Any) -> Any:
             return schema
 
 
-def plain_message(message: Message) -> Message:
-    """Return `message` without metadata, which may hold ids and times."""
-    content = message.content
-    if isinstance(content, tuple):
-        content = tuple(map(_plain_part, content))
-    calls = tuple(map(plain_call, message.tool_calls))
-    return replace(message, content=content, tool_calls=calls, metadata={})
-
-
 def _plain_part(part: Part) -> Part:
     return replace(part, metadata={}) if isinstance(part, TextPart | ImagePart) else part
-
-
-def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, and without the text of its arguments if they could be read."""
-    raw = call.raw_arguments if call.metadata.get("error") else None
-    return replace(call, raw_arguments=raw, metadata={})
 
 
 def _canonical(data: Any) -> Any:

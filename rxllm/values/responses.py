@@ -72,8 +72,7 @@ class Response(Value, Generic[T]):
     @property
     def thinking(self) -> str:
         """The model's thinking, as far as the provider shows it."""
-        parts = self.message.parts if self.message else ()
-        return "".join(part.text for part in parts if isinstance(part, ThinkingPart))
+        return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
         """Raise `error` if there is one; otherwise return this response."""

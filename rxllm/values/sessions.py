@@ -336,15 +336,18 @@ def open_ids(thread: Thread) -> Iterator[str]:
     agents = open_agents(thread)
     for call in unanswered(thread):
         yield call.id
-        yield from (nested_id(call.id, id) for id in (open_ids(agents[call.id]) if call.id in agents else ()))
-    yield from (id for id in [_own_question_id(thread)] if id is not None)
+        if call.id in agents:
+            yield from (nested_id(call.id, inner) for inner in open_ids(agents[call.id]))
+    if (question_id := _own_question_id(thread)) is not None:
+        yield question_id
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
     """Yield the ids of the questions to the user in `thread` and its agents, the agents' first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
-    yield from (id for id in [_own_question_id(thread)] if id is not None)
+    if (question_id := _own_question_id(thread)) is not None:
+        yield question_id
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:

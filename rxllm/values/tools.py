@@ -325,8 +325,7 @@ def _required_parameters(handler: Callable[..., Any]) -> int:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature
         return 1
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+    return sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
 def _name_of(function: Any) -> str:
