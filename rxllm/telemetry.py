@@ -1,21 +1,20 @@
 """Telemetry: what an engine's observers are given about its calls, steps, chats, tools and images.
 
 =================================  ================================================================================
-value                              told
+value                              emitted
 =================================  ================================================================================
-`CallStarted`, `CallFinished`      when one model is asked for one response, and when that stream has drained
-`FirstToken`                       once a call, when its first content comes
-`RetryAttempt`                     before each wait for another attempt at the same call
-`StepStarted`, `StepFinished`      round a call and the tools that its response asks for
+`CallStarted`, `CallFinished`      when a model is asked for a response, and when its stream has ended
+`FirstToken`                       once a call, when its first content arrives
+`RetryAttempt`                     before each wait for another attempt at a call
+`StepStarted`, `StepFinished`      around a call and the tools that its response calls
 `ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
-`ChatStarted`, `ChatFinished`      round the steps of a chat
-`ImagesStarted`, `ImagesFinished`  round a call for images
+`ChatStarted`, `ChatFinished`      around the steps of a chat
+`ImagesStarted`, `ImagesFinished`  around a call for images
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
 seconds, on the clock of the subscription's scheduler; an observer is called at the moment itself. The values hold no
-key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` says what its raiser
-said.
+key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` is the raised one.
 
 `session_id` is the conversation's. `request_id` is the same for everything that one call of the facade does. `id` is
 the same in all values about one call, step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a
@@ -61,7 +60,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """What all have: see the module."""
+    """The fields of all values: see the module."""
 
     id: str = ""
     parent_id: str | None = None
@@ -69,13 +68,22 @@ class _Span(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
 
 
-class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """What else is known of a call: the first five fields from its start on, the others at its finish.
+class _RequestSpan(_Span, frozen=True):
+    request_id: str
 
-    `parameters` are those of the request that are set, under the names of the fields of `Request`, without its schema.
-    `metadata` is the caller's. `address` and `port` are the server's. `queued` is how many seconds ``rate_limited`` has
-    held the call back before its start. `attempts` is how many requests were sent; `chunks` are the times at which a
-    piece of the answer came, in seconds since the request that was answered, and are counted only for a `Tracer`.
+
+class _ModelSpan(_RequestSpan, frozen=True):
+    provider: str
+    model: str | None
+
+
+class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
+    """Details of a call: the first five fields from its start on, the others at its finish.
+
+    `parameters` are the fields of the `Request` that are set, by name, without its schema.
+    `metadata` is the caller's. `address` and `port` are the server's. `queued` is the seconds that ``rate_limited`` has
+    held the call back before its start. `attempts` is the number of requests sent; `chunks` are the times at which
+    chunks of the answer arrived, in seconds since the request that was answered, and are kept only for a `Tracer`.
     `response_id` and `response_model` are the provider's.
     """
 
@@ -90,37 +98,28 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     response_model: str | None = None
 
 
-class CallStarted(_Span, frozen=True):
+class CallStarted(_ModelSpan, frozen=True):
     """A model is asked. `provider` is the adapter's, or the adapter's name if it has none.
 
     `content` is a Request with the messages and tools alone.
     """
 
-    request_id: str
-    provider: str
-    model: str | None
     details: CallDetails = msgspec.field(default_factory=CallDetails)
     content: Request | None = None
 
 
-class FirstToken(_Span, frozen=True):
-    """The first content has come, `seconds` after the start: the waits for other attempts are in it."""
+class FirstToken(_ModelSpan, frozen=True):
+    """The first content has arrived, `seconds` after the start, with the waits for other attempts."""
 
-    request_id: str
-    provider: str
-    model: str | None
     seconds: float
 
 
-class CallFinished(_Span, frozen=True):
-    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it came.
+class CallFinished(_ModelSpan, frozen=True):
+    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it arrived.
 
     `content` is a message with its text and tool calls, or None if it has neither.
     """
 
-    request_id: str
-    provider: str
-    model: str | None
     outcome: Outcome
     seconds: float
     finish_reason: FinishReason | None = None
@@ -130,28 +129,23 @@ class CallFinished(_Span, frozen=True):
     content: Message | None = None
 
 
-class RetryAttempt(_Span, frozen=True):
+class RetryAttempt(_ModelSpan, frozen=True):
     """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
 
-    request_id: str
-    provider: str
-    model: str | None
     attempt: int
     delay: float
     error: Exception
 
 
-class StepStarted(_Span, frozen=True):
+class StepStarted(_RequestSpan, frozen=True):
     """A step begins; `metadata` is the caller's."""
 
-    request_id: str
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-class StepFinished(_Span, frozen=True):
-    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with that of its agents."""
+class StepFinished(_RequestSpan, frozen=True):
+    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with its agents'."""
 
-    request_id: str
     outcome: Outcome
     seconds: float
     finish_reason: FinishReason | None = None
@@ -159,13 +153,12 @@ class StepFinished(_Span, frozen=True):
     error: Exception | None = None
 
 
-class ToolStarted(_Span, frozen=True):
+class ToolStarted(_RequestSpan, frozen=True):
     """A tool is about to run; `content` is its arguments. An agent is a tool whose chat is in the values that follow.
 
-    What an observer sets in a context variable now holds for the tool's function, and nowhere else.
+    A context variable that an observer sets now holds in the tool's function, and nowhere else.
     """
 
-    request_id: str
     tool: str
     tool_call_id: str
     description: str = ""
@@ -173,10 +166,9 @@ class ToolStarted(_Span, frozen=True):
     content: Mapping[str, Any] | None = None
 
 
-class ToolFinished(_Span, frozen=True):
+class ToolFinished(_RequestSpan, frozen=True):
     """A tool has returned, failed, or was left behind; `content` is what it returned."""
 
-    request_id: str
     tool: str
     tool_call_id: str
     outcome: Outcome
@@ -185,17 +177,15 @@ class ToolFinished(_Span, frozen=True):
     content: Any = None
 
 
-class ChatStarted(_Span, frozen=True):
+class ChatStarted(_RequestSpan, frozen=True):
     """A chat begins; `metadata` is the caller's."""
 
-    request_id: str
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
-class ChatFinished(_Span, frozen=True):
-    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` how many it has."""
+class ChatFinished(_RequestSpan, frozen=True):
+    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` the number of its steps."""
 
-    request_id: str
     outcome: Outcome
     seconds: float
     halted_reason: str | None = None
@@ -204,23 +194,17 @@ class ChatFinished(_Span, frozen=True):
     error: Exception | None = None
 
 
-class ImagesStarted(_Span, frozen=True):
+class ImagesStarted(_ModelSpan, frozen=True):
     """An image model is asked for `n` images."""
 
-    request_id: str
-    provider: str
-    model: str | None
     operation: str
     n: int
     details: CallDetails = msgspec.field(default_factory=CallDetails)
 
 
-class ImagesFinished(_Span, frozen=True):
-    """The images have come, or will not; `images` is how many they are, `usage` the `ImageResponse`'s."""
+class ImagesFinished(_ModelSpan, frozen=True):
+    """The call for images has ended; `images` is their number, `usage` the `ImageResponse`'s."""
 
-    request_id: str
-    provider: str
-    model: str | None
     operation: str
     outcome: Outcome
     seconds: float
@@ -244,7 +228,7 @@ Telemetry = (
     | ImagesStarted
     | ImagesFinished
 )
-"""What an observer is given."""
+"""A value that an observer receives."""
 
 
 class Tracer:

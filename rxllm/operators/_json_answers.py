@@ -18,7 +18,7 @@ from rxllm.runtime import Stream
 from rxllm.values import Partial, TextAt, ValidationError, is_type
 from rxllm.values.argument_checks import check, invalid_option, must_be
 from rxllm.values.json_text import unescaped
-from rxllm.values.partial_json import Node, Pieces, Shape, shape_of
+from rxllm.values.partials import Node, Pieces, Shape, shape_of
 from rxllm.values.schemas import is_wrapped
 
 T = TypeVar("T")

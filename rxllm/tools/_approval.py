@@ -38,7 +38,7 @@ from rxllm.values.errors import Path
 from rxllm.values.json_text import json_data
 from rxllm.values.responses import shorten
 from rxllm.values.sessions import question
-from rxllm.values.tools import convert
+from rxllm.values.tool_schemas import convert
 
 NO_ANSWER = object()
 """The answer of an approver whose Observable ends without an item."""

@@ -12,7 +12,7 @@ from rxllm.values.errors import (
     ToolError,
     ValidationError,
 )
-from rxllm.values.function_tools import FunctionTool, as_tool, as_tools, name_fault, tool
+from rxllm.values.function_tools import as_tool, as_tools, name_fault, tool
 from rxllm.values.images import Image, ImageRequest, ImageResponse, ImageUsage, image_request
 from rxllm.values.json_text import described
 from rxllm.values.messages import (
@@ -33,7 +33,7 @@ from rxllm.values.messages import (
     tool_result,
     user,
 )
-from rxllm.values.partial_json import Partial, PartialState
+from rxllm.values.partials import Partial, PartialState
 from rxllm.values.request_keys import request_key
 from rxllm.values.requests import ApiKey, Call, Request, TokenCount, estimated_tokens, json_schema, message_tokens
 from rxllm.values.responses import FinishReason, Labelled, Progress, Response, TextAt, Trace
@@ -42,7 +42,7 @@ from rxllm.values.schema_checks import schema_faults
 from rxllm.values.schemas import ResponseFormat, as_response_format, is_type, reader
 from rxllm.values.sessions import Session, SessionStatus, Turn, open_calls, open_questions
 from rxllm.values.threads import MessageLike, Thread, listed, unanswered, with_results
-from rxllm.values.tools import Halt, Tool, ToolCall, ToolContext, ask_user, halt
+from rxllm.values.tools import FunctionTool, Halt, Tool, ToolCall, ToolContext, ask_user, halt
 from rxllm.values.usage import ModelInfo, Spending, Usage
 
 __all__ = [

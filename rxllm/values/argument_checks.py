@@ -1,4 +1,4 @@
-"""Checks of arguments, and the error that they raise: which argument is wrong, what it must be, and what it was.
+"""Check arguments, and raise the error that names the argument, what it must be, and what it was.
 
 Every check raises ``ValidationError("invalid_option")``.
 
@@ -26,7 +26,7 @@ S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""How many characters of a wrong value a message shows."""
+"""The number of characters of a wrong value that a message shows."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
@@ -43,9 +43,15 @@ def shown(value: object) -> str:
     """Return the repr of `value` without its secrets, cut to `SHOWN` characters."""
     try:
         text = repr(masked(value))
-    except Exception as error:  # a number that is too long, or a repr of the caller's that raises
+    except Exception as error:  # the number is too long, or the caller's repr raises
         return f"a {type(value).__name__} that cannot be shown ({error})"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
+
+
+def shorten(text: str, width: int = 60) -> str:
+    """Return `text` on one line of at most `width` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= width else line[: width - 1] + "…"
 
 
 def check(name: str, value: object, fits: bool, expected: str) -> None:
@@ -94,7 +100,7 @@ def is_positive(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether `value` is text that can be encoded, and not empty: halves of surrogate pairs have no UTF-8."""
+    """Whether `value` is text that is not empty and can be encoded: half a surrogate pair has no UTF-8."""
     return isinstance(value, str) and bool(value) and is_encodable(value)
 
 
@@ -109,7 +115,7 @@ def is_whole(value: Any) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return what to add to a message about a `name` that is not `known`: nothing if none of those is close.
+    """Return a hint for the message about an unknown `name`: the closest of the `known` names, "" if none is close.
 
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"
@@ -122,25 +128,25 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedies: Mapping[str, str] = {}) -> AttributeError:
-    """Return the error for an attribute that is not `known`, with what the `remedies` say to write instead."""
+    """Return the error for an attribute that is not `known`; `remedies` has what to write instead, by name."""
     remedy = ""
     if name in remedies:
         remedy = f"; write {remedies[name]}"
     elif not name.startswith("_"):
         remedy = did_you_mean(name, (other for other in known if not other.startswith("_")))
-    # With the object too, Python would append a guess of its own.
+    # If it had the object too, Python would append its own guess.
     return AttributeError(f"{owner} has no attribute {name!r}{remedy}", name=name)
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
     """Return why `function` cannot be called with these arguments; None if it can, or if that cannot be known."""
-    from inspect import signature  # costly, and needed for functions of the user's only
+    from inspect import signature  # costly, and needed only for functions of the user
 
     try:
         signature(function).bind(*args, **kwargs)
     except TypeError as error:
         return error
-    except ValueError:  # a function written in C may have no signature
+    except ValueError:  # functions written in C may have no signature
         pass
     return None
 

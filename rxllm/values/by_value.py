@@ -9,11 +9,11 @@ from typing import Any
 
 
 class NotPortable(pickle.PicklingError):
-    """What cannot be pickled, by its name in the message."""
+    """An object cannot be pickled; the message names it."""
 
 
 class _ByValue:
-    """Stands for a value in a pickle; what is read back is the value itself."""
+    """A stand-in for a value in a pickle; unpickling it returns the value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -23,9 +23,9 @@ class _ByValue:
 
 
 def portable(value: Any, what: str) -> Any:
-    """Return `value` if it can be pickled, else what stands for it in a pickle.
+    """Return `value` if it can be pickled, otherwise a stand-in.
 
-    Raises ``pickle.PicklingError``, which names `what` cannot travel.
+    Raises ``pickle.PicklingError``, whose message names the value as `what`.
     """
     try:
         pickle.dumps(value)
@@ -35,25 +35,25 @@ def portable(value: Any, what: str) -> Any:
 
 
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
-    """Return what stands for `value` in a pickle; `reason` says why it cannot be itself."""
+    """Return a stand-in for `value`; `reason` is why pickle refuses the value itself."""
     cloudpickle = _cloudpickle()
     if cloudpickle is None:
         remedy = "define it in a module, or pip install 'rxllm[cluster]', with which it travels by value"
         raise NotPortable(f"{what} cannot be pickled: {reason}; {remedy}")
     try:
         return _ByValue(cloudpickle.dumps(value))
-    except NotPortable as error:  # something in it
+    except NotPortable as error:  # the error of an object inside it
         raise error if str(error).startswith(what) else NotPortable(f"{what}: {error}") from None
     except Exception as error:
-        if isinstance(error.__cause__ or error, RecursionError):  # a function that names the tool made of it
+        if isinstance(error.__cause__ or error, RecursionError):  # e.g. a function that names its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # What calls share says itself what to write.
+        # Objects that calls share have a remedy in their own message.
         remedy = "" if "; " in str(error) else "; leave that out of it, or make it where it is used"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 
 
 def travels_by_value() -> bool:
-    """Whether cloudpickle is there."""
+    """Whether cloudpickle is installed."""
     return _cloudpickle() is not None
 
 

@@ -13,7 +13,7 @@
     └── RunError               a durable run, or its store, does not allow it
 
 Errors are exceptions and values: equal by class and fields, hashable by class and reason, picklable, exact in JSON.
-The cause is only in ``__cause__``; that of a transport, which the message repeats, is in ``__context__``. Times are in
+The cause is only in ``__cause__``; a transport's error, which the message repeats, is in ``__context__``. Times are in
 seconds.
 """
 
@@ -48,7 +48,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has logged the error, since a client will not see it. Not part of the value."""
+    """Whether this process has logged the error, which a client will not see. Not part of the value."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -313,22 +313,6 @@ class SessionError(LLMError):
     )
 
 
-def with_origin(error: E, original: LLMError) -> E:
-    """Return `error`, which takes the place of `original`, with the exceptions that led to `original`."""
-    error.__cause__, error.__context__ = original.__cause__, original.__context__
-    error.__suppress_context__ = original.__suppress_context__
-    return error
-
-
-def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
-    if isinstance(error, LLMError):
-        return error
-    wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
-    wrapped.__cause__ = error
-    return wrapped
-
-
 class RunError(LLMError):
     """A durable run, or the store behind it, does not allow the operation."""
 
@@ -366,5 +350,21 @@ class RunError(LLMError):
         return f"{self.TITLE} ({self.run_id}): {self.reason}" if self.run_id else super().default_message()
 
 
+def with_origin(error: E, original: LLMError) -> E:
+    """Return `error`, which takes the place of `original`, with the exceptions that led to `original`."""
+    error.__cause__, error.__context__ = original.__cause__, original.__context__
+    error.__suppress_context__ = original.__suppress_context__
+    return error
+
+
+def as_llm_error(error: Exception) -> LLMError:
+    """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
+    if isinstance(error, LLMError):
+        return error
+    wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
+    wrapped.__cause__ = error
+    return wrapped
+
+
 for _cls in (LLMError, *ERROR_CLASSES.values()):
-    _cls.__module__ = "rxllm"  # where users import them from, and what a traceback calls them
+    _cls.__module__ = "rxllm"  # users import them from there, and tracebacks show it

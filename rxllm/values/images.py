@@ -113,7 +113,7 @@ class Image(Value):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        # JSON may come from anywhere, and whoever wrote it could have any file of this machine sent to a provider.
+        # The author of untrusted JSON could make this program send any file of this machine to a provider.
         if arguments["source"] == "file" and not may_name_files.get():
             remedy = "if you trust this JSON, read it with serializer.from_json(text, local_files=True)"
             message = f"the image is a file of this machine, {arguments['data'][:80]!r}; {remedy}"
@@ -154,8 +154,8 @@ class ImageRequest(Value):
 
     `size` is a width and a height in pixels, or a word of the provider (``"auto"``, ``"2K"``); `quality` is ``"low"``,
     ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or a word of the provider. `response_format` is the source of the
-    images that come back. `mask` marks where an edit may change the first image. `options` is merged into the
-    provider's request body unchanged; `metadata` comes back in the response's.
+    returned images. `mask` marks where an edit may change the first image. `options` is merged into the
+    provider's request body unchanged; `metadata` is repeated in the response's.
     """
 
     operation: ImageOperation = "generate"
@@ -175,7 +175,7 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """What images cost. Tokens and costs, in the provider's currency, are None if the provider did not report them."""
+    """The cost of images. Tokens, and costs in the provider's currency, are None if not reported."""
 
     images: int = 0
     size: str | None = None

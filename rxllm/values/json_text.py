@@ -1,7 +1,7 @@
-"""Read and write JSON text, whatever it holds, the arguments of tool calls, and say where data does not fit a type.
+"""Read and write JSON text, describe where data does not fit a type, and recognize the types of pydantic.
 
-msgspec comes first, because it is fast. Text that msgspec refuses and Python's own ``json`` accepts goes the slow way:
-NaN and the infinities, numbers out of range, and halves of surrogate pairs.
+msgspec is tried first, because it is fast. Python's own ``json`` reads text that msgspec refuses: NaN and the
+infinities, numbers out of range, and halves of surrogate pairs.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from rxllm.values.errors import Path, ValidationError, place
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, RecursionError)
-"""What `read_json` raises for text that is not JSON, or is nested too deeply."""
+"""The errors of `read_json` for text that is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""How deeply what is read may be nested: other code recurses into it, and the parsers of each Python go further."""
+"""The deepest nesting that is read: other code recurses into it, and the parsers of each Python accept more."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """One NaN object, so that data that is read twice is equal."""
@@ -69,7 +69,7 @@ def json_data(value: Any) -> Any:
 
 
 def _data_of(item: Any) -> Any:
-    """Return what JSON holds of an object that msgspec does not know: of a pydantic model, a path or a number."""
+    """Return JSON data for an object that msgspec does not know: a pydantic model, a path or a number of numpy."""
     if is_pydantic(type(item)):
         return item.model_dump(mode="json")
     if isinstance(item, PurePath):
@@ -109,7 +109,7 @@ def decode_json(text: str | bytes) -> Any:
 
 
 def _shallow(source: str | bytes, data: Any) -> Any:
-    text = source if isinstance(source, str) else source.decode("latin-1")  # as long, with the same brackets
+    text = source if isinstance(source, str) else source.decode("latin-1")  # the brackets stay the same
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
         raise RecursionError(f"nested over {MAX_DEPTH} levels deep")
     return data
@@ -195,7 +195,7 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Where data does not fit a type, by msgspec's and pydantic's errors alike
+# Places where data does not fit a type, from the errors of msgspec and pydantic
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
@@ -205,7 +205,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
     """Return the places and faults that an error of msgspec or pydantic names."""
-    if callable(getattr(error, "errors", None)):  # pydantic's; a validator may raise any other error
+    if callable(getattr(error, "errors", None)):  # pydantic's own; a validator may raise another
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")
@@ -213,7 +213,7 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
     return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-# Types of pydantic, which is used where the user's own types bring it; nothing here imports it before
+# Types of pydantic, which is imported only once the user's own types need it
 
 
 def is_pydantic(cls: Any) -> bool:
@@ -226,13 +226,10 @@ def brings_pydantic(hint: Any) -> bool:
     return "pydantic" in sys.modules and any(map(_is_of_pydantic, parts_of(hint)))
 
 
-def parts_of(hint: Any) -> Iterator[Any]:
-    """Yield `hint`, the types and annotations in it, and those of the fields of its classes."""
-    return _parts(hint, set())
-
-
-def _parts(hint: Any, seen: set[int]) -> Iterator[Any]:
+def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
+    """Yield `hint`, and the types and annotations in it and in the fields of its classes, each class once."""
     yield hint
+    seen = set() if seen is None else seen
     cls: Any = get_origin(hint) or hint
     children = list(get_args(hint))
     if _has_fields(cls) and id(cls) not in seen:
@@ -240,7 +237,7 @@ def _parts(hint: Any, seen: set[int]) -> Iterator[Any]:
         with suppress(Exception):  # a name that cannot be resolved is reported with the schema
             children += get_type_hints(cls, include_extras=True).values()
     for child in children:
-        yield from _parts(child, seen)
+        yield from parts_of(child, seen)
 
 
 def _has_fields(cls: Any) -> bool:
@@ -256,7 +253,7 @@ def _is_of_pydantic(part: Any) -> bool:
 
 
 def is_field(value: Any) -> bool:
-    """Whether `value` is what ``pydantic.Field(...)`` returns."""
+    """Whether `value` is the result of ``pydantic.Field(...)``."""
     return type(value).__name__ == "FieldInfo" and type(value).__module__ == "pydantic.fields"
 
 
@@ -266,7 +263,7 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Return `function`, which keeps its results, except of types with an annotation that has no hash."""
+    """Decorate `function` to keep its results, except for types with an annotation that has no hash."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

@@ -17,8 +17,6 @@ from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
 from rxllm.values.tools import ToolCall
 
-# Messages, the parts of their content, and how parts are shown
-
 
 @value
 class TextPart(Value):
@@ -159,7 +157,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return what a repr says of the images and files among `parts`.
+    """Return the counts of images and files among `parts`, for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -203,7 +201,7 @@ def as_code(text: str) -> str:
     return f"`{text.replace('`', chr(39))}`"
 
 
-# The builder of a user's message: a text, and the images and files that go with it
+# User messages with images and files
 
 
 @runtime_checkable
@@ -219,7 +217,7 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""What may stand next to the text: a path, a URL, the bytes of a file, an image, Pillow's too, or a part."""
+"""An attachment: a path, a URL, the bytes of a file, an image (Pillow's too) or a part."""
 
 _FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, an image of Pillow or a part such as FilePart(...)"
 
@@ -239,7 +237,7 @@ _SIGNATURES = {
 """The first bytes of a file, and its type."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""The bytes behind the length of a RIFF file, and its type."""
+"""The bytes after the length of a RIFF file, and its type."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:
@@ -250,7 +248,7 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     >>> user("What is this?", "https://example.com/photo.png")
     Message('user', 'What is this?', 1 image)
 
-    The first string is the text, whatever it says: an end user's words never name a file. An attachment is
+    The first string is always the text: an end user's words never name a file. An attachment is
 
     * a further string: a URL (``http:``, ``https:``, ``data:``) or the path of a file that exists,
     * a ``Path``, or the bytes of a file,
@@ -265,7 +263,7 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
-    # The type of a path says nothing of sequences, and a string is one.
+    # Only lists and tuples: a string is a sequence too.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
     has_text = False
@@ -273,18 +271,13 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
         if isinstance(item, str) and not has_text:
             parts += [TextPart(item)] if item else []
         else:
-            parts.append(_at(("content", index), item))
+            try:
+                parts.append(_part(item))
+            except ValidationError as error:
+                errors = [(("content", index), fault) for _, fault in error.errors]
+                raise ValidationError("invalid_message", errors=errors) from error.__cause__
         has_text = has_text or isinstance(item, str | TextPart)
     return Message("user", tuple(parts))
-
-
-def _at(path: tuple[str | int, ...], item: Any) -> Part:
-    try:
-        return _part(item)
-    except ValidationError as error:
-        raise ValidationError(
-            "invalid_message", errors=[(path, fault) for _, fault in error.errors]
-        ) from error.__cause__
 
 
 def _part(item: Any) -> Part:
@@ -309,7 +302,7 @@ def _picture_part(picture: Picture) -> Part:
     data = BytesIO()
     try:
         if picture.format == "JPEG":
-            picture.save(data, "JPEG", quality="keep")  # as PNG a photo would be many times as large
+            picture.save(data, "JPEG", quality="keep")  # a photo would be many times as large as PNG
         else:
             picture.save(data, "PNG")
     except (OSError, ValueError) as error:
@@ -371,7 +364,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return the type of a file by its first bytes, or else by its name; None if neither is known.
+    """Return the type of a file by its first bytes, otherwise by its name; None if neither is known.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)
@@ -384,7 +377,7 @@ def mime_type_of(data: bytes, name: str) -> str | None:
     import mimetypes  # not needed before a file is attached
 
     guessed, encoding = mimetypes.guess_type(name, strict=False)
-    # Python has the old name of this one before 3.14.
+    # Before 3.14, Python has the old name of this type.
     return "audio/wav" if guessed == "audio/x-wav" else guessed if encoding is None else None
 
 

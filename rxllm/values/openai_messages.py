@@ -15,7 +15,7 @@ part ``file`` (``file_id``)                             `ProviderPart`
 ``annotations``                                         `SourcePart`
 ======================================================  ===============================================================
 
-Fields that are None or empty say nothing. Unknown ones are refused, since what they mean would be lost.
+Fields that are None or empty are ignored. Unknown ones are refused, since their meaning would be lost.
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
 """
 
@@ -120,7 +120,7 @@ def _read_part(item: Any) -> Part:
 def _read_kind(kind: str, value: Any, part: Mapping[str, Any]) -> Part:
     if isinstance(value, str) and kind in ("text", "refusal"):
         return TextPart(value)
-    if isinstance(value, str) and kind == "image_url":  # as some servers have it
+    if isinstance(value, str) and kind == "image_url":  # some servers omit the object
         return _read_image(value, "auto")
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     match kind, fields:

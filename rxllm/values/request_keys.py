@@ -1,4 +1,4 @@
-"""The key of a request: a text that names what a model is asked, in every process."""
+"""The key of a request: a text that identifies it in every process."""
 
 from __future__ import annotations
 
@@ -51,18 +51,6 @@ def request_key(request: Request, provider: str = "") -> str:
         raise not_serializable(f"the request is too deep, or holds a number that is too long: {error}") from error
 
 
-def _hash_of(sent: Request, messages: Sequence[Message], provider: str) -> str:
-    members = [(name, f"{_text(name)}: {_text(_canonical(entry))}") for name, entry in sorted(encode(sent).items())]
-    before = [text for name, text in members if name < "messages"]
-    after = "".join(f", {text}" for name, text in members if name > "messages")
-    start, end = f"[{_text(provider)}, {{{', '.join(before)}", f"{after}}}]"
-    if messages:
-        start, end = f'{start}, "messages": [', f"]{end}"
-    hashed = hash_of_thread(start, messages, _canonical_text)
-    hashed.update(end.encode())
-    return hashed.hexdigest()[:32]
-
-
 class _Hashed(NamedTuple):
     """The hash of a thread up to a message, which follows `previous`."""
 
@@ -71,7 +59,7 @@ class _Hashed(NamedTuple):
 
 
 _MOST_HEADS = 8
-"""How many different requests of a thread its messages remember."""
+"""The number of different requests for which a message keeps the hash of its thread."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
@@ -79,7 +67,7 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
 
     Each message keeps the hash up to itself: every step of a chat asks for the hash of its whole thread.
     """
-    from hashlib import sha256  # it loads OpenSSL, which importing rxllm should not
+    from hashlib import sha256  # loads OpenSSL, which slows the import of rxllm
 
     hash, previous = sha256(head.encode()), None
     for i, message in enumerate(messages):
@@ -95,29 +83,10 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
     return hash.copy()
 
 
-def _canonical_text(message: Message) -> str:
-    return _text(_canonical(encode(plain_message(message))))
-
-
-def _text(data: Any) -> str:
-    return json.dumps(data, sort_keys=True)
-
-
 def undescribed(request: Request) -> Request:
     """Return `request` without the descriptions of its tools and of their parameters."""
     tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
     return replace(request, tools=tuple(tools))
-
-
-def _undescribed(schema: Any) -> Any:
-    match schema:
-        case dict():  # a property of that name has a schema, and no text
-            items = cast(dict[str, Any], schema).items()
-            return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
-        case list():
-            return [_undescribed(item) for item in cast(list[Any], schema)]
-        case _:
-            return schema
 
 
 def plain_message(message: Message) -> Message:
@@ -129,14 +98,45 @@ def plain_message(message: Message) -> Message:
     return replace(message, content=content, tool_calls=calls, metadata={})
 
 
-def _plain_part(part: Part) -> Part:
-    return replace(part, metadata={}) if isinstance(part, TextPart | ImagePart) else part
-
-
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, and without the text of arguments that could be read, which writers spell out."""
+    """Return `call` without metadata, and without the text of its arguments if they could be read."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
+
+
+def _hash_of(sent: Request, messages: Sequence[Message], provider: str) -> str:
+    members = [(name, f"{_text(name)}: {_text(_canonical(entry))}") for name, entry in sorted(encode(sent).items())]
+    before = [text for name, text in members if name < "messages"]
+    after = "".join(f", {text}" for name, text in members if name > "messages")
+    start, end = f"[{_text(provider)}, {{{', '.join(before)}", f"{after}}}]"
+    if messages:
+        start, end = f'{start}, "messages": [', f"]{end}"
+    hashed = hash_of_thread(start, messages, _canonical_text)
+    hashed.update(end.encode())
+    return hashed.hexdigest()[:32]
+
+
+def _canonical_text(message: Message) -> str:
+    return _text(_canonical(encode(plain_message(message))))
+
+
+def _text(data: Any) -> str:
+    return json.dumps(data, sort_keys=True)
+
+
+def _undescribed(schema: Any) -> Any:
+    match schema:
+        case dict():  # a property named "description" has a schema, not text
+            items = cast(dict[str, Any], schema).items()
+            return {name: _undescribed(item) for name, item in items if name != "description" or type(item) is not str}
+        case list():
+            return [_undescribed(item) for item in cast(list[Any], schema)]
+        case _:
+            return schema
+
+
+def _plain_part(part: Part) -> Part:
+    return replace(part, metadata={}) if isinstance(part, TextPart | ImagePart) else part
 
 
 def _canonical(data: Any) -> Any:

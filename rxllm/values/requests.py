@@ -41,7 +41,7 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    top_p: float | None = None  # last, so that requests written by position stay what they are
+    top_p: float | None = None  # last: requests may be written by position
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -51,7 +51,7 @@ class Request(Value):
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, python_number(number))
         if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # What is neither a tool nor a function is left to `rxllm.validate`.
+            # `rxllm.validate` refuses anything but tools and functions.
             object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
@@ -66,7 +66,7 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 
 @dataclass(frozen=True)
 class Call:
-    """What an adapter may know of a call besides the request; it is never stored or sent.
+    """The settings of a call besides its request, for the adapter; they are never stored or sent.
 
     `api_key` is a string by the time that an adapter over HTTP builds its request, to which it adds `headers`; `raw`
     asks the adapter for ``RawChunk`` events; `timeout` is the longest silence between two reads, in seconds;
@@ -86,17 +86,17 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""What a message costs besides its content: its role, and the marks around it."""
+"""The tokens of a message besides its content: its role, and the marks around it."""
 
 FILE_TOKENS = 1000
-"""What an image or a file counts that is not text; providers take about 250 to 1,600 for an image."""
+"""The tokens of an image or a file that is not text; providers count about 250 to 1,600 for an image."""
 
 LOW_DETAIL_TOKENS = 100
 
 
 @value
 class TokenCount(Value):
-    """How many tokens a request has. `estimated` is False if the provider has counted them."""
+    """The number of tokens of a request. `estimated` is False if the provider has counted them."""
 
     tokens: int
     estimated: bool = False

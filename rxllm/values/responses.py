@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
 import msgspec
 
+from rxllm.values.argument_checks import shorten
 from rxllm.values.codec import Value, encode_result, value
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message, Part, ThinkingPart, attached, shown_attached
@@ -36,7 +37,7 @@ class Response(Value, Generic[T]):
     response_format=...)`` makes the value again. To a type checker it is always there; it is None in a response that
     failed, one of `generate_many`'s too, or that calls tools instead.
 
-    `metadata` is what else the provider reports, under the same name for every provider: ``"service_tier"``,
+    `metadata` is everything else the provider reports, under the same name for every provider: ``"service_tier"``,
     ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
     ``"logprobs"`` are the log-probabilities of the text's tokens, in order, if requested:
     ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
@@ -71,8 +72,7 @@ class Response(Value, Generic[T]):
     @property
     def thinking(self) -> str:
         """The model's thinking, as far as the provider shows it."""
-        parts = self.message.parts if self.message else ()
-        return "".join(part.text for part in parts if isinstance(part, ThinkingPart))
+        return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
         """Raise `error` if there is one; otherwise return this response."""
@@ -97,14 +97,8 @@ class Response(Value, Generic[T]):
         return f"{shown}\n\n*{self.finish_reason}, {self.usage.total} tokens*"
 
 
-def shorten(text: str, width: int = 60) -> str:
-    """Return `text` on one line of at most `width` characters."""
-    line = " ".join(text.split())
-    return line if len(line) <= width else line[: width - 1] + "…"
-
-
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item, and the label of the stream it comes from."""
+    """An item, and the label of its stream."""
 
     label: str
     item: T_co
@@ -118,9 +112,9 @@ class TextAt(msgspec.Struct, frozen=True):
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """How far a batch of requests is: `done` of `total` have ended, and `failed` of these have no answer.
+    """The progress of a batch of requests: `done` of `total` have ended, and `failed` of these have no answer.
 
-    `usage` is the sum of their usage. `journaled` of those that have ended were answered in the journal, and not asked.
+    `usage` is the sum of their usage. `journaled` of the ended ones were answered by the journal and not sent.
     `retries` is the number of attempts, so far, that failed and were followed by another.
     """
 

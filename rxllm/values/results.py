@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
+from rxllm.values.argument_checks import shorten
 from rxllm.values.codec import Value, encode_metadata, value
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message
-from rxllm.values.responses import Response, shorten
+from rxllm.values.responses import Response
 from rxllm.values.threads import MessageLike, Thread
 from rxllm.values.tools import ToolCall
 from rxllm.values.usage import Usage
@@ -26,12 +27,12 @@ else:
 class StepResult(Value, Generic[T]):
     """One round trip: the response, the results of the tools it called, and the thread with both.
 
-    `done` is True if nothing is left to send back, or if calls wait for the caller's approval or answer: there a loop
-    of one's own ends. In ``mode="manual"`` it is False, as the results are the caller's to send. `metadata` may hold
+    `done` is True if nothing is left to send back, or if calls wait for the caller's approval or answer: a loop of
+    your own ends there. In ``mode="manual"`` it is False, as the results are the caller's to send. `metadata` may hold
     ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``, ``halt_tool_call_id``,
     ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
-    ``on_tool_error_exception``. `agent_usage` is what the agents among its tools have used, and `usage` that and the
-    response's own.
+    ``on_tool_error_exception``. `agent_usage` is the usage of the agents among its tools, and `usage` adds the
+    response's.
     """
 
     _encoders: ClassVar = {"metadata": encode_metadata}
@@ -59,7 +60,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """What the step has used: its response, and its agents at any depth."""
+        """The usage of the step: its response, and its agents at any depth."""
         return self.response.usage + self.agent_usage
 
     @property
@@ -85,7 +86,7 @@ class ChatResult(Value, Generic[T]):
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
     ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
-    What waits in an agent has the ids of the calls that lead there in its id: ``"c1/c2"``.
+    The id of a call in an agent begins with the ids of the calls that lead there: ``"c1/c2"``.
     """
 
     _encoders: ClassVar = {"metadata": encode_metadata}

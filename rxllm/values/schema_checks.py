@@ -1,4 +1,4 @@
-"""Check data against a JSON schema, which may come from a stranger: by jsonschema-rs, in bounded time.
+"""Check data against a JSON schema, which may be untrusted, by jsonschema-rs in bounded time.
 
 ====================  =================================================================================================
 references            are followed inside the schema; nothing is fetched
@@ -12,7 +12,7 @@ branches that repeat  are counted, with references followed, level by level of t
 large data            that do not fit have one fault: the library copies the data into each
 ====================  =================================================================================================
 
-The log says once for a schema what is not checked.
+The log names once per schema the parts that are not checked.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""How many bytes the faults may copy: more take over a quarter of a second."""
+"""The number of bytes that faults may copy: more take over a quarter of a second."""
 
 log = logging.getLogger("rxllm")
 
@@ -44,7 +44,7 @@ Schema = dict[str, Any]
 
 _SHOWN = 200
 _PATTERN_BYTES = 200_000
-"""The size of a compiled pattern: a larger one is slow to compile."""
+"""The largest size of a compiled pattern: larger ones are slow to compile."""
 
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
@@ -155,12 +155,12 @@ class _Checked(msgspec.Struct, frozen=True):
 def _size(data: Any) -> int:
     try:
         return len(json_bytes(data))
-    except ValidationError:  # a number that is too long for text
+    except ValidationError:  # the data has a number that is too long for text
         return MAX_COPIED + 1
 
 
 def _message(error: Any) -> str:
-    """Return the library's message, unless that leaves out choices or speaks of a "False schema"."""
+    """Return the library's message, unless it leaves out choices or mentions a "False schema"."""
     if error.kind.name == "enum":
         return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
     if error.kind.name == "falseSchema":
@@ -208,7 +208,7 @@ class _Document:
         return patterns
 
     def applied(self, levels: int) -> int:
-        """Return how many subschemas may apply to data of so many `levels`; above `MAX_APPLIED` it may be more."""
+        """Return how many subschemas may apply to data of this many `levels`; a lower bound above `MAX_APPLIED`."""
         try:
             return self._applied(self.root, levels, {})
         except RecursionError:
@@ -219,7 +219,7 @@ class _Document:
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
-            known[key] = MAX_APPLIED + 1  # for a schema that applies itself to the same data
+            known[key] = MAX_APPLIED + 1  # the schema may apply itself to the same data
             if len(known) <= MAX_APPLIED:
                 known[key] = self._sum(cast(Schema, schema), levels, known)
         return known[key]
@@ -240,7 +240,7 @@ class _Document:
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return what `reference` may lead to: the right part, and perhaps others."""
+        """Return the schemas that `reference` may lead to: the right one, and perhaps others."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []

@@ -6,8 +6,8 @@
 a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
 a type with parts of pydantic's, or a        pydantic's, made strict    by pydantic, which is imported only then
 union that msgspec cannot tell apart
-any other type: ``list[City]``, ``bool``,    that of an object with     the `value` of that object; an answer that
-``Literal["a", "b"]``, an enum, a union      the one field `value`      is the bare value is read too
+any other type: ``list[City]``, ``bool``,    an object with             the `value` of that object; an answer that
+``Literal["a", "b"]``, an enum, a union      one field `value`          is the bare value is read too
 ``json_schema(...)``, OpenAI's own form      unchanged                  as JSON; by jsonschema-rs: if that is not
                                                                         installed, the log says so once
 ``{"type": "json_object"}``                  none                       as JSON, which must be an object
@@ -16,7 +16,7 @@ any other type: ``list[City]``, ``bool``,    that of an object with     the `val
 
 Providers that enforce a schema want an object at its top, hence `value`; see
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
-Strict means what providers require that enforce a schema: objects are closed, every property is required, there is
+Strict schemas are what these providers require: objects are closed, every property is required, there is
 no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a ``$ref``.
 """
 
@@ -140,7 +140,7 @@ def is_wrapped(hint: Any) -> bool:
     """Whether an answer of this type is the `value` of an object. It may also be the bare value."""
     try:
         schema = _own_schema(hint)
-    except ValidationError:  # a type that can be read, but not asked for
+    except ValidationError:  # the type can be read, but not requested
         return False
     return bool(schema) and schema.get("type") != "object"
 
@@ -260,7 +260,7 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
         return decode(bytes(wrapped.value).decode())
     except ValidationError as error:
         try:
-            return decode(text)  # the one field of a class may have that name
+            return decode(text)  # a class may have one field of that name
         except ValidationError:
             raise error from error.__cause__
 

@@ -1,4 +1,4 @@
-"""Which names stand for secrets, and how a value is shown without them."""
+"""Recognize the names of secrets, and mask their values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""How many levels deep data is looked through for secrets; a level takes two of Python's 1,000 frames."""
+"""The number of levels of data that are searched for secrets; a level takes two of Python's 1,000 frames."""
 
 TOO_DEEP = "[nested too deeply]"
 
@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with a mask in place of everything, at any depth, that stands under the name of a secret.
+    """Return `value` with a mask in place of each entry, at any depth, whose name is that of a secret.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}

@@ -26,7 +26,7 @@ AGENTS = "agents"
 """The key of the metadata of an assistant's message that has the threads of its halted agents."""
 
 _LAST = 20
-"""How many messages of a long thread are shown besides the first."""
+"""The number of messages of a long thread that are shown besides the first."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, the response that has it, or a message in OpenAI's form."""
@@ -50,7 +50,8 @@ class Thread(Value):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(cast(Any, self.messages), tuple) or not all(map(_is_message, self.messages)):
+        messages = cast(Any, self.messages)
+        if not isinstance(messages, tuple) or not all(isinstance(entry, Message) for entry in cast(Any, messages)):
             remedy = "write Thread() + ... for texts and messages, Thread.from_openai([...]) for dicts"
             raise wrong(f"{must_be('a tuple of messages', self.messages)}; {remedy}", "messages")
 
@@ -77,7 +78,7 @@ class Thread(Value):
 
         The form cannot carry, and this leaves out: the metadata of the thread, of messages, parts and tool calls; tool
         calls that the provider has run itself; and of an assistant's message all parts but its text. The mapping of a
-        tool result becomes its JSON text, an image its URL or a ``data:`` URL. All else comes back from `from_openai`.
+        tool result becomes its JSON text, an image its URL or a ``data:`` URL. `from_openai` restores all else.
 
         Raises ``ValidationError("not_serializable")`` for a part of another message that the form does not have, such
         as a file by URL or the image in a tool result, and as ``Image.to_data_uri`` does.
@@ -106,7 +107,7 @@ class Thread(Value):
         ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
     )
 
-    if TYPE_CHECKING:  # a list becomes a tuple
+    if TYPE_CHECKING:  # it also takes a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
@@ -143,10 +144,6 @@ def as_messages(value: object) -> tuple[Message, ...]:
     if not _is_single(value) and isinstance(value, Iterable):
         return tuple(at(("messages", i), _as_message, item) for i, item in enumerate(cast(Iterable[Any], value)))
     return (_as_message(value),)
-
-
-def _is_message(value: object) -> bool:
-    return isinstance(value, Message)
 
 
 def _is_single(value: object) -> bool:
@@ -195,7 +192,7 @@ def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
     """Return `thread` with the tool messages `results`, by tool call id, each behind its call.
 
     They stand in the order of the calls. Providers want results next to the message that made the calls, even if the
-    chat has gone on since. Results that belong to no call come last. An agent whose call is answered is forgotten.
+    chat has continued since. Results that belong to no call are last. An agent whose call is answered is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []

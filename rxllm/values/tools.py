@@ -1,62 +1,45 @@
-"""Tools, the calls that a model makes of them, and the parameters of a tool's function.
+"""Tools: what a model may call, the call it makes, the context that the function receives, and the end of a chat.
 
-Each parameter is read by msgspec or, if its hint brings pydantic, by pydantic.
+A `Tool` has a handler that takes a mapping. A `FunctionTool` is made from a function's signature and calls it by
+keyword, with arguments converted to its hints.
 """
 
 from __future__ import annotations
 
 import inspect
+import re
 import threading
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from datetime import datetime
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from importlib import import_module
-from inspect import Parameter as Signed
-from pathlib import PurePath
-from types import UnionType
+from operator import attrgetter
+from types import MethodType
 from typing import (
-    TYPE_CHECKING,
-    Annotated,
     Any,
     ClassVar,
+    Concatenate,
+    Generic,
     Literal,
     ParamSpec,
+    Self,
     TypeVar,
-    Union,
     cast,
     get_args,
-    get_origin,
     get_type_hints,
+    overload,
 )
 
-import msgspec
-
-from rxllm.values.argument_checks import is_positive, must_be
-from rxllm.values.by_value import portable
+from rxllm.values.argument_checks import is_positive, must_be, shorten
+from rxllm.values.by_value import by_value, portable, travels_by_value
 from rxllm.values.codec import Value, encode_result, value
-from rxllm.values.errors import Path, ToolError, ValidationError
-from rxllm.values.json_text import (
-    brings_pydantic,
-    faults_of,
-    is_field,
-    is_pydantic,
-    json_bytes,
-    json_data,
-    read_arguments,
-    type_adapter,
-)
-
-if TYPE_CHECKING:
-    from rxllm.values.function_tools import FunctionTool
-
+from rxllm.values.errors import ToolError, ValidationError
+from rxllm.values.json_text import described, read_arguments
+from rxllm.values.tool_schemas import Parameter, arguments_schema, convert, docstring_of, parameter_docs, signature_of
 
 P = ParamSpec("P")
+Q = ParamSpec("Q")
 R = TypeVar("R")
-
-
-# Tools, the calls that a model makes of them, and what a tool's function receives and returns
-
 
 ToolTimeout = float | Literal["default"] | None
 """Seconds, None for no limit, or "default", which is the option ``tool_timeout`` of the call."""
@@ -66,7 +49,7 @@ ToolTimeout = float | Literal["default"] | None
 class ToolCall(Value):
     """A call of a tool that the model makes.
 
-    `arguments` is the parsed object and `raw_arguments` its text; text in the place of `arguments` is parsed. If it is
+    `arguments` is the parsed object and `raw_arguments` its text; text as `arguments` is parsed. If it is
     not a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks
     a call that the provider runs itself; such calls are shown, never executed.
 
@@ -113,11 +96,11 @@ class ToolCall(Value):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """What a tool may know of its call; every parameter annotated with this class receives it.
+    """The context of a tool call; every parameter annotated with this class receives it.
 
-    `progress` emits a ``ToolProgress`` event at once. `cancelled` is set when nobody waits for the result any more.
+    `progress` emits a ``ToolProgress`` event at once. `cancelled` is set once no subscriber waits for the result.
     `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `reply` is the user's
-    answer to the question with which this call has halted, and `tool_state` what it has kept there, see `ask_user`.
+    answer to the question of this call, and `tool_state` the state that it kept with the question, see `ask_user`.
     `make_key` is called when `idempotency_key` is first read.
     """
 
@@ -186,9 +169,13 @@ class Tool(Value):
 
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
         """Make a tool of `function`, as a decorator: ``@tool(name="lookup", approval=True)``."""
-        from rxllm.values.function_tools import renamed  # it imports this module
-
-        return renamed(self, function)
+        if not callable(function):
+            raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
+        if self != replace(self, schema=Tool("").schema, handler=None):
+            message = f"the tool {self.name!r} has a schema or handler of its own and decorates no function"
+            raise TypeError(message)
+        flags = {name: getattr(self, name) for name in ("manual", "approval", "timeout", "idempotent", "metadata")}
+        return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
         """Return the handler with its arguments bound: the mapping, and the context if it takes a second one.
@@ -199,14 +186,97 @@ class Tool(Value):
             message = f"the tool {self.name!r} has no handler; pass handler=... or manual=True"
             raise ToolError("not_found", message, tool_name=self.name, tool_call_id=context.tool_call.id)
         handler = self.handler
-        injected: dict[str, Any] = dict.fromkeys(context_parameters(handler), context)
+        injected: dict[str, Any] = dict.fromkeys(_context_parameters(handler), context)
         positional = [arguments, context] if _required_parameters(handler) - len(injected) == 2 else [arguments]
         return lambda: handler(*positional, **injected)
 
 
 @value
+class FunctionTool(Tool, Generic[P, R]):
+    """A tool made from a function by the decorator; calling it calls the function.
+
+    In the body of a class it is a method: ``obj.method`` is the tool of that object.
+    """
+
+    parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
+    context: tuple[str, ...] = field(default=(), repr=False, compare=False)
+    unbound: bool = field(default=False, repr=False, compare=False)
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        handler = cast(Callable[..., Any], self.handler)
+        place = (str(getattr(handler, "__module__", None)), getattr(handler, "__qualname__", type(handler).__name__))
+        found = _imported(*place)
+        is_there = found is self or (found is handler and from_function(handler) == self)
+        if is_there and not (place[0] == "__main__" and travels_by_value()):
+            return _imported_tool, place
+        fault = f"it is not the value of {'.'.join(place)}; decorate a function of a module"
+        return _restored, (by_value(vars(self), f"the tool {self.name!r}", fault),)
+
+    @overload
+    def __get__(self, instance: None, owner: type[Any] | None = None) -> Self: ...
+    @overload
+    def __get__(
+        self: FunctionTool[Concatenate[Any, Q], R], instance: object, owner: type[Any] | None = None
+    ) -> FunctionTool[Q, R]: ...
+    def __get__(self, instance: object, owner: type[Any] | None = None) -> Any:
+        if instance is None or not self.unbound:
+            return self
+        return replace(self, handler=MethodType(cast(Callable[..., Any], self.handler), instance), unbound=False)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return cast(Callable[P, R], self.handler)(*args, **kwargs)
+
+    def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
+        """Return the function with its arguments bound by keyword, converted to their annotated types.
+
+        Raises ``ToolError("invalid_arguments")`` if they do not fit.
+        """
+        try:
+            keywords = convert(self.parameters, arguments)
+        except ValidationError as error:
+            message = f"the arguments do not fit: {shorten(described(list(error.errors)), 400)}"
+            call_id = context.tool_call.id
+            raise ToolError("invalid_arguments", message, tool_name=self.name, tool_call_id=call_id) from error
+        keywords |= dict.fromkeys(self.context, context)
+        return partial(cast(Callable[..., Any], self.handler), **keywords)
+
+
+def from_function(
+    function: Callable[P, R], name: str | None = None, description: str = "", **flags: Any
+) -> FunctionTool[P, R]:
+    """Return the tool of `function`; `name` and `description` replace the function's own.
+
+    Raises ``TypeError`` for a signature without a JSON schema, ``ValidationError("invalid_tool")`` for a lambda.
+    """
+    name = _name_of(function) if name is None else name
+    signature = signature_of(name, function)
+    first = signature[0][0] if signature else None
+    unbound = first is not None and first.name in ("self", "cls") and first.annotation is first.empty
+    signature = signature[unbound:]
+    for signed, _ in signature:
+        if signed.kind in (signed.VAR_POSITIONAL, signed.VAR_KEYWORD, signed.POSITIONAL_ONLY):
+            message = f"the tool {name!r} cannot have the parameter {signed}: the model gives arguments by name"
+            raise TypeError(message)
+    context = tuple(signed.name for signed, hint in signature if _is_context(hint))
+    parameters, schema = arguments_schema(name, [pair for pair in signature if not _is_context(pair[1])])
+    docstring = docstring_of(function)
+    for parameter, text in parameter_docs(docstring).items():
+        if parameter in schema["properties"]:
+            schema["properties"][parameter].setdefault("description", text)
+    description = description or re.split(r"\n\s*\n|\n\s*Args:", docstring)[0].strip()
+    known: dict[str, Any] = {"parameters": parameters, "context": context, "unbound": unbound}
+    return FunctionTool(name, description, schema, function, **flags, **known)
+
+
+@value
 class Halt(Value):
-    """What a tool returns to end the chat: see `halt` and `ask_user`."""
+    """The return value of a tool that ends the chat: see `halt` and `ask_user`."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 
@@ -230,22 +300,22 @@ def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None
     """Return this from a tool to end the chat with a question to the user.
 
     The model reads the answer, unless `calls_again`: then the tool runs once more, with the answer in
-    ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may go
-    on in another process; it is in the thread, and unlike `opts` it is not sent to browsers.
+    ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may
+    continue in another process; it is in the thread, and unlike `opts` it is not sent to browsers.
     """
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
 
-def context_parameters(handler: Callable[..., Any]) -> list[str]:
+def _context_parameters(handler: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters that are annotated `ToolContext`."""
     try:
         hints = get_type_hints(handler)
     except (NameError, TypeError):  # hints that cannot be resolved name no context
         return []
-    return [name for name, hint in hints.items() if is_context(hint) and name != "return"]
+    return [name for name, hint in hints.items() if _is_context(hint) and name != "return"]
 
 
-def is_context(hint: Any) -> bool:
+def _is_context(hint: Any) -> bool:
     """Whether a parameter with this hint receives the `ToolContext`."""
     return hint is ToolContext or ToolContext in get_args(hint)
 
@@ -255,128 +325,36 @@ def _required_parameters(handler: Callable[..., Any]) -> int:
         parameters = inspect.signature(handler).parameters.values()
     except (TypeError, ValueError):  # some built-in functions have no signature
         return 1
-    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
-    return sum(p.kind in kinds and p.default is p.empty for p in parameters)
+    return sum(p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
 
 
-# The parameters of a tool's function
+def _name_of(function: Any) -> str:
+    """Return the name of a function, of the one in a ``partial``, or of a callable object's class."""
+    name = getattr(function, "__name__", None)
+    if name is None and isinstance(function, partial):
+        return _name_of(cast(Any, function).func)
+    if name == "<lambda>":
+        message = (
+            "a lambda has no name by which the model could call it; write a function with def or tool(name='...')(...)"
+        )
+        raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
+    return name or type(function).__name__
 
 
-Default = Callable[[], Any]
-
-_DATETIME = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
-_GENERICS = (list, dict, set, frozenset, tuple)
-
-
-class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter that the model gives. `adapter` is pydantic's ``TypeAdapter``, None for a hint that msgspec reads."""
-
-    hint: Any
-    default: Default | None = None
-    adapter: Any = None
-
-    @classmethod
-    def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
-        """Return the parameter with this hint and default, which may be a ``Field`` of pydantic's."""
-        if is_field(default):
-            hint, default = Annotated[hint, default], Signed.empty
-        fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
-        make = None if default is Signed.empty else lambda: default
-        for info in fields if make is None else ():
-            make = partial(info.get_default, call_default_factory=True)
-        if not brings_pydantic(hint):
-            return cls(_spelled_out(hint, lambda text: msgspec.Meta(description=text)), make)
-        hint = _spelled_out(hint, lambda text: import_module("pydantic").Field(description=text))
-        return cls(hint, make, type_adapter(hint))
-
-    def read(self, data: Any) -> Any:
-        """Return JSON `data` as the type of the hint. Raises msgspec's and pydantic's own errors."""
-        if self.adapter is None:
-            return msgspec.convert(data, self.hint, dec_hook=_read_path)
-        return self.adapter.validate_json(json_bytes(data))
-
-
-def object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
-    """Return the JSON schema of an object with these properties. Raises the ``TypeError`` of a hint without one."""
-    schemas, shared = _schemas(parameters)
-    for name, parameter in parameters.items():
-        if parameter.default is not None and (default := _default_data(parameter.default)) is not None:
-            schemas[name].setdefault("default", default)
-    required = [name for name, parameter in parameters.items() if parameter.default is None]
-    schema = {"type": "object", "properties": {name: schemas[name] for name in parameters}, "required": required}
-    return {**schema, "$defs": shared} if shared else schema
-
-
-def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter. Raises ``ValidationError("invalid_request")``, with every fault."""
-    values: dict[str, Any] = {}
-    faults: list[tuple[Path, str]] = []
-    for name, parameter in parameters.items():
-        if name not in arguments and parameter.default is None:
-            faults.append(((name,), "is missing, but required"))
-            continue
-        try:
-            default = parameter.default
-            values[name] = parameter.read(arguments[name]) if name in arguments else cast(Default, default)()
-        except Exception as error:  # a validator of the type may raise anything
-            faults += [((name, *path), fault) for path, fault in faults_of(error)]
-    if faults:
-        raise ValidationError("invalid_request", errors=faults)
-    return values
-
-
-def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each parameter, and those that they refer to."""
-    adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
-    hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
-    plain, shared = msgspec.json.schema_components(
-        hints.values(), schema_hook=_path_schema, ref_template="#/$defs/{name}"
-    )
-    schemas = dict(zip(hints, plain, strict=True))
-    if adapters:
-        keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
-        # Names of their own: a class may stand in both halves, with a schema that differs.
-        prefix = "pydantic_" if shared else ""
-        template = f"#/$defs/{prefix}{{model}}"
-        found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
-        schemas |= {name: schema for (name, _), schema in found.items()}
-        shared |= {prefix + name: schema for name, schema in rest.get("$defs", {}).items()}
-    return schemas, shared
-
-
-def _spelled_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with what schemas leave out: the text in ``Annotated[T, "text"]``, the format of a datetime."""
-    if hint is datetime:
-        return _DATETIME
-    origin, args = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        metadata = (describe(item) if isinstance(item, str) else item for item in hint.__metadata__)
-        return Annotated[(_spelled_out(args[0], describe), *metadata)]  # pyright: ignore
-    parts = tuple(_spelled_out(part, describe) for part in args) if origin is not Literal else args
-    if origin in (Union, UnionType):
-        return Union[parts]  # noqa: UP007
-    return cast(Any, origin)[parts] if origin in _GENERICS and parts else hint
-
-
-def _default_data(default: Default) -> Any:
-    """Return a default as JSON data; None for None, and for what has no JSON and cannot be shown."""
+def _imported(module: str, name: str) -> Any:
+    """Return the object called `name` in `module`; None if there is none."""
     try:
-        return json_data(default())
-    except ValidationError:
+        return attrgetter(name)(import_module(module))
+    except (AttributeError, ImportError):
         return None
 
 
-def _path_schema(cls: type[Any]) -> dict[str, Any]:
-    if issubclass(cls, PurePath):
-        return {"type": "string", "format": "path"}
-    if is_pydantic(cls):
-        raise TypeError(
-            f"{cls.__name__} is pydantic's, and stands in a msgspec Struct; use a dataclass or a model there"
-        )
-    raise TypeError(f"{cls.__name__} is not a type of data; use one, or pass such an object in ToolContext.context")
+def _imported_tool(module: str, name: str) -> Tool:
+    found = _imported(module, name)
+    return found if isinstance(found, Tool) else from_function(found)
 
 
-def _read_path(cls: type[Any], data: Any) -> Any:
-    if issubclass(cls, PurePath) and isinstance(data, str):
-        return cls(data)
-    raise TypeError(f"Expected `str`, got `{type(data).__name__}`")
+def _restored(fields: Mapping[str, Any]) -> Tool:
+    result = cast(Tool, object.__new__(FunctionTool))
+    vars(result).update(fields)
+    return result

@@ -1,4 +1,4 @@
-"""Tokens and money: usage, what a budget has spent, and what is known about a model and its prices."""
+"""Tokens and money: usage, the spending of a budget, and the capabilities, limits and prices of a model."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from rxllm.values.argument_checks import is_count, must_be
 from rxllm.values.codec import Value, value
 from rxllm.values.errors import ValidationError
 
-# Tokens and money
-
 
 @value
 class Usage(Value):
-    """What a response cost. Counts are tokens, costs are in the provider's currency; None means: not reported.
+    """The usage of a response. Counts are tokens, costs are in the provider's currency; None means not reported.
 
     `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
     their own fields. `total_tokens` is the provider's own total, `total` that or else the sum. `extra` keeps the
@@ -66,11 +64,11 @@ class Usage(Value):
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage` with the costs it lacks, by the `price` of a model: None is the one that answers.
+    """Return `usage` with the costs it lacks, by ``price(model, usage)``; `model` is None for the answering model.
 
     A provider that asks several models for one answer has the usage of each, as a dict of its fields, in
-    ``extra["iterations"]``, and in the ``extra`` of that the model, if it is another. The costs are unknown if those of
-    one iteration are. A stated cost of 0 next to a price is no statement.
+    ``extra["iterations"]``; the ``extra`` of an iteration names its model, if it is another. If the cost of one
+    iteration is unknown, all are. A reported cost of 0 is replaced if there is a price.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -90,11 +88,11 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of a usage; none unless it is their sum, as that of several answers is not."""
+    """Return the iterations of `usage`; none if it is not their sum, such as the usage of several answers."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
-    except TypeError:  # in the provider's own words
+    except TypeError:  # the provider has other fields
         return []
     is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
     return parts if is_sum else []
@@ -125,15 +123,12 @@ def _sum(a: Any, b: Any) -> Any:
     return a + b if isinstance(a, int | float) and isinstance(b, int | float) else b
 
 
-# What a budget has spent
-
-
 @value
 class Spending(Value):
-    """What the calls that share a `Budget` have used.
+    """The tokens and money that the calls of a shared `Budget` have used.
 
-    `tokens` are those of the `calls` that have ended; `estimated` of them nobody has stated, since the call failed, was
-    left early, or has a provider that states no usage. `usd` is the sum of the costs that are known, None as long as
+    `tokens` counts the `calls` that have ended; `estimated` of them are estimates, since the call failed, was
+    left early, or has a provider that reports no usage. `usd` is the sum of the costs that are known, None as long as
     none is; `unpriced` calls are not in it. `reserved` and `reserved_usd` are kept back for calls that still run.
     """
 
@@ -146,18 +141,15 @@ class Spending(Value):
     reserved_usd: float = 0.0
 
 
-# What is known about a model: capabilities, limits and prices
-
-
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
-"""The fields of `ModelInfo` that say what a model can do."""
+"""The fields of `ModelInfo` for what a model can do."""
 
 _MILLION = 1_000_000
 
 
 @value
 class ModelInfo(Value):
-    """An entry of the catalogue ``rxllm.models``. None means: not known.
+    """An entry of the catalogue ``rxllm.models``. None means not known.
 
     `name` is ``"provider:model"``, or the provider alone if its model has no name. The flags say whether the model can
     call `tools`, answer in a `json_schema`, see images in the request (`vision`) and make `images`;

@@ -1,0 +1,408 @@
+"""`Partial`, a value of which only a part has arrived, and the shapes by which it reads JSON that grows."""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    Generic,
+    Literal,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+import msgspec
+
+from rxllm.values.argument_checks import did_you_mean, no_attribute, shown
+from rxllm.values.drawing import drawn
+from rxllm.values.json_text import UNREADABLE, cached_by_type, read_json, unescaped
+from rxllm.values.schemas import decoder
+
+T = TypeVar("T", covariant=True)
+
+
+PartialState = Literal["missing", "growing", "done"]
+
+_CONTAINERS = ("{", "[")
+_CLOSING = {"{": "}", "[": "]", '"': '"'}
+_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep its identity
+
+
+class Partial(Generic[T]):
+    """The part of a `T` that has arrived; ``operators.partials(T)`` emits these. It never changes.
+
+    ``partial["name"]`` is as much of a field, of a key of a mapping, or of an element of an array (-1 is the newest),
+    to any depth, and missing until it begins. Iterating gives the elements of an array, ``keys()`` the names in an
+    object, ``len(...)`` counts either, and what is missing is false.
+
+    Numbers, true, false and null are missing until they are whole, and so are strings that stand for something else: a
+    Literal, an Enum, a date. Of a field that may have several types, as in a union of classes, all are considered.
+    """
+
+    __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
+
+    def __init__(
+        self, text: Pieces, node: Node | None, shape: Shape, at: int, state: PartialState, value: Any = _NOT_READ
+    ) -> None:
+        self._text = text
+        self._node = node
+        self._shape = shape
+        self._at = at  # the end of the text that shows
+        self._state: PartialState = state
+        self._value = value
+
+    @property
+    def state(self) -> PartialState:
+        """``"missing"``, ``"growing"`` or ``"done"``. The whole answer is done when it has been validated."""
+        return self._state
+
+    @property
+    def value(self) -> T | None:
+        """The finished value; None before.
+
+        A part has the type of its annotation. If it does not fit, which ends the stream later, it is JSON data.
+        """
+        if self._value is not _NOT_READ:
+            return self._value
+        return self._shape.read(self._raw()) if self._state == "done" else None
+
+    @property
+    def text(self) -> str:
+        """The text of a string so far; "" for anything else."""
+        if self._node is None or self._node.kind != '"' or not self:
+            return ""
+        return unescaped(self._text.slice(self._node.start + 1, min(self._node.end - 1, self._at)))
+
+    @property
+    def so_far(self) -> Any:
+        """The value so far, as JSON data with the keys that the model writes; None while it is missing."""
+        node, shape = self._node, self._shape
+        if node is None or not self:
+            return None
+        start, end, closing = node.start, node.start, ""
+        while node.shows(shape, self._at):  # only the newest child may not be whole
+            end = min(node.end, self._at)
+            if node.end <= self._at:
+                break
+            closing = _CLOSING[node.kind] + closing
+            count = node.begun(self._at)
+            if node.kind != '"':
+                end = node.children[count - 2].end if count > 1 else node.start + 1
+            if not count:
+                break
+            node, shape = node.children[count - 1], shape.child(node.key(shape, count - 1))
+        return plain(f"{self._text.slice(start, end)}{closing}")
+
+    def keys(self) -> tuple[str, ...]:
+        """The names of an object's fields, or its keys, that are not missing, in their order."""
+        node = self._node
+        if node is None:
+            return ()
+        return tuple(dict.fromkeys(self._shape.name(key) for key in node.keys[: self._count()]))
+
+    def __getitem__(self, key: str | int, /) -> Partial[Any]:
+        if isinstance(key, int) and key < 0:
+            key = max(key + len(self), -1)
+        node = self._node.find(key, self._at) if self._node is not None else None
+        if node is None and isinstance(key, str) and (names := self._shape.names) and key not in names:
+            remedy = did_you_mean(key, names) or f"; the fields are {', '.join(names)}"
+            raise KeyError(f"{getattr(self._shape.hint, '__name__', self._shape.hint)} has no field {key!r}{remedy}")
+        shape = self._shape.child(key)
+        return Partial(self._text, node, shape, self._at, _state(node, shape, self._at))
+
+    def __contains__(self, key: str | int, /) -> bool:
+        return bool(self[key])
+
+    def __iter__(self) -> Iterator[Partial[Any]]:
+        is_array = self._node is not None and self._node.kind == "["
+        return (self[index] for index in range(len(self) if is_array else 0))
+
+    def __len__(self) -> int:
+        return len(self.keys()) if self._node is not None and self._node.keys else self._count()
+
+    def __bool__(self) -> bool:
+        return self._state != "missing"
+
+    def __eq__(self, other: object) -> bool:
+        """Whether both show the same JSON text of the same type."""
+        if not isinstance(other, Partial):
+            return NotImplemented
+        same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
+        return same and self._raw() == other._raw()
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Partial({self._state}, {shown(self.so_far)})"
+
+    _repr_html_ = drawn
+
+    if not TYPE_CHECKING:  # to a type checker every name would be there
+
+        def __getattr__(self, name: str) -> Any:
+            if name in self.__slots__:  # a copy has no attributes yet
+                raise AttributeError(name)
+            raise no_attribute("Partial", name, (), {name: f"partial[{name!r}]"} if name in self._shape.names else {})
+
+    def _count(self) -> int:
+        """Return the number of children that show."""
+        node = self._node
+        if node is None or not (count := node.begun(self._at)):
+            return 0
+        shape = self._shape.child(node.key(self._shape, count - 1))
+        return count if node.children[count - 1].shows(shape, self._at) else count - 1
+
+    def _raw(self) -> str:
+        return self._text.slice(self._node.start, min(self._node.end, self._at)) if self._node is not None else ""
+
+
+def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
+    if node is None or not node.shows(shape, at):
+        return "missing"
+    return "done" if node.end <= at else "growing"
+
+
+# Where the values stand in the text
+
+
+class Pieces:
+    """Text that grows by pieces, and any part of it at the cost of that part."""
+
+    def __init__(self) -> None:
+        self._pieces: list[str] = []
+        self._starts: list[int] = []
+        self._length = 0
+
+    def append(self, piece: str) -> None:
+        if piece:
+            self._pieces.append(piece)
+            self._starts.append(self._length)
+            self._length += len(piece)
+
+    def slice(self, start: int, end: int) -> str:
+        first = max(bisect_right(self._starts, start) - 1, 0)
+        pieces = self._pieces[first : bisect_left(self._starts, end)]
+        offset = self._starts[first] if pieces else 0
+        return "".join(pieces)[start - offset : end - offset]
+
+    def __str__(self) -> str:
+        return "".join(self._pieces)
+
+
+class Node:
+    """The place of one JSON value in the text. Nodes only grow; a snapshot shows them up to its own position."""
+
+    __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
+
+    def __init__(self, kind: str, start: int) -> None:
+        self.kind = kind  # {, [, " or "", as its text begins
+        self.start = start
+        self.end = sys.maxsize
+        # Most nodes are strings and numbers, which share empty ones.
+        self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # keys of the children, as the model writes them
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # several for a name that repeats
+
+    def add(self, child: Node, key: str | int, name: str | int) -> None:
+        """Add a child; in an object, `key` is the key in JSON of the field `name`."""
+        if isinstance(key, str) and isinstance(name, str):
+            self._positions.setdefault(name, []).append(len(self.children))
+            self.keys.append(key)
+        self.children.append(child)
+
+    def key(self, shape: Shape, index: int) -> str | int:
+        """Return the name or index of a child."""
+        return shape.name(self.keys[index]) if self.keys else index
+
+    def begun(self, at: int) -> int:
+        """Return how many children begin before `at`."""
+        count = len(self.children)  # once: another thread may be adding to them
+        if not count or self.children[count - 1].start < at:
+            return count
+        return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
+
+    def find(self, key: str | int, at: int) -> Node | None:
+        """Return the child of this name or index, if it begins before `at`."""
+        count = self.begun(at)
+        if isinstance(key, str):
+            positions = self._positions.get(key, ())
+            newest = bisect_left(positions, count) - 1
+            return self.children[positions[newest]] if newest >= 0 else None
+        return self.children[key] if self.kind == "[" and 0 <= key < count else None
+
+    def shows(self, shape: Shape, at: int) -> bool:
+        """Whether any part of the node shows before it is whole, or the node is whole."""
+        return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
+
+
+_NO_CHILDREN: list[Node] = []
+_NO_KEYS: list[str] = []
+_NO_POSITIONS: dict[str, list[int]] = {}
+
+
+# The shapes of JSON that grows, by type
+
+
+_QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
+
+
+class Shape:
+    """The values that may be at one place. If it `grows`, a string there shows before it is whole."""
+
+    def __init__(self, hint: Any) -> None:
+        self.hint = hint
+        self._names: dict[str, str] = {}  # names of fields by their keys in JSON
+        self._known: dict[str | int, list[Any]] = {}  # hints of fields, and of a tuple's items
+        self._others: dict[type, list[Any]] = {str: [], int: []}  # hints of any other key, and any other item
+        self._children: dict[str | int | type, Shape] = {}
+        self._decode: Any = None
+        options = list(_options(hint))
+        self.grows = any(map(_grows, options))
+        for option in options:
+            with suppress(Exception):  # a name that cannot be resolved is reported by the parser
+                self._add(option)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return shape_of, (self.hint,)  # its decoder cannot be pickled
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The names of the fields; none if any key is possible."""
+        return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
+
+    def name(self, key: str) -> str:
+        """Return the name of the field that has this key in JSON; another key is its own name."""
+        return self._names.get(key, key)
+
+    def child(self, key: str | int) -> Shape:
+        """Return the shape of a field, a key or an index."""
+        other = str if isinstance(key, str) else int
+        place = key if key in self._known else other
+        shape = self._children.get(place)
+        if shape is None:
+            hints = self._known.get(key) or self._others[other] or [Any]
+            shape = self._children[place] = shape_of(hints[0] if len(hints) == 1 else Union[tuple(hints)])  # noqa: UP007
+        return shape
+
+    def read(self, raw: str) -> Any:
+        """Return the value of whole JSON text; plain JSON if it does not fit the type, which ends the stream later."""
+        try:
+            self._decode = self._decode or decoder(self.hint)
+            return self._decode(raw)
+        except Exception:  # it does not fit, or nothing can read its type alone
+            return plain(raw)
+
+    def _add(self, option: Any) -> None:
+        cls, args = get_origin(option) or option, get_args(option)
+        if not isinstance(cls, type):
+            return
+        if fields := _fields(cls, args):
+            for key, (name, hint) in fields.items():
+                self._names[key] = name
+                hints = self._known.setdefault(name, [])
+                hints += [] if hint in hints else [hint]
+            if getattr(cls, "model_config", {}).get("extra") == "allow":
+                self._others[str].append(Any)
+        elif hasattr(cls, "_fields"):  # a NamedTuple is an array
+            for index, hint in enumerate(_hints(cls, args).values()):
+                self._known.setdefault(index, []).append(hint)
+        elif issubclass(cls, Mapping):
+            self._others[str].append(args[1] if len(args) > 1 else Any)
+        elif cls is tuple and ... not in args:
+            for index, hint in enumerate(args):
+                self._known.setdefault(index, []).append(hint)
+        elif args:
+            self._others[int].append(args[0])
+
+
+@cached_by_type
+def shape_of(hint: Any) -> Shape:
+    """Return the shape of JSON for the type `hint`."""
+    return Shape(hint)
+
+
+def plain(raw: str) -> Any:
+    """Return the JSON value of whole text; None for text that cannot be read."""
+    try:
+        return read_json(raw)
+    except UNREADABLE:
+        return None
+
+
+def _options(hint: Any) -> Iterator[Any]:
+    """Yield the types that a value of this type may have: the members of a union, without what annotates them."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        for option in get_args(hint):
+            yield from _options(option)
+    elif origin is Annotated:
+        yield from _options(get_args(hint)[0])
+    elif (target := getattr(hint, "__supertype__", None) or getattr(hint, "__value__", None)) is not None:
+        yield from _options(target)  # a NewType or a type alias
+    elif getattr(hint, "__pydantic_root_model__", False):
+        yield from _options(hint.__pydantic_fields__["root"].annotation)
+    else:
+        yield hint
+
+
+def _grows(option: Any) -> bool:
+    if option in (Any, object) or isinstance(option, TypeVar):
+        return True
+    return isinstance(option, type) and issubclass(option, str) and not issubclass(option, Enum)
+
+
+def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
+    """Return the name and type of each field that is a key of an object, by that key."""
+    if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
+        return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
+    if issubclass(cls, msgspec.Struct):
+        if cls.__struct_config__.array_like:
+            return {}
+        names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
+        hints = _hints(cls, args)
+        return {key: (name, hints[name]) for key, name in names}
+    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
+        return {name: (name, _unqualified(hint)) for name, hint in _hints(cls, args).items()}
+    return {}
+
+
+def _annotation(field: Any) -> Any:
+    return Annotated[(field.annotation, *field.metadata)] if field.metadata else field.annotation  # pyright: ignore
+
+
+def _keys(name: str, field: Any) -> Iterator[str]:
+    """Yield the keys that a field of pydantic's may have in JSON."""
+    alias = field.validation_alias
+    choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
+    yield from (choice for choice in choices if isinstance(choice, str))
+    yield name  # where `populate_by_name` allows it
+
+
+def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
+    hints = get_type_hints(cls, include_extras=True)
+    arguments = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
+    return {name: _substituted(hint, arguments) for name, hint in hints.items()} if arguments else hints
+
+
+def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+    if hint in arguments:
+        return arguments[hint]
+    parameters = getattr(hint, "__parameters__", ())
+    return hint[tuple(arguments.get(parameter, parameter) for parameter in parameters)] if parameters else hint
+
+
+def _unqualified(hint: Any) -> Any:
+    """Return what a field of a TypedDict is, without ``Required[...]`` and the like."""
+    is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
+    return _unqualified(get_args(hint)[0]) if is_qualified else hint

@@ -1,0 +1,203 @@
+"""Make the JSON schema of a tool's arguments from its function's signature, and read the arguments by it.
+
+msgspec reads a parameter or, if its hint brings pydantic, pydantic does.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime
+from functools import partial
+from importlib import import_module
+from inspect import Parameter as Signed
+from itertools import takewhile
+from pathlib import PurePath
+from types import UnionType
+from typing import Annotated, Any, Literal, Union, cast, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from rxllm.values.errors import Path, ValidationError
+from rxllm.values.json_text import (
+    brings_pydantic,
+    faults_of,
+    is_field,
+    is_pydantic,
+    json_bytes,
+    json_data,
+    type_adapter,
+)
+
+Default = Callable[[], Any]
+
+_DATETIME = Annotated[datetime, msgspec.Meta(extra_json_schema={"format": "date-time"})]
+_GENERICS = (list, dict, set, frozenset, tuple)
+
+
+class Parameter(msgspec.Struct, frozen=True, eq=False):
+    """A parameter that the model gives. `adapter` is pydantic's ``TypeAdapter``, None for a hint that msgspec reads."""
+
+    hint: Any
+    default: Default | None = None
+    adapter: Any = None
+
+    @classmethod
+    def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
+        """Return the parameter with this hint and default, which may be a ``Field`` of pydantic's."""
+        if is_field(default):
+            hint, default = Annotated[hint, default], Signed.empty
+        fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
+        make = None if default is Signed.empty else lambda: default
+        for info in fields if make is None else ():
+            make = partial(info.get_default, call_default_factory=True)
+        if not brings_pydantic(hint):
+            return cls(_spelled_out(hint, lambda text: msgspec.Meta(description=text)), make)
+        hint = _spelled_out(hint, lambda text: import_module("pydantic").Field(description=text))
+        return cls(hint, make, type_adapter(hint))
+
+    def read(self, data: Any) -> Any:
+        """Return JSON `data` as the type of the hint. Raises msgspec's and pydantic's own errors."""
+        if self.adapter is None:
+            return msgspec.convert(data, self.hint, dec_hook=_read_path)
+        return self.adapter.validate_json(json_bytes(data))
+
+
+def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
+    """Return the parameters of the tool's `function`, each with its hint, without those that a ``partial`` fills in.
+
+    Raises ``TypeError`` for a function without a signature, and for a hint that cannot be resolved.
+    """
+    try:
+        parameters = inspect.signature(function).parameters.values()
+    except (TypeError, ValueError) as error:
+        raise TypeError(f"the tool {name!r} has no signature that Python knows; write a function around it") from error
+    try:
+        hints = get_type_hints(_function_in(function), include_extras=True)
+    except NameError as error:
+        message = f"the tool {name!r} has a hint that cannot be resolved: {error}; define that type in the module"
+        raise TypeError(message) from error
+    filled_in: Mapping[str, Any] = cast(Any, function).keywords if isinstance(function, partial) else {}
+    return [(signed, hints.get(signed.name, Any)) for signed in parameters if signed.name not in filled_in]
+
+
+def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
+    """Return the parameters that the model gives to the tool `name`, and the JSON schema of an object of them.
+
+    Raises ``TypeError`` for a type that has no JSON schema.
+    """
+    try:
+        parameters = {signed.name: Parameter.of(hint, signed.default) for signed, hint in signature}
+        return parameters, _object_schema(parameters)
+    except Exception as error:  # msgspec's and pydantic's own
+        fault = str(error).splitlines()[0]
+        raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {fault}") from error
+
+
+def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the value of each parameter. Raises ``ValidationError("invalid_request")``, with every fault."""
+    values: dict[str, Any] = {}
+    faults: list[tuple[Path, str]] = []
+    for name, parameter in parameters.items():
+        if name not in arguments and parameter.default is None:
+            faults.append(((name,), "is missing, but required"))
+            continue
+        try:
+            default = parameter.default
+            values[name] = parameter.read(arguments[name]) if name in arguments else cast(Default, default)()
+        except Exception as error:  # a validator of the type may raise anything
+            faults += [((name, *path), fault) for path, fault in faults_of(error)]
+    if faults:
+        raise ValidationError("invalid_request", errors=faults)
+    return values
+
+
+def docstring_of(function: Any) -> str:
+    """Return the docstring of a function, of the one in a ``partial``, or of a callable object's class."""
+    own = inspect.getdoc(function) if hasattr(function, "__name__") else None
+    inner = _function_in(function).__doc__
+    return own or inspect.cleandoc(inner or "")
+
+
+def parameter_docs(docstring: str) -> dict[str, str]:
+    """Return the texts of a Google-style ``Args:`` section by parameter."""
+    _, _, rest = docstring.partition("Args:\n")
+    section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
+    indent = re.match(r"[ \t]*", section)
+    entries = re.split(rf"^{indent[0] if indent else ''}(\w+)(?:\s*\([^)]*\))?:", section, flags=re.MULTILINE)
+    return {name: " ".join(text.split()) for name, text in zip(entries[1::2], entries[2::2], strict=True)}
+
+
+def _function_in(function: Any) -> Any:
+    """Return the function with the hints and the docstring: itself, the one in a ``partial``, or a ``__call__``."""
+    while isinstance(function, partial):
+        function = cast(Any, function).func
+    return function if hasattr(function, "__name__") else type(function).__call__
+
+
+def _object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
+    schemas, shared = _schemas(parameters)
+    for name, parameter in parameters.items():
+        if parameter.default is not None and (default := _default_data(parameter.default)) is not None:
+            schemas[name].setdefault("default", default)
+    required = [name for name, parameter in parameters.items() if parameter.default is None]
+    schema = {"type": "object", "properties": {name: schemas[name] for name in parameters}, "required": required}
+    return {**schema, "$defs": shared} if shared else schema
+
+
+def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
+    """Return the schema of each parameter, and the shared schemas that they refer to."""
+    adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
+    hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
+    plain, shared = msgspec.json.schema_components(
+        hints.values(), schema_hook=_path_schema, ref_template="#/$defs/{name}"
+    )
+    schemas = dict(zip(hints, plain, strict=True))
+    if adapters:
+        keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
+        # A prefix keeps names apart: a class may be in both halves, with different schemas.
+        prefix = "pydantic_" if shared else ""
+        template = f"#/$defs/{prefix}{{model}}"
+        found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
+        schemas |= {name: schema for (name, _), schema in found.items()}
+        shared |= {prefix + name: schema for name, schema in rest.get("$defs", {}).items()}
+    return schemas, shared
+
+
+def _spelled_out(hint: Any, describe: Callable[[str], Any]) -> Any:
+    """Return `hint` with annotations for the text in ``Annotated[T, "text"]`` and the format of a datetime."""
+    if hint is datetime:
+        return _DATETIME
+    origin, args = get_origin(hint), get_args(hint)
+    if origin is Annotated:
+        metadata = (describe(item) if isinstance(item, str) else item for item in hint.__metadata__)
+        return Annotated[(_spelled_out(args[0], describe), *metadata)]  # pyright: ignore
+    parts = tuple(_spelled_out(part, describe) for part in args) if origin is not Literal else args
+    if origin in (Union, UnionType):
+        return Union[parts]  # noqa: UP007
+    return cast(Any, origin)[parts] if origin in _GENERICS and parts else hint
+
+
+def _default_data(default: Default) -> Any:
+    """Return a default as JSON data; None for None, and for a default that has no JSON."""
+    try:
+        return json_data(default())
+    except ValidationError:
+        return None
+
+
+def _path_schema(cls: type[Any]) -> dict[str, Any]:
+    if issubclass(cls, PurePath):
+        return {"type": "string", "format": "path"}
+    if is_pydantic(cls):
+        raise TypeError(
+            f"{cls.__name__} is pydantic's, and stands in a msgspec Struct; use a dataclass or a model there"
+        )
+    raise TypeError(f"{cls.__name__} is not a type of data; use one, or pass such an object in ToolContext.context")
+
+
+def _read_path(cls: type[Any], data: Any) -> Any:
+    if issubclass(cls, PurePath) and isinstance(data, str):
+        return cls(data)
+    raise TypeError(f"Expected `str`, got `{type(data).__name__}`")
