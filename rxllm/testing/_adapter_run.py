@@ -93,7 +93,7 @@ def missing(suite: object, hook: str) -> NoReturn:
     raise NotImplementedError(f"{type(suite).__name__} has no {hook}(); its docstring in the base says what it returns")
 
 
-# The rules of what is sent
+# The request that must be sent
 
 
 SENT_RULES: dict[str, str] = {
@@ -179,7 +179,7 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 120)}")
 
 
-# An adapter under test, and the calls that rules and suites make to it
+# The adapter under test, and calls to it
 
 
 def says_something(events: Iterable[Event]) -> bool:

@@ -113,7 +113,7 @@ class AdapterConformance:
         """
         missing(self, "serving")
 
-    # What the cases share
+    # Helpers of the cases
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
@@ -251,7 +251,7 @@ class AdapterConformance:
     def test_nothing_happens_before_subscribe(self) -> None:
         with self.running(Script(TEXTS)) as run:
             stream = run.bare()
-            assert run.served.asked() == 0, "the service was asked before anybody had subscribed"
+            assert run.served.asked() == 0, "the service was asked before the first subscription"
             run.observe(stream)
             assert run.served.asked() == 1
 

@@ -39,7 +39,7 @@ from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
-"""What the source emits by default."""
+"""The items of the source by default."""
 
 OPERATOR_RULES = RuleTable()
 """The rules of `assert_operator`, by name, in the order in which they are checked."""
@@ -374,7 +374,7 @@ def _lawful_inputs() -> list[list[Any]]:
     call = ToolCall("c1", "add", {"x": 1})
     deltas = [("tool_call_delta", {"id": "c2", "name": "add", "arguments_delta": json}) for json in ('{"x"', ": 2}")]
     blocks = [TextDelta("Hel", "a"), TextDelta("lo", "a"), TextCompleted("Hello", "a"), TextDelta("World", "b")]
-    add = tool(name="add", handler=lambda arguments: arguments["x"] + 1)
+    add = tool(name="add", handler=_increment)
     chat = stream(Fake(["Let me ", "see", call], ["It is ", "2"]), "What is 1 + 1?", tools=[add])
     alone = played(chat)
     begun = 1 + next(index for index, event in enumerate(alone) if isinstance(event, ToolExecutionStarted))
@@ -387,6 +387,10 @@ def _lawful_inputs() -> list[list[Any]]:
         alone,
         [*alone[:begun], *nested, *alone[begun:]],  # as if the tool were an agent
     ]
+
+
+def _increment(arguments: dict[str, Any]) -> int:
+    return arguments["x"] + 1
 
 
 def _at(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorRun, int], None]:
@@ -410,7 +414,9 @@ def _expect_same(which: str, expected: Sequence[Any], actual: Sequence[Any]) -> 
 
 def _comparable(note: Any) -> Any:
     match note:
-        case (tick, "error", Exception() as error) if not isinstance(error, LLMError):  # which compare by themselves
+        case (tick, "error", Exception() as error) if not isinstance(
+            error, LLMError
+        ):  # an LLMError has an equality of its own
             return tick, type(error), error.args
         case _:
             return note

@@ -123,7 +123,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # stays True when a subscriber raises: that error is not the stream's
+            delivering = False  # stays True if a subscriber raises: the error is not the stream's
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -323,8 +323,10 @@ def _decode(line: bytes, type: type[T]) -> T:
             raise error from None
         if type is _Line and isinstance(data, dict):
             fields = cast(dict[str, Any], data).items()
-            raw = {name: msgspec.Raw(json.dumps(entry).encode()) for name, entry in fields if name in ("next", "error")}
-            data = {**data, **raw}
+            data = {
+                name: msgspec.Raw(json.dumps(entry).encode()) if name in ("next", "error") else entry
+                for name, entry in fields
+            }
         return msgspec.convert(data, type)
 
 

@@ -19,7 +19,6 @@ from rxllm.values.responses import shorten
 C = TypeVar("C", bound=Callable[..., None])
 T = TypeVar("T")
 
-
 LINES = 15
 """Lines of a report; in a longer one, the later broken rules get one line each."""
 
@@ -182,7 +181,7 @@ def _in_thread(function: Callable[[], None]) -> None:
 
 @dataclass
 class Observed:
-    """What a subscriber has received."""
+    """The events, errors and completions that a subscriber has received."""
 
     events: list[Any] = field(default_factory=list[Any])
     errors: list[Exception] = field(default_factory=list[Exception])
@@ -247,7 +246,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # it has no loop, so that the streams run on the portal's
+    _in_thread(subscribe)  # a thread without a loop, so that the streams run on the portal's
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()

@@ -79,7 +79,7 @@ class MemoryTransport(asyncio.Transport):
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._arrival = 0.0
-        """When the last bytes arrive."""
+        """The arrival time of the last bytes."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol

@@ -180,7 +180,7 @@ def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[]
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A module that is imported in a simulation may keep this, as ``from time import monotonic`` does.
+        # A module imported in a simulation may keep this function: ``from time import monotonic``.
         return getattr(_here, key, function)(*args, **kwargs)
 
     def undo() -> None:
