@@ -17,57 +17,16 @@ for all            `events`: those that an adapter emits; `strategies`: any valu
 
 Check that an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
 
->>> import rxllm
->>> from rxllm import Fake, TextDelta, operators as ops, stream_generate, testing
+>>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
-
-A drawing shows the source, when it is subscribed, and the output.
-
->>> testing.marbles.check(
-...     ops.only(TextDelta),
-...     "-h-s-i-|",
-...     "^------!",
-...     "-h---i-|",
-...     h=TextDelta("H"), s="something else", i=TextDelta("i"),
-... )
 
 Check that an adapter keeps the rules of adapters; ``HTTPAdapterConformance`` also tests its wire over HTTP.
 
 >>> testing.assert_adapter(Fake("Hello"))
 
 A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. The docstrings of the
-``assert_`` functions and of `AdapterConformance` list the rules, and when to leave one out.
-
-Events without an adapter, and bytes cut in every way that a network may cut them:
-
->>> [type(event).__name__ for event in testing.events("Hi", thinking="hm")][1:4]
-['ThinkingDelta', 'ThinkingCompleted', 'TextDelta']
->>> list(testing.chunkings(b"hi"))[:2]
-[[b'hi'], [b'h', b'i']]
-
-Run a program with another model than it names; record a stream once, and play it in tests:
-
->>> with testing.sandbox(Fake("2, 3, 5.")):
-...     stream_generate("openai:gpt-5", "Name three primes.").pipe(ops.to_text()).run()
-'2, 3, 5.'
->>> import pathlib, tempfile
->>> folder = tempfile.TemporaryDirectory()
->>> path = pathlib.Path(folder.name, "hello.jsonl")
->>> live = stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(testing.record(path), ops.to_text()).run()
->>> live == testing.replay_file(path).pipe(ops.to_text()).run()
-True
->>> folder.cleanup()
-
-Run a program in virtual time, on a network in memory whose faults are drawn from a seed:
-
->>> async def app(world):
-...     server = world.serve(testing.loopback.Reply(testing.loopback.chat("Hi"), before=3600))
-...     engine = rxllm.OpenAIChat(base_url=server.url, api_key="k")
-...     return (await rxllm.generate(engine, "Hello", model="m", timeout=7200)).output_text
->>> testing.simulate(app, faults=()).value
-'Hi'
->>> len(testing.simulate_many(app, range(20)))
-20
+``assert_`` functions and of `AdapterConformance` list the rules, and when to leave one out; those of the other parts
+have examples.
 
 A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
 

@@ -73,7 +73,7 @@ def simulate(
     asyncio library that connects without TLS. ``world.serve(script)`` is a server that answers as a `Loopback` does.
 
     >>> import rxllm
-    >>> from rxllm.testing import simulate
+    >>> from rxllm.testing import simulate, simulate_many
     >>> from rxllm.testing.loopback import Reply, chat
     >>> async def app(world):
     ...     server = world.serve(Reply(chat("Two, ", "three."), before=60.0))
@@ -82,6 +82,8 @@ def simulate(
     >>> run = simulate(app, seed=1, faults=())
     >>> run.value, 60 < run.duration < 63
     ('Two, three.', True)
+    >>> len(simulate_many(app, range(20)))
+    20
 
     The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
     run that failed. Such a run is repeated without each kind of fault, so that the error has those that matter. A run
