@@ -15,7 +15,6 @@ from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from difflib import SequenceMatcher
-from functools import partial
 from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
@@ -116,7 +115,7 @@ class Cassette:
         return f"Cassette({str(self.path)!r}, {self._engine.adapter!r}, {self.mode!r})"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return partial(Cassette, speed=self.speed), (self.path, self._engine, self.mode)
+        return _again, (self.path, self._engine, self.mode, self.speed)
 
     async def aclose(self) -> None:
         close = getattr(self._engine.adapter, "aclose", None)
@@ -280,6 +279,10 @@ def _bare(engine: Engine) -> Engine:
         )
         raise EngineError("invalid_engine", message)
     return bare
+
+
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles have its name
+    return Cassette(path, engine, mode, speed=speed)
 
 
 _SHOWN = 5
