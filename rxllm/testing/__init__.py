@@ -3,72 +3,30 @@
 =================  =====================================================================================================
 for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn
 for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HTTPAdapterConformance` and
-                   `ImageConformance`: suites of tests, in which a service answers as a `Script` says (`PNG`,
-                   `REQUEST_ID`, `refusal`), and a `Served` shows what it has seen; `loopback`: a real server that
-                   notes who closed when; `chunkings`, `cut`: bytes in chunks
+                   `ImageConformance`: suites of tests, in which a service follows a `Script` (`PNG`, `REQUEST_ID`,
+                   `refusal`), and a `Served` counts its calls; `loopback`: a real server that notes who closed when;
+                   `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
-for programs       `sandbox`: another model than the one that the code names; `Cassette`: answers that are recorded
-                   once, by their request; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
+for programs       `sandbox`: replace the model that the code names; `Cassette`: answers that are recorded once, by
+                   their request; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
                    `BacktestRow`): operators over recordings; `simulate`, `simulate_many`, `simulate_cancels`: a
                    program in a `World` with virtual time and faults (`FAULTS`) from a seed, to a `Simulation` or a
                    `SimulationError`; ``rxllm.Fake``, the scripted model
-for all            `events`: what an adapter would emit; `strategies`: any value and any event, for hypothesis
+for all            `events`: those that an adapter emits; `strategies`: any value and any event, for hypothesis
 =================  =====================================================================================================
 
-Whether an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
+Check that an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
 
->>> import rxllm
->>> from rxllm import Fake, TextDelta, operators as ops, stream_generate, testing
+>>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
-A drawing shows what it does: the source, when it is used, and what comes out.
-
->>> testing.marbles.check(
-...     ops.only(TextDelta),
-...     "-h-s-i-|",
-...     "^------!",
-...     "-h---i-|",
-...     h=TextDelta("H"), s="something else", i=TextDelta("i"),
-... )
-
-Whether an adapter keeps the rules of adapters; ``HTTPAdapterConformance`` tests those, and its wire over HTTP.
+Check that an adapter keeps the rules of adapters; ``HTTPAdapterConformance`` also tests its wire over HTTP.
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. The docstrings of
-`assert_operator`, `assert_adapter`, `assert_executor`, `assert_encoder` and `AdapterConformance` say what each rule
-checks, and when to leave it out.
-
-Events without an adapter, and bytes in every way that a network may cut them:
-
->>> [type(event).__name__ for event in testing.events("Hi", thinking="hm")][1:4]
-['ThinkingDelta', 'ThinkingCompleted', 'TextDelta']
->>> list(testing.chunkings(b"hi"))[:2]
-[[b'hi'], [b'h', b'i']]
-
-A program that names its model, run with another one; and a stream that is recorded once, and played in tests:
-
->>> with testing.sandbox(Fake("2, 3, 5.")):
-...     stream_generate("openai:gpt-5", "Name three primes.").pipe(ops.to_text()).run()
-'2, 3, 5.'
->>> import pathlib, tempfile
->>> folder = tempfile.TemporaryDirectory()
->>> path = pathlib.Path(folder.name, "hello.jsonl")
->>> live = stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(testing.record(path), ops.to_text()).run()
->>> live == testing.replay_file(path).pipe(ops.to_text()).run()
-True
->>> folder.cleanup()
-
-A program in virtual time, on a network in memory that fails as the seed says, fault by fault the same each time:
-
->>> async def app(world):
-...     server = world.serve(testing.loopback.Reply(testing.loopback.chat("Hi"), before=3600))
-...     engine = rxllm.OpenAIChat(base_url=server.url, api_key="k")
-...     return (await rxllm.generate(engine, "Hello", model="m", timeout=7200)).output_text
->>> testing.simulate(app, faults=()).value
-'Hi'
->>> len(testing.simulate_many(app, range(20)))
-20
+A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. The docstrings of the
+``assert_`` functions and of `AdapterConformance` list the rules, and when to leave one out; those of the other parts
+have examples.
 
 A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
 
@@ -82,8 +40,7 @@ A server that follows a script; with pytest, the fixture `loopback` stops it and
 
 The fixture comes with rxllm: pytest loads its plugin, which imports nothing before it is used, and lets pytest rewrite
 the assertions of this kit. ``pytest -p no:rxllm`` leaves it out. `strategies` need hypothesis, the suites of tests and
-the fixture need pytest; rxllm installs neither. Without them the rest works, and what needs them says so when it is
-used.
+the fixture need pytest; rxllm installs neither, and the rest of the kit works without them.
 """
 
 from __future__ import annotations
@@ -102,15 +59,15 @@ if TYPE_CHECKING:
     from rxllm.testing._http_suite import PNG, HTTPAdapterConformance, ImageConformance, refusal
     from rxllm.testing._operator_rules import OPERATOR_RULES, assert_operator
     from rxllm.testing._recordings import record, replay_file
-    from rxllm.testing._simulation import (
-        FAULTS,
+    from rxllm.testing._simulation._loop import FAULTS
+    from rxllm.testing._simulation._simulate import (
         Simulation,
         SimulationError,
-        World,
         simulate,
         simulate_cancels,
         simulate_many,
     )
+    from rxllm.testing._simulation._world import World
     from rxllm.testing._tool_rules import ENCODER_RULES, EXECUTOR_RULES, assert_encoder, assert_executor
     from rxllm.testing.event_checks import chunkings, cut, events
 
@@ -152,8 +109,8 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
-    # Each part is imported when it is used, since only some need hypothesis or httpx.
+if not TYPE_CHECKING:  # a type checker would accept every name
+    # Each part is imported on first use, since only some need hypothesis or httpx.
     _load = lazy_exports(
         __name__,
         {
@@ -166,7 +123,9 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             "_http_suite": "HTTPAdapterConformance ImageConformance PNG refusal",
             "_operator_rules": "OPERATOR_RULES assert_operator",
             "_recordings": "record replay_file",
-            "_simulation": "FAULTS Simulation SimulationError World simulate simulate_cancels simulate_many",
+            "_simulation._loop": "FAULTS",
+            "_simulation._simulate": "Simulation SimulationError simulate simulate_cancels simulate_many",
+            "_simulation._world": "World",
             "_tool_rules": "ENCODER_RULES EXECUTOR_RULES assert_encoder assert_executor",
         },
     )
@@ -176,7 +135,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
             return _load(name)
         try:
             return import_module(f"rxllm.testing.{name}")
-        except ModuleNotFoundError as error:  # an AttributeError is what hasattr and help expect
+        except ModuleNotFoundError as error:  # hasattr and help expect an AttributeError
             raise AttributeError(str(error), name=name) from error
 
 

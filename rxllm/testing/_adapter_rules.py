@@ -1,7 +1,4 @@
-"""The rules that every adapter keeps, whatever the model says, and `assert_adapter`, which checks them.
-
-``assert_adapter`` checks them on any adapter, ``AdapterConformance`` on one whose service follows a script.
-"""
+"""The rules of adapters: `assert_adapter` checks them on any, ``AdapterConformance`` on one with a scripted service."""
 
 from __future__ import annotations
 
@@ -24,13 +21,13 @@ from rxllm.testing._adapter_run import (
     SENT_RULES,
     VARIATIONS,
     AdapterRun,
-    expect_difference,
     expect_sent,
     says_something,
 )
 from rxllm.testing._rules import SECONDS, BrokenRule, RuleTable, clip, expect, expect_same, observe_all, report
 from rxllm.testing.event_checks import chunkings, expect_json, expect_lawful
 from rxllm.values import EngineError, LLMError, ProviderPart, StreamError, Usage, ValidationError
+from rxllm.values.responses import shorten
 
 JUNK = (
     b"",
@@ -41,16 +38,92 @@ JUNK = (
     b'{"a": 1}\n[{"b": [{}]}',
     b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
 )
-"""What a decoder may meet when it talks to the wrong server."""
+"""Bytes that a decoder may receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""Characters of a key that is looked for: a shorter one also stands in other words."""
+"""Minimum length of a key that is searched for: a shorter one may be part of other words."""
 
 PROMPT = 0.1
-"""Seconds in which a request is built; the fastest of three counts."""
+"""Maximum seconds to build a request; the fastest of three counts."""
 
 ADAPTER_RULES = RuleTable()
 """The rules of `assert_adapter`, by name, in the order in which they are checked."""
+
+
+def assert_adapter(
+    adapter: Any,
+    request: Any = "Hi",
+    *,
+    only: Collection[str] | None = None,
+    without: Collection[str] = (),
+    seconds: float = SECONDS,
+    **options: Any,
+) -> None:
+    """Check that `adapter` keeps all of `ADAPTER_RULES`; this makes about ten calls with `request`.
+
+    >>> from rxllm import Fake
+    >>> assert_adapter(Fake("Hello"))
+
+    `adapter` is any engine: an adapter, an async generator function, an `Engine`, a model's name. `options` are those
+    of ``stream_generate``. A call that takes longer than `seconds` breaks `answers`. Tests of refusals, timeouts and
+    clean-ups need a service that follows a script: see ``AdapterConformance``.
+
+    `only` names the rules to check, `without` those to leave out, as in ``without={"sends_key"}``. What is sent is
+    seen in the request that an ``HTTPAdapter`` builds; what the service lacks, an adapter refuses with an `LLMError`:
+
+    ==========================  ==========================================  =====================================
+    rule                        what is checked                             leave it out where
+    ==========================  ==========================================  =====================================
+    ``adapter``                 it has stream(), or is an async generator   never
+    ``answers``                 the call succeeds                           never: nothing else can be checked
+    ``typed_error``             an error is an LLMError                     never
+    ``error_event``             an error after an event is an ErrorEvent    never
+    ``says``                    it says text, thinking, a part or a call    the model may be silent
+    ``understood``              its chunks are valid and mean something     it passes on what others read
+    ``usage``                   no count is below zero                      usage comes as corrections
+    ``lawful``                  the events keep the rules of ops.verify     never
+    ``json``                    events survive JSON                         an event carries a program's object
+    ``afresh``                  a second subscription is a call of its own  it plays one recording
+    ``apart``                   calls at the same time share nothing        the service takes one call at a time
+    ``left``                    a call that is left does not hurt the next  never
+    ``subscriber``              a subscriber's exception comes back, once   never
+    ``scheduler``               it can be subscribed with a scheduler       never
+    ``secret``                  no key is in its repr or its events         never
+    ``prompt``                  `build` returns at once                     never
+    ``decoder``                 its decoder reads any bytes                 never: without one it is not checked
+    ``chunks``                  its decoder reads bytes alike however cut   as `decoder`
+    ``sends_system``            the system prompt is in the request         the service has none
+    ``sends_user``              the user's text is in the request           never
+    ``sends_assistant``         the model's earlier text is in it           the service keeps the thread itself
+    ``sends_arguments``         an earlier tool call's arguments are in it  the service has no tools
+    ``sends_result``            a tool's result is in the request           the service has no tools
+    ``sends_tool_name``         a tool's name is in the request             the service has no tools
+    ``sends_tool_description``  a tool's description is in the request      the service has no tools
+    ``sends_tool_schema``       a tool's schema is in the request           the service has no tools
+    ``sends_call_id``           a result names its call by the call's id    never
+    ``sends_temperature``       temperature is in it, as a JSON number      the service has none
+    ``sends_options``           options={...} are passed through            it takes a closed set of options
+    ``sends_key``               api_key is in a header or the address       a server of your own asks for no key
+    ``sends_max_tokens``        max_tokens changes the request              never: refuse what it lacks
+    ``sends_stop``              so does stop                                never
+    ``sends_tool_choice``       so does tool_choice                         never
+    ``sends_response_format``   so does response_format                     never
+    ``sends_picture``           so does a picture                           never
+    ``hides_key``               api_key is not in the address               the service takes it nowhere else
+    ==========================  ==========================================  =====================================
+
+    Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for an unknown rule.
+    """
+    __tracebackhide__ = True
+    names = ADAPTER_RULES.chosen(only, without)
+    run = AdapterRun(replace(as_engine(adapter), retry=False), request, options, seconds)
+    run.stream()  # raises for wrong options
+    broken: list[BrokenRule] = []
+    for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
+        broken.append(rule)
+        if rule.name in ("adapter", "answers"):  # the others would fail for the same reason
+            break
+    report(broken)
 
 
 @ADAPTER_RULES.rule("adapter", "it has stream(request, call), which returns an Observable, or is an async generator")
@@ -118,7 +191,7 @@ def _has_meaning(event: Event) -> bool:
 
 
 def _is_raw(chunk: StreamChunk) -> bool:
-    """Whether its author wants a raw chunk."""
+    """Whether the chunk is meant to be a raw one."""
     return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
 
 
@@ -169,7 +242,7 @@ def _apart(run: AdapterRun) -> None:
 
 @ADAPTER_RULES.rule("left", "a call that is left does not hurt the next one")
 def _left(run: AdapterRun) -> None:
-    _ = run.observed  # now: a call that is left may hurt all that come after it
+    _ = run.observed  # the reference, before a call that is left may hurt later ones
     first = run.observe(Stream.of(run.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
     run.expect_as_before("the next call", run.observe(run.stream()))
@@ -200,7 +273,7 @@ def _secret(run: AdapterRun) -> None:
     for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
         expect(key not in repr(adapter), "its repr shows it")
         expect(key not in repr(run.observed), "an event or error shows it")
-    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # then with a key that nobody has
+    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # then with an invented key
         expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows it")
 
 
@@ -238,7 +311,7 @@ def _chunks(run: AdapterRun) -> None:
 
 
 def expect_however_cut(run: AdapterRun, data: bytes) -> None:
-    """Raise ``AssertionError`` unless the decoder gives the same events for every way of cutting `data`."""
+    """Raise ``AssertionError`` unless the decoder gives the same events however `data` is cut."""
     whole = run.decode([data])
     for chunks in chunkings(data):
         sizes = ", ".join(str(len(chunk)) for chunk in chunks[:9])
@@ -253,87 +326,11 @@ def _sent(rule: str, run: AdapterRun) -> None:
         return
     try:
         before, after = (run.sends(**changes) or () for changes in VARIATIONS[rule])
-    except LLMError:  # a request that is refused is not one that lacks something
+    except LLMError:  # the adapter may refuse what it cannot send
         return
-    expect_difference(rule, before, after)
+    plain, varied = ([(request.path, request.body) for request in requests] for requests in (before, after))
+    expect(plain != varied, f"the same is sent with it as without: {shorten(str(varied), 120)}")
 
 
 for _name, _sentence in SENT_RULES.items():
     ADAPTER_RULES.rule(_name, _sentence)(partial(_sent, _name))
-
-
-def assert_adapter(
-    adapter: Any,
-    request: Any = "Hi",
-    *,
-    only: Collection[str] | None = None,
-    without: Collection[str] = (),
-    seconds: float = SECONDS,
-    **options: Any,
-) -> None:
-    """Check that `adapter` keeps all of `ADAPTER_RULES`; this makes about ten calls with `request`.
-
-    >>> from rxllm import Fake
-    >>> assert_adapter(Fake("Hello"))
-
-    `adapter` is whatever stands for an engine elsewhere: an adapter, an async generator function, an `Engine`, a
-    model's name. `options` are those of ``stream_generate``. A call that takes longer than `seconds` breaks `answers`.
-    To test how an adapter refuses, times out and cleans up takes a service that follows a script: see
-    ``AdapterConformance``.
-
-    `only` names the rules to check, `without` those to leave out, as in ``without={"sends_key"}``. What is sent is
-    seen in the request that an ``HTTPAdapter`` builds; what the service lacks, an adapter refuses with an `LLMError`:
-
-    ==========================  ==========================================  =====================================
-    rule                        what is checked                             leave it out where
-    ==========================  ==========================================  =====================================
-    ``adapter``                 it has stream(), or is an async generator   never
-    ``answers``                 the call succeeds                           never: nothing else can be checked
-    ``typed_error``             an error is an LLMError                     never
-    ``error_event``             an error after an event is an ErrorEvent    never
-    ``says``                    it says text, thinking, a part or a call    the model may be silent
-    ``understood``              its chunks are valid and mean something     it passes on what others read
-    ``usage``                   no count is below zero                      usage comes as corrections
-    ``lawful``                  the events keep the rules of ops.verify     never
-    ``json``                    events survive JSON                         an event carries a program's object
-    ``afresh``                  a second subscription is a call of its own  it plays one recording
-    ``apart``                   calls at the same time share nothing        the service takes one call at a time
-    ``left``                    a call that is left does not hurt the next  never
-    ``subscriber``              a subscriber's exception comes back, once   never
-    ``scheduler``               it can be subscribed with a scheduler       never
-    ``secret``                  no key is in its repr or its events         never
-    ``prompt``                  `build` returns at once                     never
-    ``decoder``                 its decoder reads any bytes                 never: without one it is not checked
-    ``chunks``                  its decoder reads bytes alike however cut   as `decoder`
-    ``sends_system``            the system prompt is in the request         the service has none
-    ``sends_user``              the user's text is in the request           never
-    ``sends_assistant``         the model's earlier text is in it           the service keeps the thread itself
-    ``sends_arguments``         an earlier tool call's arguments are in it  the service has no tools
-    ``sends_result``            a tool's result is in the request           the service has no tools
-    ``sends_tool_name``         a tool's name is in the request             the service has no tools
-    ``sends_tool_description``  a tool's description is in the request      the service has no tools
-    ``sends_tool_schema``       a tool's schema is in the request           the service has no tools
-    ``sends_call_id``           a result names its call by the call's id    never
-    ``sends_temperature``       temperature is in it, as a JSON number      the service has none
-    ``sends_options``           options={...} are passed through            it takes a closed set of options
-    ``sends_key``               api_key is in a header or the address       a server of your own asks for no key
-    ``sends_max_tokens``        max_tokens changes the request              never: refuse what it lacks
-    ``sends_stop``              so does stop                                never
-    ``sends_tool_choice``       so does tool_choice                         never
-    ``sends_response_format``   so does response_format                     never
-    ``sends_picture``           so does a picture                           never
-    ``hides_key``               api_key is not in the address               the service takes it nowhere else
-    ==========================  ==========================================  =====================================
-
-    Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for an unknown rule.
-    """
-    __tracebackhide__ = True
-    names = ADAPTER_RULES.chosen(only, without)
-    run = AdapterRun(replace(as_engine(adapter), retry=False), request, options, seconds)
-    run.stream()  # raises for wrong options
-    broken: list[BrokenRule] = []
-    for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
-        broken.append(rule)
-        if rule.name in ("adapter", "answers"):  # the others would fail for the same reason
-            break
-    report(broken)

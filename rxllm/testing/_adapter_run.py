@@ -1,4 +1,4 @@
-"""An adapter under test: the service that it asks, what is told and sent to it, and the calls that rules make."""
+"""An adapter under test: the script of its service, the requests that it must send, and the calls of the rules."""
 
 from __future__ import annotations
 
@@ -37,11 +37,8 @@ from rxllm.values import (
 )
 from rxllm.values.responses import shorten
 
-# What a service is told to answer, and what it has seen: what the suites of tests share
-
-
 REQUEST_ID = "req-conformance"
-"""The provider's own name of a call that it refuses."""
+"""The provider's id of a refused call."""
 
 TEXTS = ("Two, ", "three ", "and five.")
 CALLS = (ToolCall("call_a", "f", {"x": 1}), ToolCall("call_b", "f", {"x": 2}))
@@ -52,11 +49,11 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """How a service answers a call: `thinking` and `texts`, a piece each, then `calls`, `usage`, and the end.
+    """The answer of a service: `thinking` and `texts`, piece by piece, then `calls`, `usage`, and the end.
 
-    `finish_reason` says why it ends; the default is ``"tool_calls"`` with calls and ``"stop"`` without. Instead of a
-    proper end there may be an `error`, with the reason that the adapter is to report; without texts and calls, the
-    service refuses the call before it streams. A service that `stalls` sends nothing more, for ever.
+    `finish_reason` defaults to ``"tool_calls"`` with calls and ``"stop"`` without. Instead of a proper end there may
+    be an `error`, with the reason that the adapter must report; without texts and calls, the service refuses the call
+    before it streams. A service that `stalls` sends nothing more.
     """
 
     texts: tuple[str, ...] = ()
@@ -73,16 +70,16 @@ class Script:
 
     @property
     def refuses(self) -> bool:
-        """Whether it fails before it has sent anything."""
+        """Whether the service fails before it sends anything."""
         return self.error is not None and not self.texts and not self.calls
 
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter, and what its service has seen: how many calls were `asked`, and how many of them were `left`.
+    """An adapter, and functions that count the calls `asked` of its service and those `left` by the client.
 
-    `requests` are those of a service over HTTP, as ``Loopback.requests`` has them; without them the cases of what is
-    sent are skipped.
+    ``requests()`` returns those of a service over HTTP, as ``Loopback.requests``; without it, the cases of what is sent
+    are skipped.
     """
 
     adapter: Any
@@ -92,11 +89,11 @@ class Served:
 
 
 def missing(suite: object, hook: str) -> NoReturn:
-    """Raise ``NotImplementedError``, which names the hook that the suite's author has yet to write."""
+    """Raise a ``NotImplementedError`` that names a hook missing in the suite."""
     raise NotImplementedError(f"{type(suite).__name__} has no {hook}(); its docstring in the base says what it returns")
 
 
-# The rules of what is sent
+# The request that must be sent
 
 
 SENT_RULES: dict[str, str] = {
@@ -119,14 +116,14 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, which logs keep",
 }
-"""What must be in the request that an adapter sends, by the rules' names."""
+"""The rules of the request that an adapter sends, by name."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
 
 
 def word(rule: str) -> str:
-    """Return the word that the rule looks for, as in ``canary_system``."""
+    """Return the word that the rule searches for, such as ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
@@ -149,7 +146,7 @@ OPTIONS = {"canary": word("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Each adapter has a word of its own for these, so that only the difference is looked for.
+# Each wire has its own field for these, so that only a difference is checked.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (word("sends_stop"),)}),
@@ -157,18 +154,11 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""What the two requests of a rule have besides: one without, one with what it looks for."""
-
-
-def expect_difference(rule: str, before: Sequence[Sent], after: Sequence[Sent]) -> None:
-    """Raise ``AssertionError`` unless what the rule adds has changed the requests."""
-    __tracebackhide__ = True
-    plain, varied = ([(request.path, request.body) for request in requests] for requests in (before, after))
-    expect(plain != varied, f"the same is sent with it as without: {shorten(str(varied), 120)}")
+"""The fields of a rule's two requests: without and with the setting."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
-    """Raise ``AssertionError`` unless the requests have what the rule looks for."""
+    """Raise ``AssertionError`` unless the requests keep the rule."""
     __tracebackhide__ = True
     heads = " ".join(f"{request.path} {request.headers}" for request in requests)
     body = " ".join(request.body.decode(errors="replace") for request in requests)
@@ -189,7 +179,7 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
             expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 120)}")
 
 
-# An adapter under test, and the calls that rules and suites make to it
+# The adapter under test, and calls to it
 
 
 def says_something(events: Iterable[Event]) -> bool:
@@ -200,7 +190,7 @@ def says_something(events: Iterable[Event]) -> bool:
 
 @dataclass(frozen=True)
 class AdapterRun:
-    """An adapter, and the one call that is made again and again, which has to end in so many `seconds`."""
+    """An adapter, and the call that every rule repeats, which must end within `seconds`."""
 
     engine: Engine
     request: Any
@@ -212,14 +202,14 @@ class AdapterRun:
         return stream_generate(self.engine, request, **{**self.options, **options})
 
     def bare(self) -> Stream[Event]:
-        """What the adapter itself emits, with nothing around it."""
+        """The adapter's own stream, without the pipeline."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.received))
 
     def observe(self, source: Observable[Any], **options: Any) -> Observed:
         return observe(source, seconds=self.seconds, **options)
 
     def decode(self, chunks: list[bytes]) -> list[Event]:
-        """The events of these reads, by a new decoder of the adapter's."""
+        """Return the events that a new decoder of the adapter makes from `chunks`."""
         decoder = self.engine.adapter.decoder(self.received[0])
         try:
             return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
@@ -228,11 +218,11 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """The call as it goes without anything special."""
+        """The plain call, made once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
-        """Raise ``AssertionError`` if this call went another way than the one that is `observed` by itself."""
+        """Raise ``AssertionError`` if this call differs from the plain one."""
         __tracebackhide__ = True
         before, now = (
             [*self.way(call.events), *map(repr, call.errors), *["completed"] * call.completed]
@@ -241,13 +231,13 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def way(self, events: list[Event]) -> list[Any]:
-        """What the events of two calls have in common, whatever the model says in them."""
+        """Return what two calls have in common even if the model's words differ."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
     @cached_property
     def received(self) -> tuple[Request, Call]:
-        """What the adapter gets as its arguments."""
+        """The arguments that the adapter receives."""
         received: list[tuple[Request, Call]] = []
 
         async def note(request: Request, call: Call) -> Any:
@@ -259,11 +249,11 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """What is sent for a request full of canaries; None if the adapter does not show it."""
+        """The HTTP requests for a request full of canaries; None if the adapter does not show them."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """What is sent for that request with `changes`. Raises ``LLMError`` if it is refused."""
+        """Return `sent` for that request with `changes`. Raises ``LLMError`` if it is refused."""
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None
         request, call = self.received
@@ -275,7 +265,7 @@ class AdapterRun:
 
 @dataclass(frozen=True)
 class ScriptedRun(AdapterRun):
-    """An adapter whose service answers every call in the same way, and shows what it has seen."""
+    """An adapter whose service answers every call alike, and records its calls."""
 
     served: Served
 
@@ -294,16 +284,16 @@ class ScriptedRun(AdapterRun):
         return self.served.requests()[before:]
 
     def verified(self, request: Any = None, **options: Any) -> Stream[Event]:
-        """The stream of one call, held to the rules of ``operators.verify``."""
+        """Return the stream of one call, checked by ``operators.verify``."""
         return self.stream(request, **options).pipe(ops.verify())
 
     def all_events(self, **options: Any) -> list[Event]:
-        """The events of one call that does not raise; the last may be an error."""
+        """Return the events of a call that does not raise; the last may be an error."""
         __tracebackhide__ = True
         return self.observe(self.verified(**options)).expect_events()
 
     def events(self, **options: Any) -> list[Event]:
-        """The events of one call that does not fail."""
+        """Return the events of a call that does not fail."""
         __tracebackhide__ = True
         events = self.all_events(**options)
         if isinstance(events[-1], ErrorEvent):
@@ -314,7 +304,7 @@ class ScriptedRun(AdapterRun):
         return generate(self.engine, self.request, **{**self.options, **options})
 
     def answer(self, **options: Any) -> Response[Any]:
-        """The response of one call that does not fail."""
+        """Return the response of a call that does not fail."""
         __tracebackhide__ = True
         response: Response[Any] = self.observe(self.generate(**options)).expect_events()[-1]
         expect(response.error is None, f"the answer broke off: {response.error!r}", response.error)

@@ -1,13 +1,10 @@
-"""`AdapterConformance`: the rules of chat adapters, and their refusals, timeouts and clean-ups, as tests for pytest.
-
-A service that answers as a `Script` says drives the adapter: the suite knows nothing else of it.
-"""
+"""`AdapterConformance`: the rules of chat adapters, their refusals, timeouts and clean-ups as tests for pytest."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import fields
 from types import SimpleNamespace
@@ -46,15 +43,11 @@ else:
         class _Missing:
             """Marks tests without any effect; everything else raises."""
 
-            def __init__(self) -> None:
-                self.mark = SimpleNamespace(parametrize=_unmarked)
+            mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
             def __getattr__(self, name: str) -> Any:
                 message = f"the suites of rxllm.testing need pytest ({name}): pip install pytest"
                 raise ModuleNotFoundError(message, name="pytest")
-
-        def _unmarked(*parameters: Any) -> Callable[[Any], Any]:
-            return lambda test: test
 
         pytest = _Missing()
 
@@ -66,13 +59,13 @@ REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 RETRY_AFTER = 0.5
 
 SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
-"""What a suite's `without` may name besides `ADAPTER_RULES`."""
+"""Names for a suite's `without` besides `ADAPTER_RULES`."""
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
 
 
 class AdapterConformance:
-    """The tests of a chat adapter: `ADAPTER_RULES`, and what shows only with a service that follows a `Script`.
+    """Tests of a chat adapter: `ADAPTER_RULES`, and cases that need a service that follows a `Script`.
 
     A subclass sets up such a service in `serving`; pytest runs the rest::
 
@@ -89,7 +82,7 @@ class AdapterConformance:
     `patience` the time in which a service must see that a call was left, `seconds` the time after which a stream
     counts as hanging, all in seconds. For an adapter that speaks HTTP there is ``HTTPAdapterConformance``.
 
-    `without` names what the service rightly lacks, and says why; those cases are skipped:
+    `without` names features that the service rightly lacks, with the reason; those cases are skipped:
 
     ======================  ============================================  ==========================================
     name                    the case                                      leave it out where
@@ -114,24 +107,24 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """An adapter whose service answers each call as `script` says.
+        """Return an adapter whose service answers each call by `script`.
 
-        A refusal has the request id `REQUEST_ID`, and asks to wait for as long as the script's error does.
+        A refusal has the request id `REQUEST_ID` and the ``retry_after`` of the script's error.
         """
         missing(self, "serving")
 
-    # What the cases share
+    # Helpers of the cases
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """The served adapter, without retries, and a call to it that has a tool."""
+        """Return the served adapter, without retries, and a call to it that has a tool."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
 
     @property
     def whole(self) -> Script:
-        """An answer with everything that the service has."""
+        """The script of an answer with every feature of the service."""
         return Script(
             TEXTS,
             () if "calls" in self.without else CALLS,
@@ -141,7 +134,7 @@ class AdapterConformance:
 
     @contextmanager
     def needed(self, rule: str) -> Generator[None]:
-        """Skip the case within if the suite's `without` names its rule; say so if the case fails."""
+        """Skip the case if the suite's `without` names its rule; add a hint to its failure."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
             reasons: Any = self.without  # a set of names, without reasons, is fine
@@ -155,30 +148,30 @@ class AdapterConformance:
             raise
 
     def refusal(self, reason: str) -> Script:
-        """The script of a refusal, if the service knows it."""
+        """Return the script of a refusal; skip the case if the service does not know it."""
         if reason not in self.reasons:
             pytest.skip(f"the service has no words for {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """The options of a call that fails by `reason`: where nothing is to come, the wait can be short."""
+        """Return the options of a call that fails by `reason`, with a short wait for a timeout."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Return the error, which is an `AdapterError` with that reason."""
+        """Return `error` after a check that it is an `AdapterError` with that reason."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error
 
     def refused_answer(self, script: Script, reason: str) -> AdapterError:
-        """The error of a call that gives no answer."""
+        """Return the error of a call that gives no answer."""
         with self.running(script) as run:
             observed = run.observe(run.generate(**self.waiting(reason)))
         assert observed.events == []
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check a stream that fails after some text: the error is its last event, and what came is kept."""
+        """Check a stream that fails after some text: the error is its last event, and the text is kept."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:
@@ -189,7 +182,7 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """The seconds until the service sees that its call was left, once."""
+        """Return the seconds until the service sees that its call was left, once."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never saw that it was left"
         took = time.monotonic() - began
@@ -258,7 +251,7 @@ class AdapterConformance:
     def test_nothing_happens_before_subscribe(self) -> None:
         with self.running(Script(TEXTS)) as run:
             stream = run.bare()
-            assert run.served.asked() == 0, "the service was asked before anybody had subscribed"
+            assert run.served.asked() == 0, "the service was asked before the first subscription"
             run.observe(stream)
             assert run.served.asked() == 1
 
@@ -323,7 +316,7 @@ class AdapterConformance:
                 observed = run.observe(run.verified().take(2))
                 assert (len(observed.events), observed.completed) == (2, 1)
                 took.append(self.seconds_until_left(run))
-        # A shared machine may hold up one of three.
+        # A busy machine may delay one of three.
         assert statistics.median(took) <= self.patience, f"the service saw it after {took} s"
 
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:

@@ -40,115 +40,14 @@ from rxllm.values.json_text import is_encodable
 from rxllm.values.secret_names import masked
 
 log = logging.getLogger("rxllm")
+
 A = TypeVar("A")
-
-
-# What a cassette knows a request by
-
-
-_SHOWN = 5
-"""How many differences a message shows."""
-
-
-def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return the keys and other secrets of a call, as far as they are known before it is sent."""
-    if isinstance(adapter, HTTPBase):
-        return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
-    sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
-    return list(secrets_in(sources))
-
-
-def described(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
-    """Return what the model sees of `request` as JSON data, with a hash for bytes and a mask for `secrets`."""
-    tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
-    data: dict[str, Any] = json.loads(
-        to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
-    )
-    data = {"provider": provider, **{name: entry for name, entry in data.items() if name not in ("$", "v")}}
-    return without(_hashed(data | ({"raw": True} if raw else {})), secrets)
-
-
-def _hashed(data: Any) -> Any:
-    match data:
-        case {"$": "bytes", "base64": str(text)}:
-            return {"$": "bytes", "sha256": _sha256(base64.b64decode(text))}
-        case {"$": "Image", "source": "base64", "data": str(text)}:
-            return {**cast(dict[str, Any], data), "data": f"sha256:{_sha256(text)}"}
-        case dict():
-            return {name: _hashed(entry) for name, entry in cast(dict[str, Any], data).items()}
-        case list():
-            return [_hashed(entry) for entry in cast(list[Any], data)]
-        case str() if data.startswith("data:") and ";base64," in data:
-            kind, _, text = data.partition(";base64,")
-            return f"{kind};sha256,{_sha256(text)}"
-        case _:
-            return data
-
-
-def _sha256(content: str | bytes) -> str:
-    return hashlib.sha256(content.encode(errors="replace") if isinstance(content, str) else content).hexdigest()
-
-
-def key_of(description: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal descriptions."""
-    return json.dumps(description, sort_keys=True)
-
-
-def head_line(description: Mapping[str, Any]) -> str:
-    """Return the line before a recording."""
-    text = json.dumps({"request": description}, ensure_ascii=False)
-    return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
-
-
-def nearest(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return how `description` differs from the most similar of `recorded`, a line for each difference."""
-    text = key_of(description)
-
-    def distance(other: Mapping[str, Any]) -> tuple[int, float]:
-        return len(list(_differences("", other, description))), -SequenceMatcher(
-            None, key_of(other), text
-        ).quick_ratio()
-
-    lines = list(_differences("", min(recorded, key=distance), description))
-    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
-    return [*lines[:_SHOWN], *more]
-
-
-class _Nothing:
-    def __repr__(self) -> str:
-        return "nothing"
-
-
-_NOTHING = _Nothing()
-
-
-def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
-    match old, new:
-        case dict(), dict():
-            before, after = cast(dict[str, Any], old), cast(dict[str, Any], new)
-            pairs = [(name, before.get(name, _NOTHING), after.get(name, _NOTHING)) for name in before | after]
-        case list(), list():
-            both = zip_longest(cast(list[Any], old), cast(list[Any], new), fillvalue=_NOTHING)
-            pairs = [(str(index), *pair) for index, pair in enumerate(both)]
-        case _:
-            if old != new:
-                recorded, now = near_the_difference(repr(old), repr(new))
-                yield f"{path}: recorded {recorded}, now {now}"
-            return
-    for name, one, other in pairs:
-        yield from _differences(f"{path}.{name}" if path else name, one, other)
-
-
-# `Cassette`: an adapter that plays the answers in a file, and records those that are not there
-
 
 Mode = Literal["once", "replay", "record"]
 
-_writing = threading.Lock()
-
 
 class Cassette:
-    """An adapter that plays recorded answers by their request, so that a cell or a test runs again without paying.
+    """An adapter that plays recorded answers by their request, so that a cell or a test runs again for free.
 
     >>> import tempfile
     >>> from rxllm import Engine, Fake, generate
@@ -176,10 +75,10 @@ class Cassette:
     ==============  ====================================================================================================
     `mode`          what it does
     ==============  ====================================================================================================
-    ``"once"``      plays what is in the file, and calls the model for what is not. An answer is recorded; a failure and
-                    a stream that is left early are not, so that they are called again.
-    ``"replay"``    never calls. What is not recorded is an ``AdapterError("no_scripted_response")``, which says how the
-                    request differs from the nearest that is.
+    ``"once"``      plays recorded requests, and calls the model for others. An answer is recorded; a failure and a
+                    stream that is left early are not, so that they are called again.
+    ``"replay"``    never calls. A request without a recording is an ``AdapterError("no_scripted_response")``, which
+                    shows the differences from the nearest recorded one.
     ``"record"``    always calls. The first call of a request replaces its recordings, the next ones are added, failures
                     and streams that are left early among them: these play so far, then as ``StreamError("cancelled")``.
     ==============  ====================================================================================================
@@ -188,12 +87,12 @@ class Cassette:
     ``speed=2`` twice as fast. Several recordings of one request (attempts of a retry, equal requests of a batch) play
     in turn, and from the first again after the last.
 
-    What counts of a request is all that its model sees: messages, tools, model, provider and settings. Ids of calls,
+    Two requests are equal if their model sees the same: messages, tools, model, provider and settings. Ids of calls,
     keys, headers, `metadata`, and options with the name of a secret do not count, and no key is written to the file;
-    bytes stand in it as their hash. The file has JSON lines, as `record` writes them, after a line with the request. An
-    answer is written when it is complete, in one piece, so that threads and processes may share the file, and one that
-    is killed leaves nothing; only while one process records over another's answers must it be alone. A folder that is
-    missing is created. Images that are made by ``generate_image`` are not recorded.
+    bytes are written as their hash. The file has JSON lines, as `record` writes them, after a line with the request. A
+    complete answer is written in one piece, so that threads and processes may share the file, and a killed process
+    leaves nothing behind; only a process that records over other answers must be alone. A missing folder is created.
+    Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` for another `mode`, ``EngineError("invalid_engine")`` for an engine
     with other settings, ``ValueError`` for a `speed` that is not positive, ``TypeError`` if `path` is not a path.
@@ -224,7 +123,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return the recorded or the live answer; which one is decided when it is subscribed to."""
+        """Return the recorded or the live answer, chosen at each subscription."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -235,8 +134,7 @@ class Cassette:
 
         stream = Stream(subscribe)
         # The pipeline knows the price of a model that the request names.
-        info = None if is_named else models.find(self.provider, request.model)
-        return stream.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else stream
+        return stream if is_named else priced(stream, self.provider, request.model)
 
     def _source(self, request: Request, call: Call) -> Stream[Event]:
         secrets = secrets_of(self._engine.adapter, request, call)
@@ -291,75 +189,6 @@ class Cassette:
             tapes.setdefault(key, []).append(Recorded(self.path, numbered, (1, head.encode())))
 
 
-class _Take(Recording):
-    """One live answer; it is saved at its end, if it is complete or `keeps_all`."""
-
-    def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
-        super().__init__(io.StringIO(), seconds)
-        self._keeps_all = keeps_all
-        self._save = save
-        self._is_answer = False
-        self._is_kept = False
-
-    def add(self, item: Any) -> None:
-        super().add(item)
-        self._is_answer = isinstance(item, MessageCompleted)  # an answer ends with it, and a failure with an ErrorEvent
-
-    def end(self, kind: str, json: str) -> Exception | None:
-        with self._lock:
-            if kind == "disposed" and self._is_answer:  # by a subscriber that had seen all of it
-                kind = "completed"
-            self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
-            return super().end(kind, json)
-
-    def _close(self, file: Any) -> None:
-        if self._is_kept:
-            self._save(file.getvalue())
-
-
-def cassette_entries(path: Path) -> list[Recorded]:
-    """Return the recordings of a cassette; none if the file is missing or empty."""
-    recordings = recordings_in(path) if path.exists() else []
-    if any(recording.head is None and recording.lines for recording in recordings):
-        raise ValidationError(
-            "invalid_request", f"{path} is a file of `record`, without requests; replay_file plays it"
-        )
-    return [recording for recording in recordings if recording.head is not None]
-
-
-def _append(path: Path, entry: bytes) -> None:
-    with path.open("ab", buffering=0) as file:
-        # The empty line also ends what a killed process may have left.
-        data = b"\n" + entry if file.tell() else entry
-        if file.write(data) != len(data):
-            raise OSError(f"{path} could not be written as a whole")
-
-
-def _replace(path: Path, data: bytes) -> None:
-    new = path.with_name(f"{path.name}.{os.getpid()}.new")
-    new.write_bytes(data)
-    os.replace(new, path)
-
-
-def _bare(engine: Engine) -> Engine:
-    bare = Engine(engine.adapter, engine.model)
-    lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
-    if lost:
-        message = (
-            f"a Cassette takes the adapter and the model of an engine, which has {', '.join(lost)} too; write "
-            "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
-        )
-        raise EngineError("invalid_engine", message)
-    return bare
-
-
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:
-    return Cassette(path, engine, mode, speed=speed)
-
-
-# `sandbox`: run code that names its model with another one
-
-
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
     """Replace every engine that is named by a string (``"openai:gpt-5"``, ``"local"``) with `engine` inside the block.
@@ -385,3 +214,170 @@ def sandbox(engine: A) -> Generator[A]:
         yield engine
     finally:
         current_place.reset(token)
+
+
+_writing = threading.Lock()
+
+
+class _Take(Recording):
+    """The recording of a live answer, saved at its end if it is complete or `keeps_all`."""
+
+    def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
+        super().__init__(io.StringIO(), seconds)
+        self._keeps_all = keeps_all
+        self._save = save
+        self._is_answer = False
+        self._is_kept = False
+
+    def add(self, item: Any) -> None:
+        super().add(item)
+        self._is_answer = isinstance(item, MessageCompleted)  # an answer ends with it, and a failure with an ErrorEvent
+
+    def end(self, kind: str, json: str) -> Exception | None:
+        with self._lock:
+            if kind == "disposed" and self._is_answer:  # the subscriber left after the whole answer
+                kind = "completed"
+            self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
+            return super().end(kind, json)
+
+    def _close(self, file: Any) -> None:
+        if self._is_kept:
+            self._save(file.getvalue())
+
+
+def cassette_entries(path: Path) -> list[Recorded]:
+    """Return the recordings of a cassette; none if the file is missing or empty."""
+    recordings = recordings_in(path) if path.exists() else []
+    if any(recording.head is None and recording.lines for recording in recordings):
+        raise ValidationError(
+            "invalid_request", f"{path} is a file of `record`, without requests; replay_file plays it"
+        )
+    return [recording for recording in recordings if recording.head is not None]
+
+
+def _append(path: Path, entry: bytes) -> None:
+    with path.open("ab", buffering=0) as file:
+        # The empty line also ends the entry that a killed process may have left.
+        data = b"\n" + entry if file.tell() else entry
+        if file.write(data) != len(data):
+            raise OSError(f"{path} could not be written as a whole")
+
+
+def _replace(path: Path, data: bytes) -> None:
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_bytes(data)
+    os.replace(new, path)
+
+
+def _bare(engine: Engine) -> Engine:
+    bare = Engine(engine.adapter, engine.model)
+    lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
+    if lost:
+        message = (
+            f"a Cassette takes the adapter and the model of an engine, which has {', '.join(lost)} too; write "
+            "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
+        )
+        raise EngineError("invalid_engine", message)
+    return bare
+
+
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles have its name
+    return Cassette(path, engine, mode, speed=speed)
+
+
+_SHOWN = 5
+"""Number of differences that a message shows."""
+
+
+def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
+    """Return the keys and other secrets of a call that are known before it is sent."""
+    if isinstance(adapter, HTTPBase):
+        return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
+    sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
+    return list(secrets_in(sources))
+
+
+def described(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
+    """Return the parts of `request` that its model sees as JSON data; bytes are hashed, and `secrets` masked."""
+    tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
+    data: dict[str, Any] = json.loads(
+        to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
+    )
+    data = {"provider": provider, **{name: entry for name, entry in data.items() if name not in ("$", "v")}}
+    return without(_hashed(data | ({"raw": True} if raw else {})), secrets)
+
+
+def _hashed(data: Any) -> Any:
+    match data:
+        case {"$": "bytes", "base64": str(text)}:
+            return {"$": "bytes", "sha256": _sha256(base64.b64decode(text))}
+        case {"$": "Image", "source": "base64", "data": str(text)}:
+            return {**cast(dict[str, Any], data), "data": f"sha256:{_sha256(text)}"}
+        case dict():
+            return {name: _hashed(entry) for name, entry in cast(dict[str, Any], data).items()}
+        case list():
+            return [_hashed(entry) for entry in cast(list[Any], data)]
+        case str() if data.startswith("data:") and ";base64," in data:
+            kind, _, text = data.partition(";base64,")
+            return f"{kind};sha256,{_sha256(text)}"
+        case _:
+            return data
+
+
+def _sha256(content: str | bytes) -> str:
+    return hashlib.sha256(content.encode(errors="replace") if isinstance(content, str) else content).hexdigest()
+
+
+def priced(source: Any, provider: str | None, model: str | None) -> Any:
+    """Return the stream of events with the costs of the model, if its prices are known."""
+    info = models.find(provider, model) if provider else None
+    return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
+
+
+def key_of(description: Mapping[str, Any]) -> str:
+    """Return a text that is equal for equal descriptions."""
+    return json.dumps(description, sort_keys=True)
+
+
+def head_line(description: Mapping[str, Any]) -> str:
+    """Return the line that precedes a recording."""
+    text = json.dumps({"request": description}, ensure_ascii=False)
+    return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
+
+
+def nearest(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
+    """Return how `description` differs from the most similar of `recorded`, a line for each difference."""
+    text = key_of(description)
+
+    def distance(other: Mapping[str, Any]) -> tuple[int, float]:
+        likeness = SequenceMatcher(None, key_of(other), text).quick_ratio()
+        return len(list(_differences("", other, description))), -likeness
+
+    lines = list(_differences("", min(recorded, key=distance), description))
+    more = [f"and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return [*lines[:_SHOWN], *more]
+
+
+class _Nothing:
+    def __repr__(self) -> str:
+        return "nothing"
+
+
+_NOTHING = _Nothing()
+
+
+def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
+    match old, new:
+        case dict(), dict():
+            before, after = cast(dict[str, Any], old), cast(dict[str, Any], new)
+            pairs = [(name, before.get(name, _NOTHING), after.get(name, _NOTHING)) for name in before | after]
+        case list(), list():
+            both = zip_longest(cast(list[Any], old), cast(list[Any], new), fillvalue=_NOTHING)
+            pairs = [(str(index), *pair) for index, pair in enumerate(both)]
+        case _:
+            if old != new:
+                recorded, now = near_the_difference(repr(old), repr(new))
+                yield f"{path}: recorded {recorded}, now {now}"
+            return
+    for name, one, other in pairs:
+        yield from _differences(f"{path}.{name}" if path else name, one, other)

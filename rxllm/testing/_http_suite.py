@@ -1,7 +1,4 @@
-"""`HTTPAdapterConformance` and `ImageConformance`: adapters over a real socket, in the words of their provider.
-
-A subclass sets up a service with given answers, in `serving`; the suite knows nothing else about the adapter.
-"""
+"""`HTTPAdapterConformance`, for chat adapters over a real socket, and `ImageConformance`, for image adapters."""
 
 from __future__ import annotations
 
@@ -37,8 +34,13 @@ from rxllm.values import (
 )
 from rxllm.values.responses import shorten
 
+PNG = Image.from_base64(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==", "image/png"
+)
+"""One pixel."""
+
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""The reasons that no HTTP status stands for."""
+"""Reasons without an HTTP status."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
@@ -52,40 +54,40 @@ class HTTPAdapterConformance(AdapterConformance):
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, cut streams and servers that are not there need no hook. `headers` are those of a stream's response;
-    `without` is as in ``AdapterConformance``.
+    Timeouts, cut streams and unreachable servers need no hook. `headers` are those of a stream's response; `without` is
+    as in ``AdapterConformance``.
     """
 
     reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
     headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
-        """The adapter of the server at `url`; `connection` is ``api_key`` or nothing."""
+        """Return the adapter of the server at `url`; `connection` is ``api_key`` or nothing."""
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """The bytes up to the end: whatever comes first, then the script's thinking, texts and calls; a read each."""
+        """Return the reads before the end: a preamble, then the thinking, texts and calls of the script."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
-        """The bytes of a proper end, with the script's usage and finish reason."""
+        """Return the bytes of a proper end, with the script's usage and finish reason."""
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """The bytes of an error inside a stream, with its reason and message."""
+        """Return the bytes of an error inside a stream, with its reason and message."""
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """The response with the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
+        """Return a response with the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
         missing(self, "refused")
 
     @contextmanager
     def serving(self, script: Script) -> Generator[Served]:
         if script.refuses and script.error is not None and script.error.reason == "network_error":
-            with _nobody() as url:
+            with _closed_port() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(self._reply(script)) as server:  # made here, so that a mistake in a hook raises as itself
+        with Loopback(self._reply(script)) as server:  # made here, so that errors in a hook are raised unchanged
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
@@ -112,8 +114,6 @@ class HTTPAdapterConformance(AdapterConformance):
             case error:
                 return [STALL if error.reason == "timeout" else Cut.FIN]
 
-    # Only with a wire
-
     def test_a_cancelled_stream_keeps_what_came(self) -> None:
         observed, arrived = Observed(), asyncio.Event()
 
@@ -126,7 +126,7 @@ class HTTPAdapterConformance(AdapterConformance):
             async with asyncio.timeout(self.seconds):
                 await arrived.wait()
             observed.expect_events()
-            # Now the loop ends, and the call with it.
+            # The loop ends here, and with it the call.
 
         with self.running(Script(TEXTS, stalls=True)) as run:
             asyncio.run(leave(run.verified()))
@@ -199,40 +199,6 @@ class HTTPAdapterConformance(AdapterConformance):
 
     def test_no_adapter_shows_its_key(self) -> None:
         assert KEY not in repr(self.adapter("http://127.0.0.1:1", api_key=KEY))
-
-
-STATUSES = {
-    "authentication_failed": 401,
-    "rate_limited": 429,
-    "invalid_request": 400,
-    "context_length_exceeded": 400,
-    "content_filter": 400,
-    "provider_unavailable": 503,
-}
-
-
-def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
-    """A response with the usual status of the error's reason, and its request id and wait in the usual headers."""
-    fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
-    headers = {name: str(value) for name, value in fields.items() if value is not None}
-    reply = Reply.of_json(body, status or STATUSES[error.reason])
-    return replace(reply, headers={**reply.headers, **headers})
-
-
-@contextmanager
-def _nobody() -> Generator[str]:
-    """An address where nobody listens; the port is bound, so that nobody will."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
-
-
-OPERATIONS = {"generate", "edit", "variation"}
-
-PNG = Image.from_base64(
-    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==", "image/png"
-)
-"""One pixel."""
 
 
 class ImageConformance:
@@ -308,3 +274,32 @@ class ImageConformance:
             with pytest.raises(ImageAdapterError):
                 call.run()
             assert served.asked() == 0
+
+
+OPERATIONS = {"generate", "edit", "variation"}
+
+
+def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
+    """Return a response with the usual status of the error's reason, and its request id and wait in headers."""
+    fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
+    headers = {name: str(value) for name, value in fields.items() if value is not None}
+    reply = Reply.of_json(body, status or STATUSES[error.reason])
+    return replace(reply, headers={**reply.headers, **headers})
+
+
+STATUSES = {
+    "authentication_failed": 401,
+    "rate_limited": 429,
+    "invalid_request": 400,
+    "context_length_exceeded": 400,
+    "content_filter": 400,
+    "provider_unavailable": 503,
+}
+
+
+@contextmanager
+def _closed_port() -> Generator[str]:
+    """The address of a port that is bound, and on which no server listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"

@@ -4,16 +4,14 @@ A file is lines of JSON, one per notification: ``at``, in seconds since the subs
 
 =================  ===================================================================================
 ``"next"``         an event or a value, as ``rxllm.serializer`` writes it
-``"error"``        an error, in the same way; an error of another kind as a ``StreamError("adapter_error")``
-                   that names it
+``"error"``        an `LLMError`, in the same way; any other error as a ``StreamError("adapter_error")`` that
+                   names it
 ``"completed"``    true
 ``"disposed"``     true: the subscriber left
 =================  ===================================================================================
 
-The last line has one of the last three.
-
-A file of `record` is one stream. In a cassette each stream follows a line of its own with the ``"request"``, and an
-entry without an end, which a killed process has left behind, does not count.
+The last line has one of the last three. A file of `record` is one stream. In a cassette a line with the ``"request"``
+precedes each stream, and an entry without an end, which a killed process leaves behind, is ignored.
 """
 
 from __future__ import annotations
@@ -44,11 +42,8 @@ from rxllm.values import LLMError, StreamError, ValidationError
 T = TypeVar("T")
 
 
-# Streams in files: recorded with their timing, and played again
-
-
 def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
-    """Write a stream of events to a file while it passes, with its timing; `replay_file` plays it.
+    """Write a stream of events and its timing to a file; `replay_file` plays it.
 
     ::
 
@@ -74,20 +69,61 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     numbers = itertools.count(1)
 
     def begin(seconds: Callable[[], float]) -> Recording:
-        return Recording(_numbered(file, next(numbers)).open("w", encoding="utf-8", buffering=1), seconds)
+        number = next(numbers)
+        numbered = file if number == 1 else file.with_suffix(f".{number}{file.suffix}")
+        return Recording(numbered.open("w", encoding="utf-8", buffering=1), seconds)
 
     return recording_with(begin)
 
 
+def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
+    """Play what `record` has written, in its own time or `speed` times as fast; with ``math.inf`` all at once.
+
+    ::
+
+        replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
+        replay_file(path, 0.5)      ----a-----b-----|
+
+    It ends as the recorded stream did: with a recorded error through ``on_error``, or with ``StreamError("cancelled")``
+    if the subscriber left. The file is read when the stream is subscribed. A file that `record` cannot have
+    written gives ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a
+    missing one gives its ``OSError``.
+
+    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
+    """
+    file = as_path(path)
+    check_speed(speed)
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        recordings = recordings_in(file)
+        if len(recordings) != 1:
+            fault = f"{file} is a Cassette with {len(recordings)} recordings; Cassette(path, engine) plays them"
+            raise ValidationError("invalid_request", fault)
+        return play(recordings[0].notes(), speed).subscribe(observer, scheduler=scheduler)
+
+    return Stream(subscribe)
+
+
+def as_path(path: str | Path) -> Path:
+    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise TypeError(f"record, replay_file, Cassette and backtest need the path of a file, not {path!r}")
+    return Path(path)
+
+
+def check_speed(speed: float) -> None:
+    if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise ValueError(f"speed must be a positive number, not {speed!r}")
+
+
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes to ``begin(seconds)``, a new one for each subscription."""
+    """Return an operator that writes each subscription to a new ``begin(seconds)``."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # stays True when a subscriber raises: that error is not the stream's
+            delivering = False  # stays True if a subscriber raises: the error is not the stream's
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -119,14 +155,8 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
     return operator
 
 
-def as_path(path: str | Path) -> Path:
-    if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"record, replay_file, Cassette and backtest need the path of a file, not {path!r}")
-    return Path(path)
-
-
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the seconds since now, by the `scheduler`."""
+    """Return a function that returns the seconds since this call, by the clock of `scheduler`."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -135,7 +165,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """The lines of one stream. After its last line, which may be written on another thread, it takes no more."""
+    """Writes the lines of one stream. The last line may come from another thread; later ones are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -171,10 +201,6 @@ class Recording:
         file.close()
 
 
-def _numbered(path: Path, number: int) -> Path:
-    return path if number == 1 else path.with_suffix(f".{number}{path.suffix}")
-
-
 def _json(error: Exception) -> str:
     with suppress(ValidationError):  # the fields of an error may have no JSON form
         if isinstance(error, LLMError):
@@ -182,20 +208,18 @@ def _json(error: Exception) -> str:
     return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))
 
 
-# The streams in a file: what `record` has written, and the entries of a `Cassette`
-
-
 _HEAD = b'{"request"'
+
 _LEFT = "the recording ends here because its subscriber left"
 
 
 def is_left(error: Exception) -> bool:
-    """Whether `error` stands where the subscriber of a recorded stream had left."""
+    """Whether `error` marks the place where the subscriber of a recorded stream left."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A notification: it has one of the last four."""
+    """A line of a file: a time, and one of the last four fields."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -212,7 +236,7 @@ class Note(msgspec.Struct):
     error: Exception | None = None
 
 
-_FAULTS = (msgspec.MsgspecError, UnicodeDecodeError, ValueError, LLMError)
+_FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
 
 
 @dataclass(frozen=True)
@@ -225,7 +249,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request as the cassette has it; without a head, nothing."""
+        """The request as the cassette has it; empty without a head."""
         if self.head is None:
             return {}
         number, line = self.head
@@ -236,7 +260,7 @@ class Recorded:
 
     @property
     def text(self) -> bytes:
-        """What the file has of it."""
+        """The text of this stream in the file."""
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:
@@ -264,7 +288,7 @@ class Recorded:
 
 
 def recordings_in(path: Path) -> list[Recorded]:
-    """Return the streams in a file, in order, without those of a cassette that have no end."""
+    """Return the streams of a file in order, without a cassette's entries that have no end."""
     with path.open("rb") as file:
         first, *others = _entries(path, file)
     if first.head is None:
@@ -299,12 +323,11 @@ def _decode(line: bytes, type: type[T]) -> T:
             raise error from None
         if type is _Line and isinstance(data, dict):
             fields = cast(dict[str, Any], data).items()
-            data = {name: _raw(entry) if name in ("next", "error") else entry for name, entry in fields}
+            data = {
+                name: msgspec.Raw(json.dumps(entry).encode()) if name in ("next", "error") else entry
+                for name, entry in fields
+            }
         return msgspec.convert(data, type)
-
-
-def _raw(data: Any) -> msgspec.Raw:
-    return msgspec.Raw(json.dumps(data).encode())
 
 
 def _note(line: _Line) -> Note:
@@ -324,49 +347,13 @@ def _bad(path: Path, line: int, fault: str) -> ValidationError:
     return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)
 
 
-# `replay_file`: a recorded stream, played again
-
-
-def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play what `record` has written, in its own time or `speed` times as fast; with ``math.inf`` all at once.
-
-    ::
-
-        replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
-        replay_file(path, 0.5)      ----a-----b-----|
-
-    It ends as the recorded stream did: with a recorded error through ``on_error``, with ``StreamError("cancelled")`` if
-    the subscriber had left. The file is read when the stream is subscribed. A file that `record` cannot have
-    written gives ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a
-    missing one gives its ``OSError``.
-
-    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
-    """
-    file = as_path(path)
-    check_speed(speed)
-
-    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        recordings = recordings_in(file)
-        if len(recordings) != 1:
-            fault = f"{file} is a Cassette with {len(recordings)} recordings; Cassette(path, engine) plays them"
-            raise ValidationError("invalid_request", fault)
-        return play(recordings[0].notes(), speed).subscribe(observer, scheduler=scheduler)
-
-    return Stream(subscribe)
-
-
-def check_speed(speed: float) -> None:
-    if not isinstance(speed, int | float) or not speed > 0:  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise ValueError(f"speed must be a positive number, not {speed!r}")
-
-
 def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
     """Return a stream of the notes, in their own time or `speed` times as fast."""
     return Stream(lambda observer, scheduler=None: _Play(notes, speed, observer, scheduler).start())
 
 
 class _Play:
-    """One subscription: it waits for the time of each note, and for a consumer that is behind."""
+    """One subscription, which waits for the time of each note and for a slow consumer."""
 
     def __init__(
         self,
@@ -383,17 +370,13 @@ class _Play:
         self._seconds = stopwatch(scheduler)
         self._gate = current_gate()
         self._waiting = SerialDisposable()
-        self._disposed = False
 
     def start(self) -> abc.DisposableBase:
         self._soon()
-        return CompositeDisposable(Disposable(self._dispose), self._waiting)
-
-    def _dispose(self) -> None:
-        self._disposed = True
+        return self._waiting
 
     def _soon(self) -> None:
-        # Not at once: the subscriber must have its disposable before the first event.
+        # Scheduled, so that the subscriber has its disposable before the first event.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
@@ -411,7 +394,7 @@ class _Play:
                 if self._note.item is None:
                     break
                 self._observer.on_next(self._note.item)
-                if self._disposed:
+                if self._waiting.is_disposed:
                     return
                 self._note = next(self._notes)
                 if self._gate is not None and self._gate.full:

@@ -1,10 +1,10 @@
-"""Tables of rules: check them on a subject, in bounded time, and report all that are broken on one screen."""
+"""Tables of rules, reports of the broken ones, and streams observed in bounded time."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, wait
 from contextvars import copy_context
 from dataclasses import dataclass, field
@@ -19,12 +19,8 @@ from rxllm.values.responses import shorten
 C = TypeVar("C", bound=Callable[..., None])
 T = TypeVar("T")
 
-
-# Tables of rules: check them on a subject, and report all that are broken on one screen
-
-
 LINES = 15
-"""Lines of a report; if it needs more, the later broken rules get one line each."""
+"""Lines of a report; in a longer one, the later broken rules get one line each."""
 
 WIDTH = 100
 """Characters shown of a value."""
@@ -32,7 +28,7 @@ WIDTH = 100
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A rule that its subject breaks, how, what its check raised, and the subject's own error if that was the cause."""
+    """A broken rule: how it is broken, the error of its check, and the subject's own error if there is one."""
 
     name: str
     message: str
@@ -43,7 +39,7 @@ class BrokenRule:
 class RuleTable(dict[str, str]):
     """Rules by name, each with the sentence that states it; `checks` are the functions that check them.
 
-    A check takes the subject, and raises ``AssertionError`` with a text that says how the rule is broken.
+    A check takes the subject, and raises an ``AssertionError`` that says how the rule is broken.
     """
 
     def __init__(self) -> None:
@@ -72,28 +68,28 @@ class RuleTable(dict[str, str]):
         call: Callable[[Callable[[], None]], None] = lambda check: check(),
         catch: type[Exception] = AssertionError,
     ) -> Iterator[BrokenRule]:
-        """Check rule after rule, each within `call`; an error that is not a `catch` is raised unchanged."""
+        """Yield the rules that `subject` breaks; each check runs in `call`, and errors other than `catch` pass."""
         for name in names:
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # the check; else the subject has raised something
+                failed = isinstance(error, AssertionError)  # otherwise the subject has raised
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
     def check(self, subject: Any, without: Collection[str] = ()) -> None:
-        """Raise one ``AssertionError`` for all the rules that `subject` breaks."""
+        """Raise one ``AssertionError`` for all rules that `subject` breaks."""
         __tracebackhide__ = True
         report(self.broken(subject, self.chosen(None, without)))
 
 
 def check_names(names: Collection[str], known: Collection[str]) -> None:
-    """Raise ``ValueError`` if one of the names is not the name of a `known` rule."""
+    """Raise ``ValueError`` for a name that is not `known`."""
     if unknown := sorted(set(names) - set(known)):
         raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(known)}")
 
 
-def report(broken: Iterator[BrokenRule] | Sequence[BrokenRule]) -> None:
+def report(broken: Iterable[BrokenRule]) -> None:
     """Raise ``AssertionError``, with all the messages and the first cause, if any rule is broken."""
     __tracebackhide__ = True
     if rules := list(broken):
@@ -102,7 +98,7 @@ def report(broken: Iterator[BrokenRule] | Sequence[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """The messages; the later ones are cut to one line where all would be more than `LINES`."""
+    """Join the messages; the later ones are cut to one line if all would take more than `LINES`."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -112,7 +108,7 @@ def _on_a_screen(messages: Sequence[str]) -> str:
 
 
 def expect(condition: bool, why: str, cause: BaseException | None = None) -> None:
-    """Raise ``AssertionError``, which says how a rule is broken, unless `condition` holds."""
+    """Raise ``AssertionError(why)`` unless `condition` holds."""
     __tracebackhide__ = True
     if not condition:
         raise AssertionError(why) from cause
@@ -121,7 +117,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise ``AssertionError``, which shows the first place where the two differ by `key`, if there is one."""
+    """Raise an ``AssertionError`` that shows the first place where the two differ by `key`."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -138,14 +134,14 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """The texts from shortly before the place where they differ."""
+    """Return the texts from shortly before the place where they differ."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
 
 
 def clip(value: Any) -> str:
-    """The repr of `value`, as a message shows it."""
+    """Return the repr of `value`, cut for a message."""
     return shorten(repr(value), WIDTH)
 
 
@@ -153,7 +149,7 @@ def clip(value: Any) -> str:
 
 
 SECONDS = 30.0
-"""How long a stream may take before it counts as hanging."""
+"""Seconds after which a stream counts as hanging."""
 
 
 class HangingError(AssertionError):
@@ -161,9 +157,9 @@ class HangingError(AssertionError):
 
 
 def in_time(function: Callable[[], T], seconds: float) -> T:
-    """Call ``function()`` on a thread of its own, in the caller's context, and return its result or raise its error.
+    """Call ``function()`` on a new thread, in the caller's context, and return its result or raise its error.
 
-    Raises `HangingError` if that takes longer than `seconds`; the thread is left behind, since nothing can end it.
+    Raises `HangingError` after `seconds`; the thread remains, since nothing can end it.
     """
     future: Future[T] = Future()
 
@@ -185,7 +181,7 @@ def _in_thread(function: Callable[[], None]) -> None:
 
 @dataclass
 class Observed:
-    """What a subscriber has received."""
+    """The events, errors and completions that a subscriber has received."""
 
     events: list[Any] = field(default_factory=list[Any])
     errors: list[Exception] = field(default_factory=list[Exception])
@@ -226,7 +222,7 @@ class Observed:
 
 
 def observe(source: Observable[Any], **options: Any) -> Observed:
-    """Return all that `source` emits until it ends; the `options` are those of `observe_all`."""
+    """Return what `source` emits until it ends; `options` as for `observe_all`."""
     (observed,) = observe_all([source], **options)
     return observed
 
@@ -250,17 +246,17 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # it has no loop, so that the streams run on the portal's
+    _in_thread(subscribe)  # a thread without a loop, so that the streams run on the portal's
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()
-        emitted = "; ".join(f"{len(one.events)} events, the last {clip(one.events[-1:])}" for one in all_observed)
+        emitted = "; ".join(f"{len(seen.events)} events, the last {clip(seen.events[-1:])}" for seen in all_observed)
         raise AssertionError(f"ends: the stream has not ended after {seconds} s, and has emitted {emitted}")
     return all_observed
 
 
 def becomes(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether `condition` holds within so many seconds."""
+    """Whether `condition` holds within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

@@ -31,13 +31,13 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""What tools return."""
+"""Results of tools."""
 
-Encoder = Callable[[Any], Any]
+Encoder = Callable[[Any], str]
 
 
 def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = ()) -> None:
-    """Check that ``encoder(result)`` returns text that can be sent to a model: see `ENCODER_RULES`.
+    """Check that ``encoder(result)`` returns text for a model: see `ENCODER_RULES`.
 
     >>> import json
     >>> assert_encoder(json.dumps)
@@ -109,14 +109,14 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
 
 
 def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: Any) -> list[Event]:
-    """The events of a step in which the model makes these tool calls."""
+    """Return the events of a step in which the model makes these tool calls."""
     observed = observe(stream_step(Fake(list(calls)), "Hi", tools=tools, tool_executor=executor, **options))
     expect(observed.error is None, f"the step failed: {observed.error!r}")
     return observed.events
 
 
 def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
-    """The one event of `kind` in a step that calls a tool with this handler."""
+    """Return the one event of `kind` in a step that calls a tool with this handler."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)

@@ -1,4 +1,4 @@
-"""Events for tests: what an adapter would emit, checks of events, and bytes in chunks as networks cut them."""
+"""Events as an adapter emits them, checks of events, and bytes cut into chunks as networks cut them."""
 
 from __future__ import annotations
 
@@ -66,8 +66,8 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    That is about one decoding for each byte. With `cuts`, for long data, there are only two: whole, and with so many
-    cuts at random places, which depend on `seed` alone.
+    That is about one decoding for each byte. With `cuts`, for long data, there are only two ways: whole, and with that
+    number of cuts at random places, which depend on `seed` alone.
     """
     yield [data]
     if cuts is not None:
@@ -123,7 +123,7 @@ def events(
     TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are a turn in the script language of `Fake`: text, and whatever else in any order; its delays take no time.
+    `pieces` are a turn in the script language of `Fake`, in any order; its delays take no time.
     The keywords are for the usual order: thinking (a string is one delta) before the pieces; calls, usage and finish
     reason after them. An exception as the first piece is raised; a later one becomes the ``ErrorEvent``.
 
@@ -169,14 +169,14 @@ def expect_json(event: Any) -> None:
 
 
 def fold(events: Iterable[Event]) -> Response[Any]:
-    """Return the response that the events add up to."""
+    """Return the response of the events."""
     return reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return what two of the events disagree on: deltas, completions, message, step, chat. None if they agree.
+    """Return how two of the events disagree (deltas, completions, message, step, chat); None if they agree.
 
-    Only what is there is compared: an operator may leave out what it likes.
+    Missing events are not compared: an operator may leave out any.
     """
     chats: dict[tuple[str, ...], _Step] = {}  # the chat and its agents, by path
     for event in events:
@@ -198,7 +198,7 @@ class _Step:
         self._events: list[Event] = [*events]
         self._open: dict[Any, list[str]] = {}  # the pieces of a block, by its kind and id
         self._closed: set[Any] = set()
-        self._names: dict[str, str] = {}  # of the tools, by the ids of their calls
+        self._names: dict[str, str] = {}  # names of tools, by the ids of their calls
 
     def feed(self, event: Event) -> str | None:
         self._events.append(event)

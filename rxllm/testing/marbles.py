@@ -34,7 +34,7 @@ from rxllm.values.argument_checks import call_fault
 __all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 
 START = int(ReactiveTest.subscribed)
-"""When `record` and `check` subscribe, on the scheduler's own clock: tick 0 of the marbles."""
+"""The time on the scheduler's clock at which `record` and `check` subscribe: tick 0 of the marbles."""
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
 Note = tuple[int, str, Any]
@@ -80,7 +80,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles`; its `subscriptions` are the times at which it was used."""
+    """Return a cold Observable that plays `marbles`; its `subscriptions` are the times of each use."""
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -90,7 +90,7 @@ def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> A
 
 
 def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], disposed: int | None = None) -> list[Note]:
-    """Return what ``make()`` emits, in ticks since it is subscribed, until the tick at which it is `disposed`.
+    """Return the notifications of ``make()``, in ticks since the subscription, until the tick `disposed`.
 
     >>> from rxllm import Fake, generate
     >>> slow = generate(Fake([("delay", 5), "Hi"]), "Hello")
@@ -104,7 +104,7 @@ def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], dispos
 def check(
     operator: Operator, source: str, subscribed: str, expected: str, /, *, resubscribe: bool = True, **values: Any
 ) -> None:
-    """Check that `operator` turns `source` into `expected`, and uses the source as long as `subscribed`: ``^---!``.
+    """Check that `operator` turns `source` into `expected`, and uses the source during `subscribed`: ``^---!``.
 
     A ``!`` before the source's end is the subscriber's dispose. A second subscription must receive the same.
 
@@ -149,7 +149,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that keeps the scheduler with which it was subscribed, and completes."""
+    """A source that completes, and keeps the scheduler of its subscription."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -259,7 +259,7 @@ events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size
 """Any event at all."""
 
 event_lists = st.lists(events, max_size=8)
-"""Any events in any order: no adapter emits them, and a fold must take them."""
+"""Any events in any order, which a fold must accept although no adapter emits them."""
 
 
 @st.composite
@@ -297,7 +297,7 @@ def _body(draw: st.DrawFn, kinds: list[str], prefix: str = "") -> list[ev.Event]
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # another each time
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # each one differs
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     return [ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"})), *body]
@@ -323,7 +323,7 @@ lawful_events = _lawful()
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """A chat whose agents have agents in turn, `depth` deep. It `ends` as ``"approval"`` where an agent of it does."""
+    """A chat whose agents nest `depth` deep. It `ends` as ``"approval"`` if one of its agents does."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -351,7 +351,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 
 @st.composite
 def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
-    """What one call emits: a tool's, that of an agent which answers, of a broken one, or of one that stays open."""
+    """The events of one tool call: of a tool, or of an agent that answers, breaks off or stays open."""
     started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
     nested: list[ev.Event] = []
     if kind != "tool" and depth:

@@ -1,4 +1,4 @@
-"""An operator run in virtual time: what it emits, and when it uses its source, its clock and threads."""
+"""Run an operator in virtual time: what it emits, and how it uses its source, timers and threads."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from reactivex import Observable, abc, typing
 from reactivex.disposable import Disposable, SerialDisposable
 from reactivex.testing import TestScheduler
 
-Note = tuple[int, str, Any]
-"""A notification: tick, ``"next"``, ``"error"`` or ``"end"``, and the item or the error."""
+from rxllm.testing.marbles import Note, Operator
 
-Make = Callable[[], Callable[[Observable[Any]], Observable[Any]]]
+Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks from one item of a source to the next; what a run does to it falls in between."""
+"""Ticks between two items of a source; what a run does to it falls in between."""
 
 SILENCE = 600
 """Ticks for which a source with a silence emits nothing before its last item, so that timers fire."""
 
 LIMIT = 10_000
-"""Ticks after which a run is over, whatever still waits."""
+"""Ticks after which a run is over, even if timers still wait."""
 
 
 class Clock(TestScheduler):
-    """Virtual time that knows which timers still wait."""
+    """A virtual clock that counts the timers that still wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,7 +38,7 @@ class Clock(TestScheduler):
 
     @property
     def waiting(self) -> int:
-        """How many actions are scheduled and not disposed of."""
+        """Number of scheduled actions that are not disposed."""
         return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
 
     def schedule_absolute(
@@ -56,7 +55,7 @@ class Clock(TestScheduler):
         return timer
 
     def at(self, tick: int, do: Callable[[], object]) -> None:
-        """Call ``do()`` then; it does not count as waiting."""
+        """Call ``do()`` at `tick`; it does not count as waiting."""
 
         def run(scheduler: abc.SchedulerBase, state: Any = None) -> None:
             do()
@@ -67,10 +66,9 @@ class Clock(TestScheduler):
 class Source(Observable[Any]):
     """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
 
-    Before the last item it is silent for `silence` more ticks.
-
-    Like rxllm's own sources, it ends with a subscriber's exception, and passes it to ``on_error``. `uses` are the ticks
-    from and to which it was subscribed; `unheard` are the exceptions that nobody caught.
+    Before the last item it is silent for `silence` more ticks. Like rxllm's own sources, it ends with a subscriber's
+    exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are the
+    exceptions that the subscriber's handlers of the end raised.
     """
 
     def __init__(
@@ -86,7 +84,7 @@ class Source(Observable[Any]):
         self._silence = silence
 
     def released(self, tick: int) -> bool:
-        """Whether nobody is subscribed any more after that tick."""
+        """Whether no subscription is left after `tick`."""
         return all(until is not None and until <= tick for _, until in self.uses)
 
     def _subscribe_core(
@@ -136,9 +134,9 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are its notifications, in ticks since then; `late` those after the dispose; `left_over` the timers and
-    threads that remained at its end or dispose; `escaped` what it raised instead of passing it to ``on_error``.
-    `on_item` is what the subscriber itself does at each item, with its number.
+    `notes` are its notifications, in ticks since it began; `late` those after the dispose; `left_over` the timers and
+    threads that remained at its end or dispose; `escaped` the error that was raised instead of passed to ``on_error``.
+    The subscriber calls ``on_item(run, number)`` at each item.
     """
 
     def __init__(
@@ -147,7 +145,7 @@ class OperatorRun:
         self.notes: list[Note] = []
         self.left_over: str | None = None
         self.escaped: Exception | None = None
-        self._before_dispose: int | None = None  # how many notes there were
+        self._before_dispose: int | None = None  # the number of notes
         self._stream = stream
         self._clock = clock
         self._on_item = on_item
@@ -180,7 +178,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, dispose at that tick from now, and let the time pass until nothing can happen any more."""
+        """Subscribe, dispose after `dispose_at` ticks, and advance the clock by `LIMIT`."""
         try:
             self.begin()
             if dispose_at is not None:
@@ -232,7 +230,7 @@ def run_operator(
     at_once: bool = False,
     silence: int = 0,
 ) -> tuple[OperatorRun, Source]:
-    """Run ``make()`` on a source of its own."""
+    """Run ``make()`` on a new source of `items`."""
     clock = Clock()
     source = Source(items, error, None if at_once else clock, silence)
     return OperatorRun(source.pipe(make()), clock, on_item).run(dispose_at), source

@@ -20,9 +20,9 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of faults; `simulate` says what each does."""
 
 ENABLED = 0.3
-"""How likely a kind of fault is in one run. Runs with none and runs with one kind are as telling as runs with all."""
+"""Probability that a kind of fault is enabled in a run: runs with no kind or one find as much as runs with all."""
 RATES = (0.1, 0.4, 0.8)
-"""How likely an enabled fault strikes, each time it can; one of these for a run."""
+"""Probabilities that an enabled fault strikes each time it can; a run draws one of them."""
 
 
 class Moment(NamedTuple):
@@ -45,39 +45,37 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults of one run: what may happen was drawn at its start, what does happen is drawn as it goes."""
+    """The faults of one run: its kinds are drawn at the start, each fault as the run proceeds."""
 
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
         self.injected: list[Moment] = []
         drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}  # the same draws whatever `kinds` are
         self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
+        self.reorders = "reorder" in self.enabled
         self._rate = self.random.choice(RATES)
 
     def strikes(self, kind: str) -> bool:
         """Return whether a fault of this kind strikes now."""
         return kind in self.enabled and self.random.random() < self._rate
 
-    def on_reorder(self) -> bool:
-        return "reorder" in self.enabled
-
     def cancel_at(self) -> int | None:
-        """Return the step to cancel at, if any: small numbers as often as large ones."""
+        """Return the step to cancel at, if any; its logarithm is uniform."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Return what befalls a new connection."""
+        """Return the fault of a new connection, if any."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Return how long a fault lasts: from milliseconds to minutes, now and then for ever."""
+        """Return the duration of a fault: from milliseconds to minutes, sometimes for ever."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Return how long some bytes travel."""
+        """Return the travel time of some bytes."""
         return self.random.uniform(0.0002, 0.003)
 
 
@@ -85,10 +83,10 @@ MAX_STEPS = 1_000_000
 """Steps of tasks after which a run is a loop without end."""
 
 DELAYED = 0.1
-"""How likely a task that could run waits for the next turn, in a run that reorders."""
+"""Probability that a ready task waits for the next turn, in a run that reorders."""
 
 RUNS = "runs"
-"""What the trace says of a step of a task."""
+"""The entry of the trace for a step of a task."""
 
 LACKING = (
     *("create_server", "create_unix_server", "create_unix_connection", "create_datagram_endpoint", "start_tls"),
@@ -99,7 +97,7 @@ LACKING = (
 """Methods of other loops that reach the system."""
 
 TIMER_SECONDS = 1e-9
-"""What setting a timer takes, so that of two alike the first rings first; they ring in the same turn."""
+"""Time taken by setting a timer, so that of two equal ones the first rings first, in the same turn."""
 
 
 class StuckError(Exception):
@@ -121,7 +119,7 @@ class NumberedTask(asyncio.Task[Any]):
 
 
 class NumberedFuture(asyncio.Future[Any]):
-    """A future with such a hash."""
+    """A future with a hash that is the same in every process."""
 
     def __init__(self, *, loop: VirtualLoop) -> None:
         self.number = loop.next_number()
@@ -157,21 +155,21 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace: list[Moment] = []
         self.steps = 0
         self.limits: tuple[float, int] = (limit, MAX_STEPS)
-        """How much virtual time may pass, and how many steps."""
+        """Maximum virtual time and number of steps."""
         self.slept = 0.0
-        """How long the blocking function that runs has slept so far."""
+        """Seconds that the running blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
-        """What makes the server's side of a connection, by port."""
+        """Factories of the server's side of a connection, by port."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
-        self._delayed: list[asyncio.Handle] = []  # to a later turn
+        self._delayed: list[asyncio.Handle] = []  # until the next turn
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6
         self._asyncgens = InOrder()
-        self._selector = self  # what BaseEventLoop waits with
+        self._selector = self  # BaseEventLoop calls select()
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -210,14 +208,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """What a blocking sleep does: of a function in a thread it delays the result, else it stops the loop."""
+        """Stand in for a blocking sleep: in a thread's function it delays the result, otherwise it stops the loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
             self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Begin a turn: what can run is in `_ready`."""
+        """Begin a turn; `_ready` has the handles that can run."""
         if self._delayed:
             cast(Any, self)._ready.extend(self._delayed)
             self._delayed, timeout = [], 0
@@ -238,17 +236,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
     def _look_at_ready(self) -> None:
         ready = cast(Any, self)._ready
-        if not ready:
-            return
-        if self.faults.on_reorder() and len(ready) > 1:
-            for _, side_by_side in groupby(list(ready), lambda handle: _task_of(handle) is not None):
-                handles = list(side_by_side)
-                if _task_of(handles[0]) is not None:
-                    self.faults.random.shuffle(handles)
-                ready.extend(handles)
-                for _ in handles:
-                    ready.popleft()
-        self._delay(ready)
+        if self.faults.reorders:
+            self._reorder(ready)
         cancel_before: asyncio.Handle | None = None
         for handle in ready:
             if _is_apps(handle):
@@ -259,12 +248,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         if cancel_before is not None:
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
 
-    def _delay(self, ready: deque[asyncio.Handle]) -> None:
-        """Leave some of the tasks that could run for the next turn, as if others had more to do."""
-        if self.faults.on_reorder():
-            self._delayed = [handle for handle in ready if _is_apps(handle) and self.faults.random.random() < DELAYED]
-            for handle in self._delayed:
-                ready.remove(handle)
+    def _reorder(self, ready: deque[asyncio.Handle]) -> None:
+        """Shuffle tasks that stand side by side, and leave some for the next turn, as if others had more to do."""
+        random = self.faults.random
+        for are_tasks, side_by_side in groupby(list(ready), lambda handle: _task_of(handle) is not None):
+            handles = list(side_by_side)
+            if are_tasks:
+                random.shuffle(handles)
+            ready.extend(handles)
+            for _ in handles:
+                ready.popleft()
+        self._delayed = [handle for handle in ready if _is_apps(handle) and random.random() < DELAYED]
+        for handle in self._delayed:
+            ready.remove(handle)
 
     def _cancel_target(self) -> None:
         target, self._target = self._target, None
@@ -313,7 +309,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # as aiohttp does, which then has its connection made of it
+        self._sockets[sock] = address[1]  # aiohttp makes its connection from the socket
         sock.close()
 
 
@@ -331,7 +327,7 @@ for _name in LACKING:
 
 @contextlib.contextmanager
 def outside_of_loop() -> Generator[None]:
-    """Run what is inside as on a thread that has no loop."""
+    """Run the block as on a thread that has no loop."""
     loop = asyncio.events._get_running_loop()
     asyncio.events._set_running_loop(None)
     try:

@@ -1,4 +1,4 @@
-"""Connections in memory: two transports, between which bytes travel in virtual time, and what befalls them."""
+"""Connections in memory: two transports, the bytes that travel between them in virtual time, and their faults."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation._loop import VirtualLoop
 
 WINDOW = 65536
-"""Bytes that are on their way or unread before a sender must wait, as the buffers of two kernels hold them."""
+"""Bytes in transit or unread before a sender must wait, like the buffers of two kernels."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether this is the code of a simulated server or of the simulation; all other code is the app's."""
+"""Whether this code is a simulated server's or the simulation's; all other code is the app's."""
 
 
 def world_context() -> contextvars.Context:
-    """Return a context for such code."""
+    """Return a context in which `of_world` is true."""
     context = contextvars.Context()
     context.run(of_world.set, True)
     return context
@@ -45,7 +45,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server of this simulation has the port {port}"
-        loop.note(who, fault)  # which the error of a client seldom says
+        loop.note(who, fault)  # errors of clients seldom include it
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
@@ -72,14 +72,14 @@ class MemoryTransport(asyncio.Transport):
         self._who = who
         self._context = context
         self._protocol: Any = None
-        self._on_the_way: deque[bytes | None] = deque()  # asyncio gives timers of the same time no order
+        self._on_the_way: deque[bytes | None] = deque()  # asyncio does not order timers of the same time
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
         self._closing = self._lost = self._slow = self._paused = False
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._arrival = 0.0
-        """When what was sent last arrives."""
+        """The arrival time of the last bytes."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -206,7 +206,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """What clients want of a transport's socket; `fileno` is of something readable if the connection is."""
+    """The part of a socket that clients use; `fileno` is readable if the connection is."""
 
     family = socket.AF_INET
 
@@ -228,4 +228,4 @@ class _Socket:
 
 @functools.cache
 def _never_readable() -> int:
-    return os.pipe()[0]  # nobody writes to its other end, which stays open as long as the process
+    return os.pipe()[0]  # its other end stays open, and unwritten, as long as the process

@@ -1,4 +1,4 @@
-"""Run an app in a simulated world, look at what it leaves behind, and tell how a failure is run again."""
+"""Run an app in a simulated world, find what it leaves behind, and report how to repeat a failure."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""How much virtual time the app's tasks have to end once it has: a call may still be connecting."""
+"""Virtual time for the app's tasks to end after the app: a call may still be connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -73,7 +73,7 @@ def simulate(
     asyncio library that connects without TLS. ``world.serve(script)`` is a server that answers as a `Loopback` does.
 
     >>> import rxllm
-    >>> from rxllm.testing import simulate
+    >>> from rxllm.testing import simulate, simulate_many
     >>> from rxllm.testing.loopback import Reply, chat
     >>> async def app(world):
     ...     server = world.serve(Reply(chat("Two, ", "three."), before=60.0))
@@ -82,6 +82,8 @@ def simulate(
     >>> run = simulate(app, seed=1, faults=())
     >>> run.value, 60 < run.duration < 63
     ('Two, three.', True)
+    >>> len(simulate_many(app, range(20)))
+    20
 
     The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
     run that failed. Such a run is repeated without each kind of fault, so that the error has those that matter. A run
@@ -115,7 +117,7 @@ def simulate(
 
     def go(kinds: Collection[str]) -> Simulation:
         run = functools.partial(contextvars.copy_context().run, _Run(app, seed, kinds, cancel, limit).run)
-        # A thread has one loop that runs, so a notebook's cell, or a coroutine, waits for another thread.
+        # A thread runs one loop at a time, so a coroutine or a notebook cell waits for another thread.
         return run() if running_loop() is None else daemon_threads().submit(run).result()
 
     try:
@@ -139,7 +141,7 @@ def _shrunk(failed: SimulationError, kinds: list[str], go: Callable[[Collection[
 
 @functools.cache
 def _import(modules: tuple[str, ...]) -> None:
-    # Otherwise the first run of a process would differ from all others.
+    # Imported first, so that the first run of a process does not differ from later ones.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
@@ -211,7 +213,7 @@ class _Run:
         self.loop.aim(None, None)
 
     def _judge(self, error: BaseException, what: str) -> None:
-        """Keep an error; the failure of a call is what faults lead to, and everything else is a problem."""
+        """Keep the error; after a fault, the failure of a call is no problem, and any other error is."""
         if error is self.error:
             return
         self.error = self.error or error
@@ -223,7 +225,7 @@ class _Run:
         self._judge(error, f"{details['message']}:")
 
     def _look(self) -> None:
-        """Look at what the app has left behind."""
+        """Find what the app has left behind."""
         self._run_outside(self._tasks_ended())
         if self.loop.app_tasks():
             self.problems.append(f"tasks were left behind{self._stacks()}")
@@ -245,7 +247,7 @@ class _Run:
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # an end may begin something, as a close
+                await asyncio.sleep(TURN_SECONDS)  # a task that ends may start another
 
     def _run_outside(self, coro: Any) -> None:
         """Run `coro` as no part of the app."""
@@ -280,7 +282,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _without_collector() -> Generator[None]:
-    # When it runs depends on what the process did before, and what it finds may have finalizers.
+    # The moment of a collection depends on earlier work of the process, and it may run finalizers.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -292,20 +294,20 @@ def _without_collector() -> Generator[None]:
 
 @contextlib.contextmanager
 def _without_warnings(loop: VirtualLoop) -> Generator[None]:
-    # Faults are there on purpose: a thousand runs would log thousands of retries.
-    def is_telling(record: logging.LogRecord) -> bool:
+    # Faults are injected on purpose: a thousand runs would log thousands of retries.
+    def is_logged(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR or running_loop() is not loop
 
     log = logging.getLogger("rxllm")
-    log.addFilter(is_telling)
+    log.addFilter(is_logged)
     try:
         yield
     finally:
-        log.removeFilter(is_telling)
+        log.removeFilter(is_logged)
 
 
 def _stack(task: NumberedTask) -> str:
-    """Return where a suspended task is, in all the coroutines that it awaits."""
+    """Return the stack of a suspended task, through all coroutines that it awaits."""
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
     while awaited is not None:

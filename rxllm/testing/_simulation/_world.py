@@ -1,9 +1,10 @@
-"""What a simulated app gets: servers and notes in the trace, and stand-ins for the clock, threads and randomness."""
+"""The world of a simulated app: its servers, and stand-ins for the clock, threads and randomness."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import inspect
 import os
 import random
@@ -26,183 +27,13 @@ from rxllm.runtime.portal import Portal
 from rxllm.runtime.threads import DaemonThreads, Live
 from rxllm.testing._simulation._loop import Moment, NumberedTask, VirtualLoop, outside_of_loop
 from rxllm.testing._simulation._network import world_context
-from rxllm.testing.loopback import Loopback, Reply, Request, Script
-from rxllm.testing.loopback._server import EMPTY, Connection
+from rxllm.testing.loopback import EMPTY, Connection, Loopback, Reply, Request, Script
 
 T = TypeVar("T")
 
 
-class PoolWatch:
-    """Notes the pools of a run, and counts what each has lost: at every request, and at the end if it is open still.
-
-    What a pool has lost when it is closed is nobody's loss.
-    """
-
-    def __init__(self) -> None:
-        self.lost = 0
-        self._pools: list[Any] = []
-
-    def opening(self, init: Callable[..., None]) -> Callable[..., None]:
-        """Return what to call in place of a pool's ``__init__``."""
-
-        def watched(pool: Any, *args: Any, **options: Any) -> None:
-            init(pool, *args, **options)
-            self._pools.append(pool)
-
-        return watched
-
-    def requesting(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return what to call in place of its ``handle_async_request``."""
-
-        async def watched(pool: Any, request: Any) -> Any:
-            self._count(pool)
-            return await handle(pool, request)
-
-        return watched
-
-    def closing(self, aclose: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
-        """Return what to call in place of its ``aclose``."""
-
-        async def watched(pool: Any) -> None:
-            self._pools.remove(pool)
-            await aclose(pool)
-
-        return watched
-
-    def look(self) -> None:
-        """Count what the pools that are open have lost."""
-        for pool in self._pools:
-            self._count(pool)
-
-    def _count(self, pool: Any) -> None:
-        used = [connection for connection in pool.connections if not (connection.is_idle() or connection.is_closed())]
-        self.lost = max(self.lost, len(used) - len(pool._requests))
-
-
-EPOCH = 1_750_000_000
-"""What ``time.time()`` gives when a simulation begins."""
-
-
-class InlineThreads(DaemonThreads):
-    """Runs blocking functions at once, one at a time; what they slept is how much later their results come."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self._loop = loop
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        with outside_of_loop():
-            try:
-                set_result = self._setter(future.set_result, fn(*args, **kwargs))
-            except BaseException as error:
-                set_result = self._setter(future.set_exception, error)
-        seconds, self._loop.slept = self._loop.slept, 0.0
-        if seconds:
-            self._loop.call_later(seconds, set_result, context=world_context())
-        else:
-            set_result()
-        return future
-
-    def leave(self, job: Future[Any], what: str) -> None:
-        job.cancel()
-
-    @staticmethod
-    def _setter(set_result: Callable[[Any], object], value: Any) -> Callable[[], object]:
-        def set_unless_left() -> None:
-            with contextlib.suppress(Exception):  # nobody waits for it any more
-                set_result(value)
-
-        return set_unless_left
-
-
-class SimulatedPortal(Portal):
-    """The loop itself: timers may run on it, and what would wait for it raises, as on the portal's own thread."""
-
-    def __init__(self, loop: VirtualLoop) -> None:
-        self.live = Live()
-        self.loop = loop
-        self.thread = threading.current_thread()
-
-
-@contextlib.contextmanager
-def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """Give the code on this thread the loop's time, no threads, and randomness of `seed`; `pools` sees its pools."""
-    pool = httpcore.AsyncConnectionPool
-    bytes_of = random.Random(f"bytes {seed}").randbytes
-    scheduler = LoopScheduler(loop)
-    scopes: dict[int, tuple[int, object]] = {}
-
-    def number(scope: object) -> int:
-        return scopes.setdefault(id(scope), (len(scopes), scope))[0]
-
-    def no_thread(thread: threading.Thread) -> NoReturn:
-        fault = f"a simulation has no threads, and {thread.name!r} was to be started"
-        error = RuntimeError(f"{fault}; use tasks, asyncio.to_thread or timers of Rx")
-        loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
-        raise error
-
-    with _one_at_a_time, contextlib.ExitStack() as stack:
-        for owner, name, stand_in in (
-            (time, "monotonic", loop.time),
-            (time, "perf_counter", loop.time),
-            (time, "time", lambda: EPOCH + loop.time()),
-            (time, "monotonic_ns", lambda: int(loop.time() * 1e9)),
-            (time, "perf_counter_ns", lambda: int(loop.time() * 1e9)),
-            (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
-            (time, "sleep", loop.sleep),
-            (os, "urandom", bytes_of),
-            (random, "_urandom", bytes_of),  # of SystemRandom, secrets and so on
-            (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
-            (TimeoutScheduler, "singleton", lambda: scheduler),
-            (threading.Thread, "start", no_thread),
-            (CancelScope, "__hash__", number),  # anyio iterates sets of them
-            (pool, "__init__", pools.opening(pool.__init__)),
-            (pool, "handle_async_request", pools.requesting(pool.handle_async_request)),
-            (pool, "aclose", pools.closing(pool.aclose)),
-        ):
-            stack.callback(_replace(owner, name, stand_in))
-        state = random.getstate()
-        stack.callback(random.setstate, state)
-        random.seed(f"random {seed}")
-        threads = loop.threads = InlineThreads(loop)
-        place = msgspec.structs.replace(current_place.get(), threads=threads, portal=SimulatedPortal(loop))
-        stack.callback(current_place.reset, current_place.set(place))
-        yield
-
-
-_here = threading.local()
-"""What stands in for the functions of the process on this thread, by their names."""
-_one_at_a_time = threading.Lock()
-"""The functions, and the state of ``random``, are the process's: another thread's simulation waits for this one."""
-
-
-def check_outside() -> None:
-    """Raise ``RuntimeError`` in a simulation's app."""
-    if vars(_here):
-        raise RuntimeError("a simulation cannot run inside another: await what its app does, or run it afterwards")
-
-
-def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a function of the process, on this thread only; return what undoes it."""
-    key = f"{owner.__name__}.{name}"
-    original: Any = inspect.getattr_static(owner, name)
-    function = getattr(owner, name)
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        # A module that is imported in a simulation may keep this, as ``from time import monotonic`` does.
-        return getattr(_here, key, function)(*args, **kwargs)
-
-    def undo() -> None:
-        setattr(owner, name, original)
-        delattr(_here, key)
-
-    setattr(_here, key, stand_in)
-    setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
-    return undo
-
-
 class World:
-    """A simulated world: `seed`, `random` for draws of the app's own, and `faults`, those that have struck so far."""
+    """A simulated world: its `seed`, `random` for the app's own draws, and the `faults` so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -227,13 +58,15 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Return what `work` returns. If the run has a cancel, it strikes here instead of at the whole app: then None.
+        """Return the result of `work`, or None if the run's cancel has struck: here, not at the whole app.
 
-        What the app does afterwards shows what the cancel has left behind.
+        The app continues, and shows what the cancel has left behind.
         """
 
         async def run() -> T:
-            self._loop.aim(task, self._cancel)  # now: what is cancelled before its first step leaves `work` alone
+            self._loop.aim(
+                task, self._cancel
+            )  # not earlier: a task cancelled before its first step never starts `work`
             return await work
 
         task: Any = self._loop.create_task(run(), name="cancellable")
@@ -270,10 +103,158 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it serves already, so that code written for a Loopback runs
+        return self  # it serves already; code written for a Loopback enters it
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 0.0) -> NoReturn:
         raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) lets the server see what was sent")
+
+
+EPOCH = 1_750_000_000
+"""The ``time.time()`` at which a simulation begins."""
+
+
+@contextlib.contextmanager
+def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
+    """Give the code on this thread the loop's time, no threads, and randomness from `seed`; `pools` watches pools."""
+    pool = httpcore.AsyncConnectionPool
+    bytes_of = random.Random(f"bytes {seed}").randbytes
+    scheduler = LoopScheduler(loop)
+    scopes: dict[int, tuple[int, object]] = {}
+
+    def number(scope: object) -> int:
+        return scopes.setdefault(id(scope), (len(scopes), scope))[0]
+
+    def no_thread(thread: threading.Thread) -> NoReturn:
+        fault = f"a simulation has no threads, and {thread.name!r} was to be started"
+        error = RuntimeError(f"{fault}; use tasks, asyncio.to_thread or timers of Rx")
+        loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
+        raise error
+
+    with _one_at_a_time, contextlib.ExitStack() as stack:
+        for owner, name, stand_in in (
+            (time, "monotonic", loop.time),
+            (time, "perf_counter", loop.time),
+            (time, "time", lambda: EPOCH + loop.time()),
+            (time, "monotonic_ns", lambda: int(loop.time() * 1e9)),
+            (time, "perf_counter_ns", lambda: int(loop.time() * 1e9)),
+            (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
+            (time, "sleep", loop.sleep),
+            (os, "urandom", bytes_of),
+            (random, "_urandom", bytes_of),  # SystemRandom and secrets use it
+            (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
+            (TimeoutScheduler, "singleton", lambda: scheduler),
+            (threading.Thread, "start", no_thread),
+            (CancelScope, "__hash__", number),  # anyio iterates sets of them
+            (pool, "handle_async_request", pools.watched(pool.handle_async_request)),
+        ):
+            stack.callback(_replace(owner, name, stand_in))
+        state = random.getstate()
+        stack.callback(random.setstate, state)
+        random.seed(f"random {seed}")
+        threads = loop.threads = InlineThreads(loop)
+        place = msgspec.structs.replace(current_place.get(), threads=threads, portal=SimulatedPortal(loop))
+        stack.callback(current_place.reset, current_place.set(place))
+        yield
+
+
+_here = threading.local()
+"""The stand-ins for functions of the process on this thread, by name."""
+
+_one_at_a_time = threading.Lock()
+"""These functions and the state of ``random`` are global: one thread simulates at a time."""
+
+
+def check_outside() -> None:
+    """Raise ``RuntimeError`` in a simulation's app."""
+    if vars(_here):
+        raise RuntimeError("a simulation cannot run inside another: await what its app does, or run it afterwards")
+
+
+def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a function of the process, on this thread only; return a function that undoes it."""
+    key = f"{owner.__name__}.{name}"
+    original: Any = inspect.getattr_static(owner, name)
+    function = getattr(owner, name)
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # A module imported in a simulation may keep this function: ``from time import monotonic``.
+        return getattr(_here, key, function)(*args, **kwargs)
+
+    def undo() -> None:
+        setattr(owner, name, original)
+        delattr(_here, key)
+
+    setattr(_here, key, stand_in)
+    setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
+    return undo
+
+
+class InlineThreads(DaemonThreads):
+    """Runs blocking functions at once, one at a time; the seconds that they slept delay their results."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        with outside_of_loop():
+            try:
+                settle = functools.partial(future.set_result, fn(*args, **kwargs))
+            except BaseException as error:
+                settle = functools.partial(future.set_exception, error)
+
+        def end() -> None:
+            with contextlib.suppress(Exception):  # the caller has left the job
+                settle()
+
+        seconds, self._loop.slept = self._loop.slept, 0.0
+        if seconds:
+            self._loop.call_later(seconds, end, context=world_context())
+        else:
+            end()
+        return future
+
+    def leave(self, job: Future[Any], what: str) -> None:
+        job.cancel()
+
+
+class SimulatedPortal(Portal):
+    """A portal to the simulated loop: timers run on it, and a blocking wait for it raises."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self.live = Live()
+        self.loop = loop
+        self.thread = threading.current_thread()
+
+
+class PoolWatch:
+    """Counts the places that the connection pools of a run have lost, at every request and at the end.
+
+    A pool that is closed has no connections, and so no loss.
+    """
+
+    def __init__(self) -> None:
+        self.lost = 0
+        self._pools: set[Any] = set()
+
+    def watched(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        """Return the stand-in for a pool's ``handle_async_request``."""
+
+        async def handle_watched(pool: Any, request: Any) -> Any:
+            self._pools.add(pool)
+            self._count(pool)
+            return await handle(pool, request)
+
+        return handle_watched
+
+    def look(self) -> None:
+        """Count the lost places of all pools."""
+        for pool in self._pools:
+            self._count(pool)
+
+    def _count(self, pool: Any) -> None:
+        used = [connection for connection in pool.connections if not (connection.is_idle() or connection.is_closed())]
+        self.lost = max(self.lost, len(used) - len(pool._requests))

@@ -1,0 +1,426 @@
+"""A real HTTP/1.1 server on a socket and a thread of its own, which follows a script and notes who closed when.
+
+::
+
+    with Loopback(Reply([chat_chunk("Hi"), Pause(0.01), chat_finish(), DONE])) as server:
+        httpx.post(server.url + "/chat/completions", json={})
+        server.requests[0].json
+
+The script is a `Reply` for every request, a list of them (the last one repeats), or a function of the `Request`. A
+body is bytes, sent with their length, or any iterable, sent chunked: bytes are one chunk, a `Pause` delays the next
+one, and a `Cut` ends it. A wrong script or body raises ``TypeError`` where it is written; errors while the server runs
+are raised when the ``with`` ends, in place of an exception from inside. Request bodies must have a length.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+import socket
+import ssl
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from http import HTTPStatus
+from types import TracebackType
+from typing import Any, Self, cast
+
+__all__ = [
+    "DONE",
+    "SSE_HEADERS",
+    "STALL",
+    "Connection",
+    "Cut",
+    "Loopback",
+    "Pause",
+    "Reply",
+    "Request",
+    "Script",
+    "chat",
+    "chat_chunk",
+    "chat_event",
+    "chat_finish",
+    "endless",
+]
+
+SSE_HEADERS = {"Content-Type": "text/event-stream"}
+
+
+@dataclass(frozen=True)
+class Pause:
+    """A wait in seconds, for ever by default."""
+
+    seconds: float = math.inf
+
+
+STALL = Pause()
+
+
+class Cut(Enum):
+    """The server closes in the middle of a chunk: with a FIN, as after a whole response, or with a reset."""
+
+    FIN = "fin"
+    RESET = "reset"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A response. `before` is the wait before the first byte of its head, in seconds or as a `Pause`."""
+
+    body: bytes | Iterable[bytes | Pause | Cut] = b""
+    status: int = 200
+    headers: dict[str, str] = field(default_factory=lambda: dict(SSE_HEADERS))
+    before: float | Pause = 0.0
+
+    def __post_init__(self) -> None:
+        body: Any = self.body
+        if isinstance(body, str) or not isinstance(body, Iterable):
+            raise TypeError(f"a body must be bytes, or an iterable of bytes, Pause and Cut, not {body!r}")
+        if isinstance(body, Sequence) and not isinstance(body, bytes):
+            for item in cast(Sequence[Any], body):
+                check_item(item)
+
+    @classmethod
+    def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
+        """Return a JSON response; ``retry_after="1"`` is the header Retry-After."""
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **fields})
+
+
+@dataclass(frozen=True)
+class Request:
+    """A client's request, with header names in lower case."""
+
+    method: str
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        return json.loads(self.body)
+
+
+Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
+
+
+EMPTY = Reply()
+TURNS = 5
+"""Turns of the event loop until a connection that is being accepted is made."""
+
+
+class Loopback:
+    """The server: its `url`, `connections` and `requests` in the order of arrival, `open_count` of connections.
+
+    It listens at once, but accepts connections only after `accept_after` seconds. `tls` is the server's side of HTTPS,
+    with a certificate for 127.0.0.1.
+    """
+
+    def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
+        self.connections: list[Connection] = []
+        self.requests: list[Request] = []
+        self.errors: list[BaseException] = []
+        self.port = 0
+        self._script = check_script(script)
+        self._accept_after = accept_after
+        self._tls = tls
+        self._changed = threading.Condition()
+        self._stopping = asyncio.Event()
+
+    @property
+    def url(self) -> str:
+        return f"{'https' if self._tls else 'http'}://127.0.0.1:{self.port}"
+
+    @property
+    def open_count(self) -> int:
+        return sum(connection.closed_at is None for connection in list(self.connections))
+
+    def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
+        """Wait until there are `count` requests; return them. Raises ``TimeoutError``."""
+        self.wait_until(lambda: len(self.requests) >= count, timeout)
+        return self.requests
+
+    def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
+        """Wait until `condition` holds; it is checked at each connection, request and close."""
+        with self._changed:
+            if not self._changed.wait_for(condition, timeout):
+                raise TimeoutError(f"{len(self.requests)} requests, {self.open_count} open connections")
+
+    def __enter__(self) -> Self:
+        self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
+        # Accepted sockets inherit this option, which asyncio sets only on its own: without it, a frame waits 40 ms for
+        # the acknowledgement of the previous one.
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self.port = self._socket.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name="loopback", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: BaseException | TracebackType | None) -> None:
+        self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        if self.errors and (kind is None or issubclass(kind, Exception)):
+            raise self.errors[0]  # its context is the exception from inside, perhaps a consequence
+
+    def _serve(self) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            runner.run(self._main())
+
+    async def _main(self) -> None:
+        try:
+            await asyncio.wait_for(self._stopping.wait(), self._accept_after)
+        except TimeoutError:
+            server = await self._loop.create_server(self._connect, sock=self._socket, backlog=2048, ssl=self._tls)
+            await self._stopping.wait()
+            self._loop.remove_reader(self._socket)
+            for _ in range(TURNS):  # asyncio leaks a connection that it is accepting while the server is closed
+                await asyncio.sleep(0)
+            server.close()
+        self._socket.close()
+        for connection in self.connections:
+            connection.abort()
+        await asyncio.sleep(0)  # in this turn the transports call connection_lost
+
+    def _connect(self) -> Connection:
+        return Connection(self._reply_to, self._changed, self._opened, self.errors.append)
+
+    def _opened(self, connection: Connection) -> None:
+        with self._changed:
+            self.connections.append(connection)
+            self._changed.notify_all()
+
+    def _reply_to(self, request: Request) -> Reply:
+        with self._changed:
+            self.requests.append(request)
+            self._changed.notify_all()
+        if callable(self._script):
+            reply: Any = self._script(request)
+            if not isinstance(reply, Reply):
+                raise TypeError(f"the script returned {reply!r} instead of a Reply")
+            return reply
+        if isinstance(self._script, Reply):
+            return self._script
+        return self._script[min(len(self.requests), len(self._script)) - 1]
+
+
+class Connection(asyncio.Protocol):
+    """One connection, which answers request after request: its requests, the bytes sent, and who closed it when.
+
+    `accepted_at` and `closed_at` are of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close by
+    the client is seen at once, also while the server stalls, or waits because the client does not read.
+    """
+
+    def __init__(
+        self,
+        answer: Callable[[Request], Reply],
+        changed: threading.Condition,
+        on_open: Callable[[Connection], None],
+        on_error: Callable[[Exception], None],
+    ) -> None:
+        self.requests: list[Request] = []
+        self.accepted_at = math.nan
+        self.closed_at: float | None = None
+        self.closed_by: str | None = None
+        self._reply_to = answer
+        self._changed = changed
+        self._on_open = on_open
+        self._on_error = on_error
+        self._received = bytearray()
+        self._written = 0
+        self._task: asyncio.Task[None] | None = None
+
+    @property
+    def bytes_sent(self) -> int:
+        """Bytes handed to the operating system, heads and chunk sizes included."""
+        return self._written - self._transport.get_write_buffer_size()
+
+    def wait_closed(self, timeout: float = 20.0) -> float:
+        """Wait until the connection is closed; return when that was. Raises ``TimeoutError``."""
+        with self._changed:
+            if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
+                raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
+        assert self.closed_at is not None
+        return self.closed_at
+
+    def abort(self) -> None:
+        self._close("server", reset=True)
+
+    # asyncio calls these on the server's loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)
+        self._transport = transport
+        self._writable = asyncio.Event()
+        self._writable.set()
+        transport.set_write_buffer_limits(high=1)  # with 0 asyncio's TLS never resumes
+        self.accepted_at = time.monotonic()
+        self._on_open(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        self._next()
+
+    def eof_received(self) -> None:
+        self._closed("client")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._closed("client")
+
+    def pause_writing(self) -> None:
+        self._writable.clear()
+
+    def resume_writing(self) -> None:
+        self._writable.set()
+
+    def _next(self) -> None:
+        if self._task is None and (request := _take_request(self._received)) is not None:
+            self.requests.append(request)
+            self._task = asyncio.ensure_future(self._answer(request))
+
+    async def _answer(self, request: Request) -> None:
+        try:
+            reply = self._reply_to(request)
+            await _pause(reply.before)
+            await self._send(reply)
+        except Exception as error:
+            self._on_error(error)
+            self.abort()
+        self._task = None
+        if self.closed_at is None:
+            self._next()
+
+    async def _send(self, reply: Reply) -> None:
+        await self._write(_head(reply))
+        if isinstance(reply.body, bytes):
+            return await self._write(reply.body)
+        for item in reply.body:
+            check_item(item)
+            match item:
+                case bytes():
+                    await self._write(b"%x\r\n%b\r\n" % (len(item), item))
+                case Pause():
+                    await _pause(item)
+                case Cut():
+                    await self._write(b"ff\r\nda")
+                    return self._close("server", reset=item is Cut.RESET)
+        return await self._write(b"0\r\n\r\n")
+
+    async def _write(self, data: bytes) -> None:
+        await self._writable.wait()
+        self._written += len(data)
+        self._transport.write(data)
+        await asyncio.sleep(0)  # an endless body must not block other connections
+
+    def _close(self, by: str, *, reset: bool) -> None:
+        if reset and self.closed_at is None:
+            # A socket that does not linger sends a reset on close.
+            connected = self._transport.get_extra_info("socket")
+            connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        self._closed(by)
+        self._transport.abort() if reset else self._transport.close()
+
+    def _closed(self, by: str) -> None:
+        if self.closed_at is not None:
+            return
+        with self._changed:
+            self.closed_at, self.closed_by = time.monotonic(), by
+            self._changed.notify_all()
+        if self._task is not None and self._task is not asyncio.current_task():
+            self._task.cancel()
+
+
+async def _pause(pause: float | Pause) -> None:
+    seconds = pause.seconds if isinstance(pause, Pause) else pause
+    if math.isinf(seconds):
+        await asyncio.Event().wait()
+    elif seconds:
+        await asyncio.sleep(seconds)
+
+
+def _take_request(received: bytearray) -> Request | None:
+    """Remove the first request from `received` and return it; None until all of it has arrived."""
+    head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
+    if not blank_line:
+        return None
+    first, *lines = head.decode("latin-1").split("\r\n")
+    method, path, _ = first.split(" ")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    length = int(headers.get("content-length", 0))
+    if len(rest) < length:
+        return None
+    received[:] = rest[length:]
+    return Request(method, path, headers, rest[:length])
+
+
+def _head(reply: Reply) -> bytes:
+    """Return the response up to its body."""
+    phrase = HTTPStatus(reply.status).phrase if reply.status in HTTPStatus._value2member_map_ else "Status"
+    length = f"Content-Length: {len(reply.body)}" if isinstance(reply.body, bytes) else "Transfer-Encoding: chunked"
+    headers = [f"{name}: {value}" for name, value in reply.headers.items()]
+    return "\r\n".join([f"HTTP/1.1 {reply.status} {phrase}", length, *headers, "", ""]).encode()
+
+
+def check_script(script: Any) -> Script:
+    """Return the script. Raise ``TypeError`` if it is something else, and ``ValueError`` for an empty list."""
+    if isinstance(script, Reply) or callable(script):
+        return cast(Script, script)
+    if isinstance(script, list | tuple):
+        replies = cast(Sequence[Any], script)
+        if not replies:
+            raise ValueError("a script must have at least one Reply")
+        if all(isinstance(reply, Reply) for reply in replies):
+            return replies
+    raise TypeError(f"a script must be a Reply, a list of them, or a function of the Request, not {script!r}")
+
+
+def check_item(item: Any) -> None:
+    """Raise ``TypeError`` if `item` cannot be a part of a body."""
+    if not isinstance(item, bytes | Pause | Cut):
+        raise TypeError(f"a body must be made of bytes, Pause and Cut, not {item!r}")
+
+
+# Frames of the chat dialect of OpenAI
+
+DONE = b"data: [DONE]\n\n"
+
+
+def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
+    """Return a frame with one choice's `delta`; `more` are fields beside the choices, as ``usage=...``."""
+    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
+    frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
+    return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
+
+
+def chat_chunk(text: str) -> bytes:
+    return chat_event({"content": text})
+
+
+def chat_finish(reason: str = "stop", **more: Any) -> bytes:
+    return chat_event({}, reason, **more)
+
+
+def chat(*texts: str) -> list[bytes]:
+    """Return the frames of a whole response, with a chunk for each text."""
+    return [*map(chat_chunk, texts), chat_finish(), DONE]
+
+
+def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
+    """Yield frames without end, as fast as the client reads or one in `every` seconds; each reply needs its own.
+
+    ``make(i)`` is a frame; without it the answer is the text ``"0 1 2 "`` and so on, a number in each frame.
+    """
+    make = make or (lambda i: chat_chunk(f"{i} "))
+    for i in itertools.count():
+        yield make(i)
+        if every:
+            yield Pause(every)
+
+
+def __dir__() -> list[str]:
+    return __all__
