@@ -129,8 +129,8 @@ def run_tools(
         session_id=session_id,
         request_id=request_id,
     )
-    asked = _asked(thread)
-    return operate(lambda source, observer, scheduler: _Step(settings, asked, observer, scheduler).start(source))
+    model_input = _checked_thread(thread)
+    return operate(lambda source, observer, scheduler: _Step(settings, model_input, observer, scheduler).start(source))
 
 
 class _Step:
@@ -291,7 +291,7 @@ class _Step:
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})
 
 
-def _asked(thread: Input | None) -> Thread:
+def _checked_thread(thread: Input | None) -> Thread:
     if thread is None:
         fault = "is missing: write run_tools(tools, thread=thread), with the thread that the model is asked with"
         raise invalid_option("thread", fault)

@@ -203,7 +203,7 @@ def _ask_other(
 ) -> Stream[Event]:
     """Return another engine's answer to `request`, which that of `setup` sends as `sent`."""
     other = other_engine(engine, model, setup.engine)
-    asked = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
-    events = model_events(asked, other_request(request, sent, setup.own_options, other))
+    other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
+    events = model_events(other_setup, other_request(request, sent, setup.own_options, other))
     about_chat = {"usage": scope.usage, "chat": scope.chat}
     return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))
