@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._blocks import event_fault
+from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import (
     Summary,
     apply_to_summary,
-    between_steps,
     complete,
     fold_calls,
     fold_message,
@@ -144,9 +143,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(self.thread, [], 0, same_step(self.summary))
             case Steered():
                 thread = self.thread + event.message if self.thread is not None and event.used else self.thread
-                return StreamCollector(
-                    thread, self.log, self.length, between_steps(self.summary, event), self.executions
-                )
+                summary = msgspec.structs.replace(self.summary, past=(*self.summary.past, (event,)))
+                return StreamCollector(thread, self.log, self.length, summary, self.executions)
             case Nested() | ToolExecutionStarted() | ToolExecutionCompleted():
                 executions = execute(self.executions, event, StreamCollector())
                 if executions is self.executions:

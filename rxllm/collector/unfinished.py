@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rxllm.collector._blocks import BlockKey, block_key, nest, unnest
-from rxllm.collector._message import content_of
-from rxllm.collector._step import is_server, unsigned, with_agents_so_far
+from rxllm.collector._message import BlockKey, block_key, content_of
+from rxllm.collector._step import is_server, nest, unnest, unsigned, with_agents_so_far
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
