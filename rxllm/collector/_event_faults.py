@@ -51,7 +51,12 @@ def event_fault(event: Any) -> str | None:
 def adapter_fault(event: Any) -> str | None:
     """Return the fault of an adapter's event, including unknown counters in a raw usage, for which the fold raises."""
     fault = event_fault(event)
-    if fault is None and type(event) is RawChunk and event.kind == "usage" and isinstance(event.data, Mapping):
+    if (
+        fault is None
+        and type(event) is RawChunk
+        and event.kind == "usage"
+        and isinstance(cast(object, event.data), Mapping)
+    ):
         names = cast(Iterable[Any], event.data)
         if unknown := [repr(name) for name in names if name not in Usage.__dataclass_fields__]:
             fault = f"RawChunk.data has unknown counters: {', '.join(unknown)[:80]}"
