@@ -1,4 +1,4 @@
-"""API keys: where they are looked up, and in which order. The first that is not empty is used.
+"""API keys, and the places in which they are looked up, in order. The first that is not empty is used.
 
 ================  ====================================================================
 source            how a key gets there
@@ -63,7 +63,7 @@ _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
 
 
 class _Dotenv:
-    """The variables of the dotenv file when it was read. They do not enter this process's environment."""
+    """The variables of the dotenv file at the time of reading; the process's environment stays as it is."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -99,7 +99,7 @@ def put(provider: str, key: ApiKey) -> None:
 
 
 def providers_from(names: Callable[[], Iterable[str]]) -> None:
-    """Take the names of the providers, which a higher layer knows, from `names()`."""
+    """Register `names`, which returns the providers of a higher layer, for the warning of `put`."""
     _known[:] = [names]
 
 

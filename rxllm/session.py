@@ -84,9 +84,9 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
 def reply(
     engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
-    """Append the user's `text`, which may answer a pending question, and go on with the chat.
+    """Append the user's `text`, which may answer a pending question, and continue the chat.
 
-    The answer to the question of an agent goes to the agent's chat, which goes on first.
+    The answer to an agent's question goes to the agent's chat, which continues first.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -141,7 +141,7 @@ def stream_reply(
     session = _session_of(session)
     replied = session.replied(_check_text(text))
     options = _options(session, opts)
-    if open_agents(replied.thread):  # the question of one is answered in its thread, and its tool call goes on
+    if open_agents(replied.thread):  # an agent's question is answered in its own thread, and its tool call continues
         events = unchecked_resume(engine, replied.thread, None, None, options)
     else:
         events = pipelines.stream(engine, replied.thread, **options)
@@ -233,7 +233,7 @@ def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
     except ValidationError as error:
         raise ValidationError("invalid_session_input", errors=error.under("input").errors) from None
     context, id = opts.get("context"), opts.get("session_id")
-    # Wrong types are for the check of the options.
+    # The check of the options reports wrong types.
     context = dict(cast(Mapping[str, Any], context)) if isinstance(context, Mapping) else {}
     return replace(session, id=id if isinstance(id, str) else None, context=context)
 

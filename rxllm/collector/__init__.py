@@ -1,9 +1,21 @@
 """The fold: events, one by one, to a Response, a StepResult or a ChatResult.
 
+=====================  ==============================================================================================
+file                   holds
+=====================  ==============================================================================================
+``_stream_collector``  the state, and the results that it gives
+``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
+``_step``              the tools and agents of a step, and what the thread gains
+``_unfold``            a state back to events
+``_event_faults``      the check of single events
+``unfinished``         the parts that a cut stream leaves open
+``parsed``             parsed answers in responses and results
+=====================  ==============================================================================================
+
 A `StreamCollector` is an immutable value, and each event costs O(1): the events of the current message are appended to
 a log that successive states share, each with its own length (a fork copies the log); the tools that run, and the states
 of agents, are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
-the message from the log only when somebody asks for it.
+the message from the log only on request.
 
 The finish reason is derived: complete calls for the client turn ``stop``, ``other`` and None into ``tool_calls``;
 ``length``, ``content_filter`` and ``error`` win over calls.
@@ -12,8 +24,8 @@ A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are t
 malformed delta is found when the message is built.
 """
 
-from rxllm.collector._blocks import BlockKey, adapter_fault, block_key, event_fault, innermost, nest, unnest
-from rxllm.collector._message import fold_message
+from rxllm.collector._event_faults import adapter_fault, event_fault
+from rxllm.collector._message import BlockKey, block_key, fold_message
 from rxllm.collector._step import (
     AWAITING_USER,
     PAUSE,
@@ -21,11 +33,14 @@ from rxllm.collector._step import (
     answer,
     halt_metadata,
     halted_by,
+    innermost,
     is_incomplete,
     is_server,
     is_unfinished,
     is_waiting,
     joined,
+    nest,
+    unnest,
 )
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.collector.unfinished import Unfinished, with_partial_step

@@ -1,14 +1,17 @@
-"""Fold the log of one response to a message; the rest of a state is a summary."""
+"""Fold the events of one response to its message: text, thinking with its signature, tool calls and the other parts.
+
+`fold_message` folds the log, whose parts `Blocks` keeps in order. Everything else in a state is its `Summary`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Reversible
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import msgspec
 
-from rxllm.collector._blocks import block_key, event_fault
+from rxllm.collector._event_faults import event_fault
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -45,85 +48,7 @@ from rxllm.values import (
     Usage,
 )
 
-
-class Summary(msgspec.Struct, frozen=True):
-    """Everything in a state except the log.
-
-    `error` and `metadata` outlive the step; `earlier` are their values before the step, which a restart brings back.
-    `past` are the events of the completed steps, unfolded, and those between two steps.
-    """
-
-    steps: tuple[StepResult, ...] = ()
-    usage: Usage = Usage()
-    finish_reason: FinishReason | None = None
-    raw_finish_reason: str | None = None
-    error: LLMError | None = None
-    metadata: Mapping[str, Any] = {}
-    chat_result: ChatResult | None = None
-    earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
-    past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # nothing was folded since the last StepCompleted
-
-
-def apply_to_summary(summary: Summary, event: Event) -> Summary:
-    match event:
-        case UsageUpdated(usage=usage):
-            return msgspec.structs.replace(summary, usage=usage, fresh=False)
-        case RawChunk(kind="usage", data=Mapping()):
-            usage = Usage(**cast(Mapping[str, Any], event.data))
-            return msgspec.structs.replace(summary, usage=usage, fresh=False)
-        case ErrorEvent(error=error):
-            return msgspec.structs.replace(summary, error=error, finish_reason="error", fresh=False)
-        case ChatCompleted(result=result):
-            return msgspec.structs.replace(summary, chat_result=result)
-        case _:
-            return summary
-
-
-def complete(summary: Summary, event: MessageCompleted) -> Summary:
-    return msgspec.structs.replace(
-        summary,
-        error=_failure(summary, event) if event.finish_reason == "error" else summary.error,
-        # An error stays, even if the adapter goes on after it.
-        finish_reason="error" if summary.finish_reason == "error" else event.finish_reason or summary.finish_reason,
-        raw_finish_reason=event.raw_finish_reason or summary.raw_finish_reason,
-        metadata={**summary.metadata, **event.metadata},
-    )
-
-
-def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
-    # An adapter without an error of its own ends with the finish reason alone.
-    if summary.finish_reason == "error" and summary.error is not None:
-        return summary.error
-    return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
-
-
-def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
-    return Summary(
-        steps=(*summary.steps, result),
-        error=summary.error,
-        metadata=summary.metadata,
-        chat_result=summary.chat_result,
-        earlier=(summary.error, summary.metadata),
-        past=(*summary.past, events),
-        fresh=True,
-    )
-
-
-def between_steps(summary: Summary, event: Event) -> Summary:
-    return msgspec.structs.replace(summary, past=(*summary.past, (event,)))
-
-
-def same_step(summary: Summary) -> Summary:
-    error, metadata = summary.earlier
-    return Summary(
-        steps=summary.steps,
-        error=error,
-        metadata=metadata,
-        chat_result=summary.chat_result,
-        earlier=summary.earlier,
-        past=summary.past,
-    )
+T = TypeVar("T")
 
 
 def fold_message(events: Iterable[Event]) -> Message:
@@ -132,16 +57,15 @@ def fold_message(events: Iterable[Event]) -> Message:
     The content is plain text if there is only one block of text, and then calls. If no event has content, the message
     is that of the ``MessageCompleted``. Malformed events are left out.
     """
-    log = events if isinstance(events, list) else list(events)
+    return without_faults(_fold_message, events if isinstance(events, list) else list(events))
+
+
+def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
+    """Return ``fold(log)``, without the malformed events if there are some: `fold` raises ``TypeError`` for deltas."""
     try:
-        return _fold_message(log)
-    except TypeError:  # a malformed delta
-        return _fold_message(lawful(log))
-
-
-def lawful(events: Iterable[Event]) -> list[Event]:
-    """Return the events that are not malformed."""
-    return [event for event in events if event_fault(event) is None]
+        return fold(log)
+    except TypeError:
+        return fold([event for event in log if event_fault(event) is None])
 
 
 def _fold_message(events: Iterable[Event]) -> Message:
@@ -149,7 +73,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
     last = Message("assistant")
     blocks = Blocks()
     call_events: list[Event] = []
-    # Of the latest delta: nearly every event continues the block of the one before it.
+    # The key and the pieces of the latest delta: nearly every event continues the block of the one before it.
     kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
@@ -189,6 +113,26 @@ def _fold_message(events: Iterable[Event]) -> Message:
     if not parts and not calls:
         return replace(last, metadata=metadata)
     return Message("assistant", content_of(parts), last.name, tool_calls=tuple(calls.values()), metadata=metadata)
+
+
+BlockKey = tuple[type[Event], str | None]
+"""The class of a block's deltas, and its id."""
+
+
+def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
+    """Return the key of the block that an event belongs to; the id None means the latest of its kind that is open.
+
+    >>> from rxllm import TextDelta, ThinkingDelta
+    >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
+    'b'
+
+    None stays None if no block of the kind is open: then one begins.
+    """
+    if id is None:
+        for key in reversed(open_blocks):
+            if key[0] is kind:
+                return key
+    return kind, id
 
 
 class Blocks:
@@ -266,11 +210,7 @@ def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object)
 
 def fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
     """Return the calls by id, in order of first appearance; a call that is not completed has only its raw text."""
-    log = list(events)
-    try:
-        return _fold_calls(log)
-    except TypeError:  # a malformed delta
-        return _fold_calls(lawful(log))
+    return without_faults(_fold_calls, list(events))
 
 
 def _fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
@@ -300,3 +240,79 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
             return ToolCall(id, event.name, {}, "".join(pieces), dict(event.metadata))
         case None:
             return ToolCall(id, "", {}, "".join(pieces))
+
+
+class Summary(msgspec.Struct, frozen=True):
+    """Everything in a state except the log.
+
+    `error` and `metadata` outlive the step; `earlier` are their values before the step, which a restart brings back.
+    `past` are the events of the completed steps, unfolded, and those between two steps.
+    """
+
+    steps: tuple[StepResult, ...] = ()
+    usage: Usage = Usage()
+    finish_reason: FinishReason | None = None
+    raw_finish_reason: str | None = None
+    error: LLMError | None = None
+    metadata: Mapping[str, Any] = {}
+    chat_result: ChatResult | None = None
+    earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
+    past: tuple[tuple[Event, ...], ...] = ()
+    fresh: bool = False  # nothing was folded since the last StepCompleted
+
+
+def apply_to_summary(summary: Summary, event: Event) -> Summary:
+    match event:
+        case UsageUpdated(usage=usage):
+            return msgspec.structs.replace(summary, usage=usage, fresh=False)
+        case RawChunk(kind="usage", data=Mapping()):
+            usage = Usage(**cast(Mapping[str, Any], event.data))
+            return msgspec.structs.replace(summary, usage=usage, fresh=False)
+        case ErrorEvent(error=error):
+            return msgspec.structs.replace(summary, error=error, finish_reason="error", fresh=False)
+        case ChatCompleted(result=result):
+            return msgspec.structs.replace(summary, chat_result=result)
+        case _:
+            return summary
+
+
+def complete(summary: Summary, event: MessageCompleted) -> Summary:
+    return msgspec.structs.replace(
+        summary,
+        error=_failure(summary, event) if event.finish_reason == "error" else summary.error,
+        # An error stays, even if the adapter goes on after it.
+        finish_reason="error" if summary.finish_reason == "error" else event.finish_reason or summary.finish_reason,
+        raw_finish_reason=event.raw_finish_reason or summary.raw_finish_reason,
+        metadata={**summary.metadata, **event.metadata},
+    )
+
+
+def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
+    # An adapter without an error of its own ends with the finish reason alone.
+    if summary.finish_reason == "error" and summary.error is not None:
+        return summary.error
+    return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
+
+
+def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
+    return Summary(
+        steps=(*summary.steps, result),
+        error=summary.error,
+        metadata=summary.metadata,
+        chat_result=summary.chat_result,
+        earlier=(summary.error, summary.metadata),
+        past=(*summary.past, events),
+        fresh=True,
+    )
+
+
+def same_step(summary: Summary) -> Summary:
+    error, metadata = summary.earlier
+    return Summary(
+        steps=summary.steps,
+        error=error,
+        metadata=metadata,
+        chat_result=summary.chat_result,
+        earlier=summary.earlier,
+        past=summary.past,
+    )

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from rxllm.collector._blocks import nest, unnest
 from rxllm.collector._message import content_of
 from rxllm.events import (
     AskUserRequested,
@@ -86,6 +85,22 @@ def execute(
 def unfold_executions(executions: Executions) -> list[Event]:
     """Return the events of the executions, one after the other."""
     return [event for id, execution in executions.items() for event in execution.to_events(id)]
+
+
+def innermost(event: Event) -> Event:
+    """Return the event that an agent has emitted, at any depth; any other event is returned unchanged."""
+    return event.event if type(event) is Nested else event
+
+
+def unnest(event: Nested) -> tuple[str, Event]:
+    """Return the id of the outermost tool call, and the event as its agent has emitted it."""
+    id, *path = event.path
+    return id, Nested(tuple(path), event.event) if path else event.event
+
+
+def nest(id: str, event: Event) -> Nested:
+    """Return the event of the agent that is the tool call `id`, as the chat that runs it emits it."""
+    return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
 _WAITING = ("approval", "manual_tool_calls")

@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 
-from rxllm.collector._blocks import event_fault
+from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import (
     Summary,
     apply_to_summary,
-    between_steps,
     complete,
     fold_calls,
     fold_message,
@@ -144,9 +143,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(self.thread, [], 0, same_step(self.summary))
             case Steered():
                 thread = self.thread + event.message if self.thread is not None and event.used else self.thread
-                return StreamCollector(
-                    thread, self.log, self.length, between_steps(self.summary, event), self.executions
-                )
+                summary = msgspec.structs.replace(self.summary, past=(*self.summary.past, (event,)))
+                return StreamCollector(thread, self.log, self.length, summary, self.executions)
             case Nested() | ToolExecutionStarted() | ToolExecutionCompleted():
                 executions = execute(self.executions, event, StreamCollector())
                 if executions is self.executions:
@@ -299,7 +297,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             thread=self._thread("to_chat_result"),
             final_response=self.steps[-1].response if self.steps else self.to_response(),
             steps=self.steps,
-            halted_reason=self._halted() if self.error is None else halted_by(self.error),
+            halted_reason=halted_by(self.error) if self.error is not None else self._halted_reason(),
             usage=sum((step.usage for step in self.steps), self.usage + agent_usage(self.executions)),
             error=self.error,
             metadata=dict(self.metadata),
@@ -313,7 +311,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
             raise StreamError("truncated", message)
         return Thread()
 
-    def _halted(self) -> str:
+    def _halted_reason(self) -> str:
         reason = self.metadata.get("halted_reason")  # from an operator that has cut the stream
         return reason if isinstance(reason, str) else "cancelled"
 
@@ -342,13 +340,13 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def _unfolded(self) -> list[Event]:
         return unfold(self.log[: self.length], self.summary, self.executions)
 
-    def _own(self) -> tuple[Any, ...]:
+    def _compared(self) -> tuple[Any, ...]:
         from_log = (self.message, self.current_tool_calls, self.last_message, self.tool_results, self.halt)
         executed = {id: events for id, entry in self.executions.items() if (events := entry.to_events(id))}
         return (self.thread, *from_log, self.summary, executed)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, StreamCollector) and self._own() == other._own()
+        return isinstance(other, StreamCollector) and self._compared() == other._compared()
 
     def __ne__(self, other: object) -> bool:  # a Struct defines its own, by identity
         return not self == other

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.collector._message import Blocks, Summary, check_delta, complete, lawful, same_step
+from rxllm.collector._message import Blocks, Summary, check_delta, complete, same_step, without_faults
 from rxllm.collector._step import Executions, unfold_executions
 from rxllm.events import (
     ErrorEvent,
@@ -35,10 +35,7 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     """
     if summary.fresh:
         return []
-    try:
-        events = _blocks_and_calls(log)
-    except TypeError:  # a malformed delta
-        events = _blocks_and_calls(lawful(log))
+    events = without_faults(_blocks_and_calls, log)
     completed = [place for place, event in enumerate(events) if isinstance(event, MessageCompleted)]
     behind = completed[-1] + 1 if completed else 0
     events[behind:behind] = unfold_executions(executions)

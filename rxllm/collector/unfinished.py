@@ -1,4 +1,4 @@
-"""What a stream that is cut off leaves: its open blocks and tool calls, and a step in its thread."""
+"""Close the open blocks and tool calls of a stream that is cut, and keep its unfinished step in the thread."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from rxllm.collector._blocks import BlockKey, block_key, nest, unnest
-from rxllm.collector._message import content_of
-from rxllm.collector._step import is_server, unsigned, with_agents_so_far
+from rxllm.collector._message import BlockKey, block_key, content_of
+from rxllm.collector._step import is_server, nest, unnest, unsigned, with_agents_so_far
 from rxllm.collector._stream_collector import StreamCollector
 from rxllm.events import (
     ErrorEvent,
@@ -107,7 +106,8 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     thread = with_agents_so_far(result.thread, state.executions)
     result = replace(result, thread=with_results(thread, earlier))
     message = _without_loose_ends(state.message, results.keys() - earlier.keys())
-    if not (message.text.strip() or message.tool_calls or _has_files(message)):
+    has_files = any(isinstance(part, FilePart) for part in message.parts)
+    if not (message.text.strip() or message.tool_calls or has_files):
         return result
     message = replace(message, metadata={**message.metadata, "partial": result.halted_reason})
     answers = [results[call.id] for call in message.tool_calls if call.id in results]
@@ -115,9 +115,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
 
 def _without_loose_ends(message: Message, answered: set[str]) -> Message:
-    """Return the message up to its last answered tool call, without those that have no answer, and what can be kept of
-    the rest.
-    """
+    """Return the message without unanswered tool calls, and behind the last answered one without signed parts."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
     unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # they follow the text
@@ -128,7 +126,3 @@ def _without_loose_ends(message: Message, answered: set[str]) -> Message:
     ids = {part.id for part in kept if isinstance(part, ToolCallPart)}
     calls = tuple(call for call in message.tool_calls if call.id in ids)
     return replace(message, content=content_of(tuple(kept)), tool_calls=calls)
-
-
-def _has_files(message: Message) -> bool:
-    return any(isinstance(part, FilePart) for part in message.parts)

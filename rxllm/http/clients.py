@@ -35,15 +35,14 @@ if TYPE_CHECKING:
     import httpx
 
 
-def httpx_client() -> httpx.AsyncClient:
-    """Return a client such as an adapter makes for itself.
+def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
+    """Return a client such as an adapter makes for itself, of httpx or httpx2.
 
     It has no limit on connections: a bounded pool loses places to calls that are cancelled in its queue (httpcore
     1.0.9).
     """
-    import httpx
-
-    return _new_client(lambda: httpx.AsyncClient(**client_settings(max_connections=None)))
+    package = imported(library)
+    return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
 
 
 def imported(transport: str) -> Any:
@@ -55,12 +54,6 @@ def imported(transport: str) -> Any:
         name = package.replace("_", "-")
         message = f"the transport {transport!r} needs {name}: pip install 'rxllm[{transport}]'"
         raise EngineError("missing_dependency", message) from error
-
-
-def httpx2_client() -> httpx.AsyncClient:
-    """Return the same client, of httpx2."""
-    httpx2 = imported("httpx2")
-    return _new_client(lambda: httpx2.AsyncClient(**client_settings(max_connections=None, library="httpx2")))
 
 
 def aiohttp_client() -> httpx.AsyncClient:
@@ -104,7 +97,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # The environment's proxy is the only setting that is not ours. Its URL is not shown: it may hold a password.
+        # The environment's proxy is the only setting that is not rxllm's. Its URL is not shown: it may hold a password.
         message = f"a proxy that the environment names cannot be used ({type(error).__name__}): check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -140,7 +133,7 @@ _prepared: set[str] = set()
 
 
 async def prepare(modules: tuple[str, ...]) -> None:
-    """Import `modules` in a thread, and do what else takes long the first time; then clients are made without delay."""
+    """Import `modules` and load the certificates in a thread, so that clients are made without delay."""
     if not _prepared.issuperset(modules):
         await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because others wait for it too
 
@@ -151,14 +144,13 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # Imports that a client leaves to the first connection, and the certificates. What fails here fails again where it
-    # is needed, and is raised there.
+    # A client leaves some imports to its first connection. A failure here is raised again where the module is needed.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future refers to the loops of all who have waited for it
+    _preparing.cache_clear()  # the future refers to the loops of all its waiters
 
 
 if hasattr(os, "register_at_fork"):
@@ -179,7 +171,9 @@ class Transport(NamedTuple):
 _ALL = ("httpx", "encodings.idna")
 _TRANSPORTS = {
     "httpx": Transport(httpx_client, CALLS, (*_ALL, "httpcore", "anyio._backends._asyncio")),
-    "httpx2": Transport(httpx2_client, CALLS, (*_ALL, "httpx2", "httpcore2", "anyio._backends._asyncio")),
+    "httpx2": Transport(
+        functools.partial(httpx_client, "httpx2"), CALLS, (*_ALL, "httpx2", "httpcore2", "anyio._backends._asyncio")
+    ),
     "aiohttp": Transport(aiohttp_client, None, (*_ALL, "httpx_aiohttp")),
 }
 

@@ -25,12 +25,12 @@ class DecompressionError(ValueError):
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
-    """Whether `body_of` sees the bytes as they come, and not what httpx makes of them."""
+    """Whether `body_of` decompresses the bytes of `response`, not httpx."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed body; an empty piece says that bytes have come which do not amount to output yet.
+    """Yield the decompressed body, with an empty piece for bytes that give no output yet.
 
     Left to httpx: encodings other than gzip and deflate, and what a mock transport has read already.
     """
@@ -89,5 +89,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # Of RFC 1950; some servers leave it out and send RFC 1951 alone.
+    # RFC 1950 has a header; some servers leave it out and send RFC 1951 alone.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

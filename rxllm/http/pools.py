@@ -14,7 +14,8 @@ all, when their adapter is dropped          by a finalizer, soon, on their loop
 all, if the loop was closed without that    by `close_dead`, on another loop
 ==========================================  ========================================================================
 
-They are recognised by the names of their classes, so that httpx and httpx2, over httpcore and over aiohttp, are alike.
+Errors and clients are recognised by the names of their classes, so that httpx and httpx2, over httpcore and over
+aiohttp, are alike.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
     """Count a call as a user of `client` while inside."""
-    load = _loads.get(client) or Load()  # nobody reads the load of a client that the user has passed
+    load = _loads.get(client) or Load()  # the load of a client that the user has passed is not read
     load.calls += 1
     try:
         yield
@@ -157,8 +158,8 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # Transports leave their close to the next turn of their loop, which a closed loop does not have: it is run at once.
-    # Everything else, such as the loop's tasks, stays where it is.
+    # Transports schedule their close for the next turn of their loop, which a closed loop does not have: run it now.
+    # Other callbacks, such as those of tasks, are not run.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)
 
@@ -171,11 +172,11 @@ _REASONS = {
     "InvalidURL": "invalid_request",
     "RequestError": "network_error",
     "StreamError": "network_error",
-    # aiohttp's
+    # errors of aiohttp
     "ServerTimeoutError": "timeout",
     "ClientError": "network_error",
     "HttpProcessingError": "network_error",
-    # ours
+    # errors of rxllm
     "IdleTimeoutError": "timeout",
     "DecompressionError": "malformed_response",
     "AddressError": "invalid_request",

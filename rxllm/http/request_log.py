@@ -30,55 +30,41 @@ log = logging.getLogger("rxllm")
 
 def request_log(request_id: str, method: str, url: str, provider: str, model: str | None) -> RequestLog:
     """Return the log of a request that is about to be sent; one that does nothing unless DEBUG is on."""
-    if not log.isEnabledFor(logging.DEBUG):
-        return RequestLog()
-    log.debug("request %s: %s %s (%s, model %s)", request_id, method, url, provider, model)
-    return _DebugLog(request_id)
+    is_on = log.isEnabledFor(logging.DEBUG)
+    if is_on:
+        log.debug("request %s: %s %s (%s, model %s)", request_id, method, url, provider, model)
+    return RequestLog(request_id, is_on)
 
 
 class RequestLog:
-    """Does nothing."""
+    """Logs the lines after the first, if it `is_on`."""
 
-    def answered(self, status: int) -> None:
-        """Log the status of the response."""
-
-    def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`; the first of its events is logged, and all are seen."""
-        return decoder
-
-    def see(self, items: list[Any]) -> None:
-        """Keep the last of `items`, which says how the request ends."""
-
-    def __enter__(self) -> RequestLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Log the end."""
-
-
-class _DebugLog(RequestLog):
-    """Logs the lines after the first."""
-
-    def __init__(self, request_id: str) -> None:
+    def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
+        self._is_on = is_on
         self._began = time.monotonic()
         self._last: Any = None
 
     def answered(self, status: int) -> None:
+        """Log the status of the response."""
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        return _Watched(decoder, self)
+        """Return `decoder`; the first of its events is logged, and all are seen."""
+        return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
+        """Keep the last of `items`, which decides how the request ends."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
+        """Log the first event, and `see` all."""
         if events and self._last is None:
             self._after("first event")
         self.see(events)
+
+    def __enter__(self) -> RequestLog:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -91,14 +77,15 @@ class _DebugLog(RequestLog):
         else:
             self._after("cancelled")
 
-    def _after(self, what: str) -> None:
-        log.debug("request %s: %s after %.2f s", self._request_id, what, time.monotonic() - self._began)
+    def _after(self, milestone: str) -> None:
+        if self._is_on:
+            log.debug("request %s: %s after %.2f s", self._request_id, milestone, time.monotonic() - self._began)
 
 
 class _Watched:
     """A decoder whose events are logged."""
 
-    def __init__(self, decoder: Decoder, request: _DebugLog) -> None:
+    def __init__(self, decoder: Decoder, request: RequestLog) -> None:
         self._decoder = decoder
         self._see = request.see_events
 
@@ -112,5 +99,5 @@ class _Watched:
 
 
 def _named(error: Exception) -> str:
-    # Nothing else of it: its message may have content, and a server may send a key back in any header.
+    # Only its class and reason: its message may have content, and a server may send a key back in any header.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

@@ -1,6 +1,6 @@
 """Find the secrets of a call, in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
 
-``rxllm.values.argument_checks`` says which names stand for secrets.
+``rxllm.values.secret_names`` lists the names that stand for secrets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rxllm.values.errors import with_origin
 from rxllm.values.secret_names import MASK, is_secret_name, mapped
 
 SECRET_LENGTH = 8
-"""Anything shorter is not a key that anyone has been given, and might be a word of any text."""
+"""Shorter strings are not masked: no provider issues such keys, and they may be words of any text."""
 
 E = TypeVar("E", bound=LLMError)
 

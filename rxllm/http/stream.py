@@ -1,4 +1,4 @@
-"""The HTTP source: one request per subscription, whose response is decoded as its bytes come.
+"""The HTTP source: one request per subscription, whose response is decoded as its bytes arrive.
 
 ::
 
@@ -148,7 +148,7 @@ async def _exchange(
             since = began if exchange.content_only else None
             await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)
     except Exception as error:
-        # What a subscriber has raised is the subscriber's, even where it is a transport's error.
+        # A subscriber's own error passes unchanged, even if it is a transport's error.
         failure = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
         if failure is None:
             raise
@@ -187,9 +187,8 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore says through the "trace" extension where it is; the table at the top says what a dispose may do there.
+    # httpcore reports its progress through the "trace" extension; the table at the top lists what a dispose may do.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
-
     is_whole = False
 
     async def trace(name: str, info: Any) -> None:
@@ -231,7 +230,7 @@ def begins_page(data: bytes) -> bool:
 
 
 def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterError:
-    """Return the error for a page that came with a good status."""
+    """Return the error for a page that arrived with a good status."""
     message = f"{url} answered with a page ({headers.get('content-type')}), not as a model: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
 
@@ -272,7 +271,7 @@ async def _deliver(
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
     """Return the read timeout of `request`, in seconds, after taking it away from the transport."""
-    # httpcore reads the extension again for the body. aiohttp does not, and keeps its own watch besides.
+    # httpcore reads the extension again for the body. aiohttp does not, and keeps its own timeout as well.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
     return limits.get("read")
@@ -286,7 +285,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return the body that explains a refusal, as far as it comes soon."""
+    """Return the body that explains a refusal, as far as it arrives in `ERROR_BODY_SECONDS`."""
     body = b""
     with contextlib.suppress(Exception):  # the status says more than why its body broke off
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):

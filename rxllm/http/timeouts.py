@@ -75,15 +75,15 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""A loop that was blocked has not read yet what came meanwhile: it may, before silence is an error."""
+"""A loop that was blocked gets this time to read what has arrived, before silence is an error."""
 
 
 class IdleTimeoutError(TimeoutError):
-    """Nothing came for too long; the message is the limit."""
+    """No bytes arrived for too long; the message is the limit."""
 
 
 class IdleTimeout:
-    """Raise `IdleTimeoutError` inside, once nothing has been heard for `seconds`; None is no limit.
+    """Raise `IdleTimeoutError` inside, once no bytes have arrived for `seconds`; None is no limit.
 
     The silence began at `since`, of ``time.monotonic()``, or begins now.
 
@@ -111,7 +111,7 @@ class IdleTimeout:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # As in ``asyncio.timeout``: only a cancel of ours becomes an error; one of somebody else's goes on.
+        # As in ``asyncio.timeout``: only a cancellation by this timeout becomes an error; any other propagates.
         if self._expired and _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 

@@ -1,4 +1,4 @@
-"""The base class of the decoders of frames: a provider's decoder only has to say what its frames mean.
+"""The base class of decoders: it reads frames and their faults, so that a provider's decoder only interprets them.
 
 1. `feed` and `close` turn every exception into the end of the stream, after the events before it: the framing's
    ``StreamError``, or a ``malformed_event`` if the wire's own code cannot read a frame.
@@ -74,7 +74,7 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # a response that was not streamed has arrived
+        self._whole = False  # whether a response that was not streamed has arrived
         self._half = b""  # the escape of half a surrogate pair, whose other half has not arrived
 
     def feed(self, data: bytes) -> list[Event]:
@@ -148,7 +148,7 @@ class FrameDecoder(ABC):
             self.fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
 
     def _joined(self, frame: bytes) -> bytes:
-        """Return `frame` with the half that waits in place; a half at the end of a string is taken out, and waits."""
+        """Return `frame` with the pending half put in place; take out a half at the end of a string, and wait."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -197,7 +197,7 @@ def malformed(text: str, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    # The fold reads raw chunks of the kind "usage" as counters, which a frame of that name need not be.
+    """Return the kind of the raw chunk for a frame: the fold reads ``"usage"`` as counters, so another name is used."""
     return "chunk" if kind in ("message", "usage") else kind
 
 

@@ -1,15 +1,14 @@
-"""Facts about single events: the block they belong to, the agent that they come from, and what is malformed in them."""
+"""Check single events: `event_fault` says what a malformed event holds that its class does not allow."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Reversible
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from rxllm.events import (
     EVENT_CLASSES,
-    Event,
     MessageCompleted,
     MessageStarted,
     Nested,
@@ -20,43 +19,6 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.values import FinishReason, Message, Part, ToolCall, Usage
-
-
-def innermost(event: Event) -> Event:
-    """Return the event that an agent has emitted, at any depth; any other event is returned unchanged."""
-    return event.event if type(event) is Nested else event
-
-
-def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the id of the outermost tool call, and the event as its agent has emitted it."""
-    id, *path = event.path
-    return id, Nested(tuple(path), event.event) if path else event.event
-
-
-def nest(id: str, event: Event) -> Nested:
-    """Return the event of the agent that is the tool call `id`, as the chat that runs it emits it."""
-    return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
-
-
-BlockKey = tuple[type[Event], str | None]
-"""The class of a block's deltas, and its id."""
-
-
-def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
-    """Return the key of the block that an event belongs to; the id None means the latest of its kind that is open.
-
-    >>> from rxllm import TextDelta, ThinkingDelta
-    >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
-    'b'
-
-    None stays None if no block of the kind is open: then one begins.
-    """
-    if id is None:
-        for key in reversed(open_blocks):
-            if key[0] is kind:
-                return key
-    return kind, id
-
 
 _CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 _FINISH_REASONS = frozenset((None, *get_args(FinishReason)))
@@ -88,16 +50,17 @@ def event_fault(event: Any) -> str | None:
 
 def adapter_fault(event: Any) -> str | None:
     """Return the fault of an adapter's event, including unknown counters in a raw usage, for which the fold raises."""
-    return event_fault(event) or (_unknown_counters(event) if type(event) is RawChunk else None)
-
-
-def _unknown_counters(event: RawChunk) -> str | None:
-    data = event.data
-    if event.kind != "usage" or not isinstance(data, Mapping):
-        return None
-    names = cast(Iterable[Any], data)
-    unknown = [repr(name) for name in names if name not in Usage.__dataclass_fields__]
-    return f"RawChunk.data has unknown counters: {', '.join(unknown)[:80]}" if unknown else None
+    fault = event_fault(event)
+    if (
+        fault is None
+        and type(event) is RawChunk
+        and event.kind == "usage"
+        and isinstance(cast(object, event.data), Mapping)
+    ):
+        names = cast(Iterable[Any], event.data)
+        if unknown := [repr(name) for name in names if name not in Usage.__dataclass_fields__]:
+            fault = f"RawChunk.data has unknown counters: {', '.join(unknown)[:80]}"
+    return fault
 
 
 _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str", int: "an int"}
