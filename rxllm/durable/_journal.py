@@ -1,4 +1,4 @@
-"""The journal of a run, which its last producers have written, and the writer, which commits and keeps the lease."""
+"""The writer of a run, which commits its events and keeps its lease, and the journal that its producers share."""
 
 from __future__ import annotations
 
@@ -23,34 +23,44 @@ from rxllm.runtime import ToolRecord
 
 log = logging.getLogger("rxllm")
 
-
-# The writer of a run: it appends events and records in batches, and keeps the lease
-
-
 BATCH = 256
-"""How many events are committed at the latest, whatever the delay."""
+"""The number of events that are committed at once, whatever the delay."""
 
 MOST = 1024
-"""How many events may wait for a slow store; then the stream waits too."""
+"""The number of events that may wait for a slow store; then the stream waits too."""
 
 APPENDING_SECONDS = 0.25
-"""How long it does not ask for requests for the end after an append, which tells of them."""
+"""The pause before the next renewal after an append, which reports requests to cancel as well."""
 
 FOREVER = 2**53
-"""The number of an event that never comes."""
+"""A number that no event reaches."""
+
+LEFT_SECONDS = 30.0
+"""How much longer than in the first process a replayed answer that was left early may be subscribed to."""
+
+QUIET_SECONDS = 5.0
+"""How long a request or tool waits for noted tools to return while no note is replayed at all."""
+
+LOOK_SECONDS = 0.01
+"""How often it looks for them."""
+
+DIVERGED = (
+    "the run cannot go on: its factory builds another request or tool call than before, and tools would run again; "
+    "give a new version of a factory a new name while runs of the old one are open"
+)
 
 
 class Writer:
-    """Appends to the run of `lease`, `flush_after` seconds after the first event of a batch at the latest.
+    """Appends to the run of `lease`, at most `flush_after` seconds after the first event of a batch.
 
-    Events, records and the wait for a commit come from any thread and loop; all else is for the loop of `run`. A store
-    that is away is tried again as long as the lease lasts.
+    `event`, `record` and `flush` may be called on any thread and loop, the rest on the loop of `run`. Calls of a store
+    that is unavailable are repeated while the lease lasts.
     """
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
         self._store, self._lease, self._flush_after = store, lease, flush_after
         self.run_id = lease.run_id
-        self.noted = 0  # how many records there have been
+        self.noted = 0  # the number of records so far
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._until = self._loop.time() + lease.seconds
         self._guard = threading.Lock()
@@ -74,35 +84,31 @@ class Writer:
         with self._guard:
             self._records.append(record)
             self.noted += 1
-        self._wake(True)  # soon: what is lost is asked for, and paid, again
+        self._wake(True)  # soon, because a lost answer is requested, and paid for, again
 
-    async def flush(self) -> None:
-        """Wait until everything so far is committed. Raises ``RunError`` if that fails."""
+    async def flush(self, ending: Ending | None = None) -> None:
+        """Wait until everything so far is committed, with the end of the run if given. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
                 raise self._error
+            self._ending = self._ending or ending
             self._waiting.append(committed)
         self._wake(True)
         await asyncio.wrap_future(committed)
-
-    async def finish(self, ending: Ending) -> None:
-        """Commit what is left together with the end of the run."""
-        self._ending = ending
-        await self.flush()
 
     @property
     def is_full(self) -> bool:
         return len(self._events) >= MOST
 
     async def room(self) -> None:
-        """Wait while it is full."""
+        """Wait until it is no longer full."""
         while self.is_full:
             self._room.clear()
             await self._room.wait()
 
     async def run(self) -> None:
-        """Append batch after batch, until it is cancelled. Raises ``RunError`` when it may not or cannot go on."""
+        """Append batch after batch until cancelled. Raises ``RunError`` once it cannot append any more."""
         try:
             while True:
                 await self._some.wait()
@@ -117,17 +123,17 @@ class Writer:
             self._fail(RunError("lease_lost", run_id=self._lease.run_id))
 
     async def keep_lease(self) -> None:
-        """Renew the lease, and learn of a request for the end. Raises ``RunError`` as `run` does."""
+        """Renew the lease, and notice a request to cancel. Raises ``RunError`` as `run` does."""
         while True:
-            # It waits before it renews, which tells of earlier requests, so that none is missed in between.
+            # The wait starts before the renewal, which reports earlier requests, so that none is missed in between.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
-            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may fail unheard
+            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # a failure is ignored
             try:
                 await asyncio.sleep(0)
                 self._note(await self._retried(partial(self._store.renew, self._lease)))
                 await waiting
-                if self._batches != batches:  # that may be all that it has been woken by; appends tell of requests too
+                if self._batches != batches:  # its own append may have ended the wait, and reported requests too
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:
@@ -186,7 +192,7 @@ class Writer:
         if threading.get_ident() == self._thread:
             self._set(is_urgent)
             return
-        with suppress(RuntimeError):  # the loop has ended, and the run with it
+        with suppress(RuntimeError):  # the loop is closed, and the run has ended
             self._loop.call_soon_threadsafe(self._set, is_urgent)
 
     def _set(self, is_urgent: bool) -> None:
@@ -197,47 +203,29 @@ class Writer:
 
 def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
     for future in waiting:
-        if not future.set_running_or_notify_cancel():  # nobody waits any more
+        if not future.set_running_or_notify_cancel():  # the caller no longer waits
             continue
         future.set_result(None) if error is None else future.set_exception(error)
 
 
-# The journal of a run: what its last producers have noted, and notes for the next
-
-
-LEFT_SECONDS = 30.0
-"""How much longer than before an answer may be listened to that was left before its end."""
-
-QUIET_SECONDS = 5.0
-"""How long what might run tools again waits for their notes, while none at all comes again."""
-
-LOOK_SECONDS = 0.01
-"""How often it looks whether they have."""
-
-DIVERGED = (
-    "the run cannot go on: its factory builds another request or tool call than before, and tools would run again; "
-    "give a new version of a factory a new name while runs of the old one are open"
-)
-
-
 class Left(msgspec.Struct, frozen=True):
-    """An answer that was left before its end, `seconds` after it was asked for; `events` is the JSON of its events."""
+    """A response that was disposed before its end, after `seconds`; `events` is the JSON of its events."""
 
     seconds: float
     events: str
 
 
 class StoredJournal:
-    """An `rxllm.runtime.Journal` that begins with `records`, and gives its notes to `writer`.
+    """An `rxllm.runtime.Journal` that starts with `records`, and passes its notes to `writer`.
 
     A response is noted when it has ended, and committed soon after; the notes of tools are committed when `begin` and
-    `finish` return. A response that the stream itself has left, as a guard does, or a race the slower one, is noted
-    too: its events come again, and then nothing, so that the same is left, and the same has won.
+    `finish` return. A response that the stream itself disposed, as a guard or a race does, is noted too. Its events are
+    replayed without an end, so that the guard trips again and the same racer wins.
 
-    A request that is not noted, while tools of its chat are that have not come again, may be another one than before,
-    whose answer would run those tools once more; or there are two chats, as in a tool that runs some at once. So it
-    waits until they have come again. If nothing comes any more, it fails and is not made, and the run fails unless
-    something else brings them, as `fallback` does. A tool waits in the same way for the notes of a call with its id.
+    A request without a note, in a chat whose noted tools are not yet replayed, may differ from the one before, and its
+    answer would run those tools again; or a tool runs two chats at once. So the request waits until the tools are
+    replayed. If no note is replayed any more, it fails and is not sent, and the run fails unless something else brings
+    the tools, as `fallback` does. A tool waits in the same way for the notes of a tool call with its id.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -252,7 +240,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Note no more: what is left from now on, is left by the producer, and not by the stream."""
+        """Note nothing more: from now on the producer disposes responses, not the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -268,38 +256,38 @@ class StoredJournal:
         return concat(from_async_iter(lambda: self._waiting(path)), noted)
 
     def check(self) -> None:
-        """Raise if tools have not come again that something has waited for: the chat is about to go on without them."""
+        """Raise if the chat is about to continue without noted tools that a request has waited for."""
         if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Return whether a request of the chat at `path` is to wait for tools.
+        """Return whether a request of the chat at `path` must wait for noted tools.
 
-        It is so for those of an agent too that has waited in vain, and has failed with words for the model.
+        It also waits for the tools of an agent that waited in vain and returned its failure to the model.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
     async def _waiting(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Emit nothing, and complete when a request of the chat at `path` may be made."""
+        """Emit nothing, and complete when the chat at `path` may send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event
 
-    async def _until(self, path: Sequence[str], has_come: Callable[[], bool]) -> None:
-        """Wait for tools at `path` to come again. Raise ``RunError("diverged")`` when nothing comes any more."""
+    async def _until(self, path: Sequence[str], is_replayed: Callable[[], bool]) -> None:
+        """Wait for noted tools at `path`. Raises ``RunError("diverged")`` once no note is replayed any more."""
         began = time.monotonic()
-        while not has_come():
+        while not is_replayed():
             self._awaited.add(tuple(path))
             if time.monotonic() - max(began, self._taken_at) >= QUIET_SECONDS:
                 raise RunError("diverged", DIVERGED)
             await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
-        """Return whether tools of the chat at `path` are noted that have not come again."""
+        """Return whether noted tools of the chat at `path` are not yet replayed."""
         return any(known for _, known in self._tools(path))
 
     def _has_call(self, path: Sequence[str], id: str) -> bool:
-        """Return whether the tool call `id` of the chat at `path` is noted to have begun, and has not come again."""
+        """Return whether the noted start of the tool call `id` of the chat at `path` is not yet replayed."""
         calls = (call for kind, known in self._tools(path) if kind == "begin" for call in [*known])
         return any(call.id == id for call in calls)
 
@@ -324,7 +312,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Other errors are of the caller's code, or, when the loop ends, of nobody: the model is asked again.
+            # After any other error, of the caller's code or of a loop that ends, the model is asked again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -367,7 +355,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _numbered(self, key: str) -> str:
-        """Return the key with how often it has been asked before: of a hedge's two, each gets its own answer again."""
+        """Return the key with its count, so that each of a hedge's two equal requests gets its own answer again."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -381,12 +369,12 @@ class StoredJournal:
 
 
 def _place(path: Sequence[str], key: str) -> str:
-    # The ids of calls are the model's, and may have halves of surrogate pairs, which no store takes.
+    # The model chooses the ids of tool calls. They may have halves of surrogate pairs, which no store accepts.
     return "/".join(("", *path, key)).encode(errors="backslashreplace").decode()
 
 
 def _read(run_id: str, record: Record) -> Any:
-    """Return what is noted. Raises ``RunError("unreadable")``."""
+    """Return the content of a record. Raises ``RunError("unreadable")``."""
     with reading(f"the note {record.kind!r} of {record.key!r}", run_id):
         match record.kind:
             case "begin":
@@ -429,4 +417,4 @@ def _emitted(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None 
         if then is not None:
             await then()
 
-    return from_async_iter(events)  # not at once: a chat of a hundred steps would be a hundred calls deep
+    return from_async_iter(events)  # not synchronously: a chat of a hundred steps would be a hundred calls deep

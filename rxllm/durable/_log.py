@@ -39,11 +39,15 @@ from rxllm.events import (
 
 T = TypeVar("T")
 
-
 VERSION = 2
 
 PAGE = 256
-"""How many events are read at once."""
+"""The number of events that one read returns at most."""
+
+WINDOW = 1024
+"""The number of events that a tail keeps; a watcher that is further behind reads the log itself."""
+
+WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
@@ -54,7 +58,7 @@ class _End(NamedTuple):
 
 
 class Log:
-    """The events of the run `id`: they are read in pages, and encoded one after the other. It remembers the ends."""
+    """Reads the events of the run `id` in pages, and encodes new ones in their order. It remembers the ends."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
@@ -62,14 +66,16 @@ class Log:
         self._last: dict[tuple[str, ...], int] = {}  # the number of the last end, by the path of its agent
 
     async def page(self, after: int) -> list[Event]:
-        """Return the events that follow number `after`, at most `PAGE`, and those before one that cannot be read.
+        """Return up to `PAGE` events after number `after`, as far as they can be read.
 
-        Raises ``RunError("unreadable")`` if that is the first.
+        Raises ``RunError("unreadable")`` if the first cannot.
         """
         events: list[Event] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
             try:
-                events.append(await self._read(number, data))
+                entry, before = self._parse(number, data)
+                await self._find(before)
+                events.append(self._decode(number, entry))
             except RunError as error:
                 if not events or error.reason != "unreadable":
                     raise
@@ -77,7 +83,7 @@ class Log:
         return events
 
     def encode(self, number: int, event: Event) -> bytes:
-        """Return what the log has of `event`, which is to have this number."""
+        """Return the entry of `event` in the log, where it gets this number."""
         path, end = _unnested(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return serializer.to_json(event).encode()
@@ -92,20 +98,14 @@ class Log:
         text = serializer.to_json(_nested(path, _completed(result)))
         return f'{{"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "event": {text}}}'.encode()
 
-    async def _read(self, number: int, text: bytes) -> Event:
-        """Return the event of this number, whose JSON is `text`."""
-        data, before = self._parse(number, text)
-        await self._find(before)
-        return self._decode(number, data)
-
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return the data of an event, and the number of the end that it refers to."""
+        """Return the data of an entry, and the number of the end that it refers to."""
         with reading(f"the event {number}", self._id):
             data = json.loads(text)
             return data, _before(number, data)
 
     async def _find(self, number: int) -> None:
-        """Read the end with this number, and those before it, unless they are known."""
+        """Read the end with this number and the ends before it, unless they are known."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -117,27 +117,24 @@ class Log:
 
     def _decode(self, number: int, data: dict[str, Any]) -> Event:
         with reading(f"the event {number}", self._id):
-            return self._decoded(number, data)
-
-    def _decoded(self, number: int, data: dict[str, Any]) -> Event:
-        is_entry = "type" not in data
-        event: Event = serializer.from_data(data["event"] if is_entry else data, local_files=True)
-        path, end = _unnested(event)
-        if not isinstance(end, EVENT_CLASSES):
-            raise TypeError(f"it is a {type(end).__name__}")
-        if error := error_in(end):
-            error.is_logged = True  # by the producer, which has its traceback
-        if not isinstance(end, StepCompleted | ChatCompleted):
-            return event
-        before, result = 0, end.result
-        if is_entry:
-            before, kept, steps = data["before"], data["kept"], data["steps"]
-            messages = self._messages(before)[:kept] + result.thread.messages
-            result = replace(result, thread=replace(result.thread, messages=messages))
-            if isinstance(result, ChatResult):
-                result = replace(result, steps=result.steps + self._steps(before)[:steps][::-1])
-        self._remember(number, path, _End(before, result))
-        return _nested(path, _completed(result))
+            is_entry = "type" not in data
+            event: Event = serializer.from_data(data["event"] if is_entry else data, local_files=True)
+            path, end = _unnested(event)
+            if not isinstance(end, EVENT_CLASSES):
+                raise TypeError(f"it is a {type(end).__name__}")
+            if error := error_in(end):
+                error.is_logged = True  # the producer has logged it with its traceback
+            if not isinstance(end, StepCompleted | ChatCompleted):
+                return event
+            before, result = 0, end.result
+            if is_entry:
+                before, kept, steps = data["before"], data["kept"], data["steps"]
+                messages = self._messages(before)[:kept] + result.thread.messages
+                result = replace(result, thread=replace(result.thread, messages=messages))
+                if isinstance(result, ChatResult):
+                    result = replace(result, steps=result.steps + self._steps(before)[:steps][::-1])
+            self._remember(number, path, _End(before, result))
+            return _nested(path, _completed(result))
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
@@ -159,7 +156,7 @@ class Log:
 
 
 def error_in(event: Event) -> LLMError | None:
-    """Return the error that `event` reports."""
+    """Return the error that `event` reports, if any."""
     match event:
         case (
             ErrorEvent(error=error)
@@ -197,51 +194,45 @@ def _completed(result: StepResult | ChatResult) -> StepCompleted | ChatCompleted
 
 
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
-    """Return how many of the first items are equal."""
+    """Return the length of the common beginning."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
 
 
-WINDOW = 1024
-"""How many events are kept; a watcher that is further behind reads the log itself."""
-
-WAIT_SECONDS = 30.0
-
-
 class Tail:
-    """The events of the run `id` from number `_start` + 1 to `_end`. `watchers` counts those who read them."""
+    """The events `_start` + 1 to `_end` of the run `id`, for the `watchers` that read them on one loop."""
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
-        self.run: Run | None = None  # once it has ended and everything has been read
+        self.run: Run | None = None  # set once the run has ended and all its events are read
         self._store, self._id, self._log = store, id, Log(store, id)
         self._start = self._end = -1
-        self._is_at_end = False  # when it was last read
+        self._is_at_end = False  # whether the last read reached the end of the log
         self._events: list[Event] = []
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Event]:
-        """Return events behind number `number`, as soon as there are any; none at the end of the run."""
+        """Wait for events after this number and return them; none once the run has ended."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]
             if number < self._start:
-                return await self._read(number)
+                return await self._log.page(number)
             if self.run is not None:
                 return ()
-            if number > self._end:  # whoever is ahead sets the pace
+            if number > self._end:  # the watcher that is ahead sets the pace
                 self._start = self._end = number
                 self._events = []
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
-                self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())  # or nobody reads on
-            reading = self._reading  # another one may follow before this watcher goes on
+                self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
+            reading = self._reading  # another read may start before this watcher resumes
             await asyncio.wait({reading})
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Return the fold of what is committed, and how many events that is."""
+        """Return the fold of the committed events, and their number."""
         state, number = StreamCollector(), 0
-        while events := await self._read(number):
+        while events := await self._log.page(number):
             number += len(events)
             for event in events:
                 state = state.apply_event(event)
@@ -251,27 +242,23 @@ class Tail:
         if self._reading is not None:
             self._reading.cancel()
 
-    async def _read(self, number: int) -> list[Event]:
-        return await self._log.page(number)
-
     async def _read_on(self, number: int) -> None:
         while True:
             if self._is_at_end:
                 await self._store.wait(self._id, number, WAIT_SECONDS)
-            events = await self._read(number)
+            events = await self._log.page(number)
             self._is_at_end = len(events) < PAGE
             if events:
                 break
             run = await self._store.load(self._id)
             if run.events < number:
-                why = (
-                    f"the store has lost events: {number} had been read, and it has {run.events}; watch from the first"
-                )
+                lost = f"{number} had been read, and it has {run.events}"
+                why = f"the store has lost events: {lost}; watch from the first"
                 raise RunError("rolled_back", why, run_id=self._id)
             if run.ended_at is not None and run.events <= number:
                 self.run = run
                 return
-        if number == self._end:  # nobody has gone ahead meanwhile
+        if number == self._end:  # no watcher has passed it in the meantime
             self._events = [*self._events, *events][-WINDOW:]
             self._end += len(events)
             self._start = self._end - len(self._events)

@@ -1,4 +1,4 @@
-"""The producer of a run: it builds the run's stream, subscribes to it, and commits what comes."""
+"""The producer of a run, which builds the run's stream, subscribes to it, and commits its events."""
 
 from __future__ import annotations
 
@@ -33,50 +33,13 @@ ALONE_SECONDS = 60.0
 
 LOOK_SECONDS = 0.05
 
-
-class Suspects:
-    """The suspects that are produced in this process. Each has its turn on any event loop.
-
-    A turn lasts until ``is_alone()`` is false: the suspect has ended, or has come further than the others before it.
-    The run at which most processes have died is first, and else it is left to chance, so that a slow run does not
-    begin before the one that kills every time.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: list[tuple[int, float]] = []
-        self._guard = threading.Lock()
-        self._is_alone: Callable[[], bool] = lambda: False
-        self._until = 0.0
-
-    async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait for the turn of a run at which so many processes have died."""
-        rank = deaths, random()
-        self._waiting.append(rank)
-        try:
-            while True:
-                await asyncio.sleep(LOOK_SECONDS)  # also at first, for those that are recovered with it
-                if self._take(rank, is_alone):
-                    return
-        finally:
-            self._waiting.remove(rank)
-
-    def _take(self, rank: tuple[int, float], is_alone: Callable[[], bool]) -> bool:
-        with self._guard:
-            is_taken = self._is_alone() and time.monotonic() < self._until
-            if is_taken or rank != max(self._waiting):
-                return False
-            self._is_alone, self._until = is_alone, time.monotonic() + ALONE_SECONDS
-            return True
-
-
 Factory = Callable[..., Observable[Event]]
-"""What builds the stream of a run, from its input, and from the session too if the run is a turn of one."""
+"""A function that builds the stream of a run from its input, and from the session if the run is a turn."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""The kinds of the records that a producer has begun to go on with the run, and that it has stopped without dying."""
+"""Kinds of records: a producer has taken the run over, and a producer has stopped without dying."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
-
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
@@ -107,35 +70,35 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # how many ends of steps and chats the log has already
+        self._to_drop = 0  # the number of ends of steps and chats that the log has already
         self._input, self._name = b"", ""
-        self._last: StepCompleted | ChatCompleted | None = None  # the last of these
-        self._steered: list[Event] = []  # the corrections that it has behind that one
+        self._last: StepCompleted | ChatCompleted | None = None  # the last of these ends
+        self._steered: list[Event] = []  # the corrections in the log after that end
         self._log, self._count = Log(store, lease.run_id), 0  # the number of events in the log
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
-        self._has_begun = lease.epoch == 1  # whether its death counts; that of the first producer always does
+        self._has_begun = lease.epoch == 1  # whether its death counts; the first producer's always does
         self.ended: Future[None] = Future()
 
     def stop(self) -> None:
-        """Leave the run to others. Wait for `ended`. From any thread."""
+        """Leave the run to others, from any thread. Then wait for `ended`."""
         self._set(self._stopped)
 
     def cancel(self) -> None:
-        """Do at once what the store would tell it soon: somebody has asked for the end. From any thread."""
+        """End the run as cancelled, from any thread, before the store reports the request."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
-        with suppress(RuntimeError):  # its loop is closed
+        with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     async def run(self) -> None:
-        """Produce the run; log what keeps it from that."""
+        """Produce the run, and log a failure of its store."""
         try:
             await self._produce()
         except RunError as error:
             log.warning("the run %s is left to others: %s", self._lease.run_id, error)
-        except Exception as error:  # which a store is not to raise
+        except Exception as error:  # a fault of the store: it may raise RunError alone
             log.error("the run %s is left to others: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
@@ -163,19 +126,19 @@ class Producer:
                 await settle(self._store, self._input)
             elif ending is None and self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
-            await (self._writer.flush() if ending is None else self._writer.finish(ending))
+            await self._writer.flush(ending)
             if ending is None and renewing.done() and not renewing.cancelled():
                 renewing.result()
         finally:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # what keeps them from going on is the same for all
+            for task in (reading, writing, renewing):  # they all fail for the same reason
                 if not task.cancelled():
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Return how the run ends, None if it is left to others; the stream has ended then."""
+        """Wait for the end of the stream; return how the run ends, or None if it is left to others."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -214,7 +177,8 @@ class Producer:
             async with to_async_iter(stream) as events:
                 async for event in events:
                     if type(event) is ChatCompleted:
-                        is_halted = _is_halted(event)
+                        result = event.result
+                        is_halted = bool(result.pending_tool_calls) or result.pending_question is not None
                     if self._writer.is_full:
                         await self._writer.room()
             journal.check()
@@ -227,7 +191,7 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Note another attempt. Raise if too many producers have died, one after the other, without getting further."""
+        """Note another attempt. Raise if too many producers in a row have died without progress."""
         dead = 1
         for record in records:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
@@ -236,7 +200,7 @@ class Producer:
             message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
-            # The attempt is its first note; the next one shows that it has got further.
+            # The attempt is its first note; the next one shows progress.
             await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
         self._has_begun = True
         self._writer.record(Record(ATTEMPT, self._lease.owner))
@@ -267,7 +231,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends that the log has, which are not to come again, and void the step behind the last of them."""
+        """Count the ends in the log, whose repetitions are dropped, and void the step after the last of them."""
         is_open = False
         while page := await self._log.page(self._count) if self._count < run.events else ():
             self._count += len(page)
@@ -276,7 +240,7 @@ class Producer:
                     self._to_drop += 1
                     self._last, self._steered, is_open = event, [], False
                 elif isinstance(event, Steered):
-                    self._steered.append(event)  # which stands, whatever is void of the step that answers it
+                    self._steered.append(event)  # it stays valid when the step that answers it is void
                 else:
                     is_open = True
         if is_open:
@@ -295,7 +259,7 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise unless the stream has come to where the log ends; the last end has the whole thread."""
+        """Raise unless the stream has arrived at the log's last end, which has the whole thread."""
         if self._last is None or _thread_key(event) != _thread_key(self._last):
             message = "its steps are not those that are committed; a factory must build the same stream again"
             raise RunError("diverged", f"the run cannot go on: {message}", run_id=self._lease.run_id)
@@ -318,13 +282,8 @@ def _thread_key(event: StepCompleted | ChatCompleted) -> str:
     return request_key(Request(event.result.thread.messages))
 
 
-def _is_halted(event: ChatCompleted) -> bool:
-    """Return whether the chat waits for a person."""
-    return bool(event.result.pending_tool_calls) or event.result.pending_question is not None
-
-
 def _arguments(data: bytes) -> Sequence[Any]:
-    """Return what the factory is called with."""
+    """Return the arguments of the factory."""
     if is_turn(data):
         turn = turn_of(data)
         return turn.input, turn.session
@@ -339,5 +298,39 @@ def _error_json(error: Exception) -> bytes:
         error = StreamError("unknown", f"{type(error).__name__}: {error}")
     try:
         return serializer.to_json(error).encode()
-    except LLMError:  # of its metadata
+    except LLMError:  # its metadata cannot be written
         return serializer.to_json(type(error)(error.reason, error.message)).encode()
+
+
+class Suspects:
+    """The suspects that are produced in this process, on any event loop. They take turns.
+
+    A turn lasts until ``is_alone()`` is false: the suspect has ended, or has made progress. The run at which most
+    processes have died is first; ties are broken by chance, so that a slow run is not always before the one that kills.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: list[tuple[int, float]] = []
+        self._guard = threading.Lock()
+        self._is_alone: Callable[[], bool] = lambda: False
+        self._until = 0.0
+
+    async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
+        """Wait for the turn of a run at which this number of processes have died."""
+        rank = deaths, random()
+        self._waiting.append(rank)
+        try:
+            while True:
+                await asyncio.sleep(LOOK_SECONDS)  # at first too, for the runs that are recovered with it
+                if self._take(rank, is_alone):
+                    return
+        finally:
+            self._waiting.remove(rank)
+
+    def _take(self, rank: tuple[int, float], is_alone: Callable[[], bool]) -> bool:
+        with self._guard:
+            is_taken = self._is_alone() and time.monotonic() < self._until
+            if is_taken or rank != max(self._waiting):
+                return False
+            self._is_alone, self._until = is_alone, time.monotonic() + ALONE_SECONDS
+            return True

@@ -1,4 +1,4 @@
-"""Bound what the progress of tools takes in a log: after a burst, the newest of each waits until there is room."""
+"""Limit the tool progress in a log: after a burst, only the newest of each tool call is kept until there is room."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""How many bytes of a tool's progress are kept as they come."""
+"""Bytes of a tool call's progress that are written at once."""
 
 RATE = 4 * 1024
-"""How many bytes of it are kept in a second later."""
+"""Bytes of it per second after that."""
 
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that progress may follow though it came before them; it comes before the ends of tools and steps."""
+"""Events that delayed progress may follow. All others, such as the ends of tools and steps, flush it first."""
 
 
 class ProgressLimit:
-    """Passes what `encode` makes of events on to `write`, on any thread. Its timer runs on the loop of its making.
+    """Encodes events and writes them, on any thread; its timer runs on the loop that made it.
 
-    Both are called one after the other, so that the events that are no progress are encoded in the order of the log.
+    One lock guards both, so that all events but progress are encoded in the order of the log.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes, and at what time
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes left, and when
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 
@@ -47,7 +47,7 @@ class ProgressLimit:
             self._write(self._encode(event))
 
     def flush(self) -> None:
-        """Pass on what waits."""
+        """Write the delayed progress."""
         with self._guard:
             self._release_all()
 
@@ -67,7 +67,7 @@ class ProgressLimit:
             self._room[key] = room, now
         if self._waiting and not self._is_timed:
             self._is_timed = True
-            with suppress(RuntimeError):  # its loop is closed
+            with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._loop.call_later, LOOK_SECONDS, self._look)
 
     def _look(self) -> None:

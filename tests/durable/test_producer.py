@@ -261,3 +261,32 @@ def test_importing_rxllm_imports_no_store() -> None:
     code = "import rxllm, sys; assert not {'sqlite3', 'redis', 'rxllm.durable'} & {*sys.modules}"
     assert python("-c", code, cwd=ROOT).returncode == 0
     assert sys.modules["rxllm"]
+
+
+def test_a_run_whose_store_stalls_during_close_goes_on_elsewhere_when_its_lease_expires(tmp_path: Path) -> None:
+    """A store that does not answer cannot take the lease back, and `close` waits for it no longer than for a lease."""
+
+    def build(input: str) -> Any:
+        return rxllm.stream(Fake(["One, ", ("delay", 0.3), "two."]), input)
+
+    async def main() -> None:
+        path, is_stalled = tmp_path / "runs.db", asyncio.Event()
+
+        async def stall(method: str, arguments: tuple[Any, ...]) -> None:
+            if is_stalled.is_set() and method in ("append", "release"):
+                await asyncio.sleep(2.0)
+
+        slow = open_runs(Interposed(open_store(path), before=stall), {"chat": build}, lease=0.5)
+        id = await slow.start("chat", "Count!")
+        await slow.watch(id).first()
+        is_stalled.set()
+        began = asyncio.get_running_loop().time()
+        await slow.close()
+        assert asyncio.get_running_loop().time() - began < 2.0
+        async with open_runs(path, {"chat": build}) as runs:
+            with runs.recover(every=0.05).subscribe():
+                assert (await runs.result(id)).output_text == "One, two."
+        while slow.produced:
+            await asyncio.sleep(0.05)
+
+    in_loop(main)
