@@ -14,9 +14,9 @@ has noted only that it began    runs it again with the same arguments if it is `
 ==============================  =============================================================================
 
 An exception from a tool is logged with its traceback, unless it is a `ToolError`, and goes to the model by
-``on_tool_error``. An exception from an approver, a wrong answer of it, and its arguments if they do not fit the tool are
-errors of the caller's code: they end the stream through ``on_error``. An approver runs as a tool does, see ``_caller``.
-If its answer leaves the call to the caller, the stream ends without an outcome.
+``on_tool_error``. An exception from an approver, a wrong answer from it, and arguments from it that do not fit the tool
+are errors of the caller's code: they end the stream through ``on_error``. An approver runs as a tool does, see
+``_caller``. If its answer leaves the call to the caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
