@@ -47,11 +47,11 @@ class Alongside:
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a function of `prepare` may return for a `Request`: the one to send, and what to tell with the answer.
+    """A result of a `prepare` function: the request to send, with additions to its answer.
 
-    `metadata` is added to that of the answer's message, so it stays in the thread, where the next call finds it; it is
-    data that JSON can hold. `event` is emitted once the answer has begun. `usage`, of the calls that the function has
-    made, is added to the answer's; if the answer fails before it begins, it is the error's ``metadata["usage"]``.
+    `metadata`, as JSON data, is added to the metadata of the answer's message, so it stays in the thread, where the
+    next call finds it. `event` is emitted once the answer has begun. `usage`, of calls that the function made, is added
+    to the answer's; if the answer fails before it begins, it is the error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -72,11 +72,11 @@ Prepare = Callable[[Request], Any] | Alongside
 def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    For an engine's `prepare`: a guard of the input that adds no delay. The verdict of `check` is that of ``ops.guard``:
+    For an engine's `prepare`: a guard of the input that adds no delay. `check` returns a verdict as for ``ops.guard``:
     None or True to pass, False or the reason as text to refuse, or an awaitable or Observable of these; anything else
-    refuses too. The error is a ``StreamError`` (``guard_tripped``, ``guard_failed``) through ``on_error``, or whatever
-    `check` raises. Nothing of the answer is seen then, and its connection is closed. While 1,024 of its events wait,
-    the answer itself waits.
+    refuses too. The error is a ``StreamError`` (``guard_tripped``, ``guard_failed``) through ``on_error``, or the
+    exception from `check`. No event of the answer is emitted then, and its connection is closed. While 1,024 of its
+    events wait, the answer itself waits.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -105,9 +105,9 @@ class Engine:
     The adapter may be named: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for its own settings.
 
     =========================================  =========================================================================
-    `adapter`, `model`, `tools`                who answers, and the tools it may call
+    `adapter`, `model`, `tools`                the model to call, and the tools that it may call
     `params`                                   defaults for the options of calls
-    `context`                                  what tools receive as ``ToolContext.context``
+    `context`                                  the ``ToolContext.context`` of tools
     `operators`                                middleware: applied in order to the events of every response
     `prepare`                                  functions that take each `Request` and return the one that is sent, in
                                                order; they may be async, return an Observable or a `Prepared`, raise an
@@ -127,8 +127,7 @@ class Engine:
     ('small', {'temperature': 0.0})
 
     Lists become tuples. A copy has its own HTTP clients; a pickle has neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` for tools, operators, functions to prepare and observers that are not what they
-    should be.
+    ``EngineError("invalid_engine")`` for invalid tools, operators, `prepare` functions and observers.
     """
 
     adapter: Any = None
@@ -146,7 +145,7 @@ class Engine:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
 
-    if TYPE_CHECKING:  # lists are taken, and functions as tools; the fields have tuples
+    if TYPE_CHECKING:  # arguments may be lists, and functions as tools; the fields are tuples
 
         def __init__(
             self,
@@ -216,8 +215,8 @@ class Engine:
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
         """Return an engine with these tools or functions too.
 
-        A tool whose name the engine has already is refused with ``EngineError("invalid_engine")``. With `replace` it
-        takes the place of the engine's, and still needs approval if that one did.
+        A tool with the name of one of the engine's raises ``EngineError("invalid_engine")``. With `replace` it takes
+        the other's place, and still needs approval if the other did.
         """
         added = _checked("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
@@ -259,13 +258,13 @@ class Engine:
         Its answer is the tool's result: the text, or the parsed value with a `response_format`. `options` are those of
         ``rxllm.chat``; `system` is its system prompt. The arguments of a call become the user's message: those of the
         default `schema` are one ``prompt``, and any others are sent as JSON. It has no timeout, and no
-        ``tool_executor`` runs it; without an `approve` of its own it asks that of the chat around it, and its tools
-        find the context of that chat under its own.
+        ``tool_executor`` runs it; without an `approve` of its own it uses the outer chat's, and its tools have the
+        outer chat's context under its own.
 
-        All events of its chat are in the stream of the chat around it, as they come, as ``Nested`` with the ids of the
-        tool calls that lead there. What it uses is in the `agent_usage` of the step. If its chat fails, the model gets
-        the error; if it stops before it is completed, such as at `max_turns`, the model gets what there is and the
-        reason. If it halts for an approval, a manual tool or a question, so does the chat around it: answer with
+        All events of its chat are in the stream of the outer chat, as they arrive, as ``Nested`` with the ids of the
+        tool calls that lead there. Its usage is in the `agent_usage` of the step. If its chat fails, the model gets
+        the error; if it stops before it is completed, such as at `max_turns`, the model gets the text so far and the
+        reason. If it halts for an approval, a manual tool or a question, so does the outer chat: answer with
         ``rxllm.resume`` and the ids of the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
@@ -287,7 +286,7 @@ class Engine:
         >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
         OpenAIChat('http://localhost:8080/v1')
 
-        Raises ``EngineError``: ``unknown_provider``, which names the providers there are; ``unknown_option``.
+        Raises ``EngineError``: ``unknown_provider``, with the names of the known ones; ``unknown_option``.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise EngineError("unknown_provider", f"a model must be named as 'provider:model', not {shown(name)}")
@@ -315,7 +314,7 @@ def settings(engine: Engine) -> dict[str, Any]:
 
 
 def _advice(_: str, option: str, value: Any) -> str:
-    """Return what to write for an option that an engine does not have; "" if its name is close to one."""
+    """Return the remedy for an unknown option of an engine; "" if its name is close to a known one."""
     if option in ("api_key", "base_url", "client", "headers", "timeout"):
         more = f"; for calls, params={{{option!r}: ...}}" if option in ("headers", "timeout") else ""
         return f'it belongs to the adapter: Engine.from_model("openai:gpt-5", {option}=...){more}'
@@ -337,7 +336,7 @@ _FUNCTIONS = {
     "stream": "rxllm.stream(engine, thread), or rxllm.stream_generate(engine, request)",
     "run": "rxllm.generate(engine, request).run()",
 }
-"""Functions that are looked for as methods of the engine, and what to write."""
+"""What to write instead of methods that an engine does not have."""
 
 
 if not TYPE_CHECKING:
@@ -379,23 +378,27 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
             (_, index), fault = error.errors[0]
             raise _invalid(f"operators[{index}]: {fault}") from None
     if name == "tools":
-        entries = tuple(_checked_tool(index, entry) for index, entry in enumerate(entries))
-        if fault := name_fault(entries):
-            raise _invalid(f"tools {fault}")
-        return entries
+        return _checked_tools(entries)
     for index, entry in enumerate(entries):
-        if name in ("observers", "prepare") and not callable(entry) and not isinstance(entry, Alongside):
+        if isinstance(entry, Alongside):
+            continue
+        if name in ("observers", "prepare") and not callable(entry):
             raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")
-        if name == "prepare" and not isinstance(entry, Alongside) and call_fault(entry, None) is not None:
+        if name == "prepare" and call_fault(entry, None) is not None:
             raise _invalid(f"prepare[{index}] {must_be('a function of a request', entry)}")
     return entries
 
 
-def _checked_tool(index: int, entry: Any) -> Tool:
-    try:
-        return as_tool(entry)
-    except ValidationError as error:
-        raise _invalid(f"tools[{index}]: {error.message}") from error
+def _checked_tools(entries: tuple[Any, ...]) -> tuple[Tool, ...]:
+    tools: list[Tool] = []
+    for index, entry in enumerate(entries):
+        try:
+            tools.append(as_tool(entry))
+        except ValidationError as error:
+            raise _invalid(f"tools[{index}]: {error.message}") from error
+    if fault := name_fault(tools):
+        raise _invalid(f"tools {fault}")
+    return tuple(tools)
 
 
 def _invalid(fault: str) -> EngineError:

@@ -1,8 +1,8 @@
-"""The journal of a batch: a file with a line for each request that is answered, from which the batch goes on.
+"""The journal of a batch: a file with a line for each answered request, from which the batch resumes.
 
 A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and ends with a newline:
 ``rxllm.values.request_key`` of the request with all options, the caller's id if there is one, else ``"nth"`` if an
-equal request comes before it in the batch, and the response as ``rxllm.serializer`` writes it, without `parsed`, which
+equal request precedes it in the batch, and the response as ``rxllm.serializer`` writes it, without `parsed`, which
 is read from its text again.
 
 ==============================  ======================================================================================
@@ -44,13 +44,13 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""Takes the index of a request, the name of a line that answers it, and the response, None if it was asked just now."""
+"""Takes the index of a request, the name of its line, and the response; None for a response that is new."""
 
 WAIT = 1.0
-"""How many seconds another stream has to let go of the file: one that has just been disposed is closing it."""
+"""Seconds to wait for the lock of another stream, which may be closing the file after its disposal."""
 
 SYNC_EVERY = 1.0
-"""After how many seconds a line is synced together with those since the last."""
+"""Seconds between two syncs of the lines to the disk."""
 
 _HEAD = b'{"request_key": "'
 
@@ -63,7 +63,7 @@ class _Line(msgspec.Struct):
 
     @property
     def name(self) -> tuple[RequestId, int | None]:
-        """What a batch finds it by."""
+        """The key of the line in a batch."""
         return (self.request_key, self.nth) if self.id is None else (self.id, None)
 
 
@@ -73,7 +73,7 @@ def _read_line(text: bytes) -> _Line:
 
 
 class Journal:
-    """The journal of one subscription to `requests`, which `complete` makes what is sent to `provider`."""
+    """The journal of one subscription to `requests`; `complete` returns each as it is sent to `provider`."""
 
     def __init__(
         self,
@@ -90,16 +90,16 @@ class Journal:
         self._ids = ids
         self._complete = complete
         self._provider = provider
-        self._lock = threading.Lock()  # held while the file is used, on threads of their own
+        self._lock = threading.Lock()  # held while a thread uses the file
         self._file: FileIO | None = None
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        self._lines: list[_Line] = []  # of the requests, still without their responses
-        self._places: dict[int, tuple[int, int]] = {}  # of the lines in the file, by the index of their requests
+        self._lines: list[_Line] = []  # one for each request, without its response
+        self._places: dict[int, tuple[int, int]] = {}  # start and size of each line in the file, by request index
 
     async def open(self) -> None:
-        """Lock the file, cut off half a line, and find what is answered.
+        """Lock the file, cut off half a line, and find the answered requests.
 
         Raises ``EngineError("journal_in_use")`` and ``"journal_failed"``, and ``ValidationError`` if the file is not a
         journal, or holds the answer to another request of the same id.
@@ -124,11 +124,11 @@ class Journal:
         return await _in_thread(lambda: self._read(*self._places[index]))
 
     def forget(self, index: int) -> None:
-        """Let the request with this index be asked again."""
+        """Drop the response to the request with this index, so that it can be replaced."""
         del self._places[index]
 
     async def append(self, index: int, response: Response[Any]) -> Response[Any]:
-        """Write the line of this response, and return it. Raises ``EngineError("journal_failed")``."""
+        """Write the line of `response`, and return it. Raises ``EngineError("journal_failed")``."""
         await _in_thread(lambda: self._append(index, response))
         return response
 
@@ -156,14 +156,17 @@ class Journal:
         return lines
 
     def _scan(self, file: FileIO) -> None:
-        """Note the places of the lines of these requests."""
+        """Find the lines that answer these requests."""
         indexes = {line.name: index for index, line in enumerate(self._lines)}
         with open(self.path, "rb") as lines:
             for number, text in enumerate(lines, 1):
                 if not text.endswith(b"\n"):
                     self._cut_off(file, text)
                     break
-                line = self._decoded(number, text)
+                try:
+                    line = _read_line(text)
+                except ValueError as error:  # msgspec's errors too
+                    raise self._foreign(number, text) from error
                 if (index := indexes.get(line.name)) is not None:
                     self._check_unchanged(index, line)
                     self._places[index] = (self._size, len(text))
@@ -171,15 +174,9 @@ class Journal:
                         self._count(index, (self.path, self._size), serializer.from_data(line.response, Response))
                 self._size += len(text)
 
-    def _decoded(self, number: int, text: bytes) -> _Line:
-        try:
-            return _read_line(text)
-        except ValueError as error:  # msgspec's as well
-            raise self._foreign(number, text) from error
-
     def _cut_off(self, file: FileIO, text: bytes) -> None:
-        """Cut off `text`, the half of a line; a file that this has not written is left as it is."""
-        start = text.rstrip(b"\0")  # what a file system leaves of a write when the machine dies
+        """Cut off `text`, the half of a line. Raises for a file that is not a journal."""
+        start = text.rstrip(b"\0")  # a file system may leave zeros when the machine dies
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
             raise self._foreign(None, text)
         file.truncate(self._size)
@@ -200,7 +197,7 @@ class Journal:
     def _read(self, start: int, size: int) -> Response[Any]:
         with self._lock, self._typed_errors():
             if self._file is None:
-                return Response()  # nobody waits for it any more
+                return Response()  # the subscription is disposed
             self._file.seek(start)
             text = b""
             while len(text) < size and (piece := self._file.read(size - len(text))):
@@ -208,20 +205,19 @@ class Journal:
         return serializer.from_data(_read_line(text).response, Response, local_files=True)
 
     def _append(self, index: int, response: Response[Any]) -> None:
+        line = self._lines[index]
+        names = {"request_key": line.request_key, "id": line.id, "nth": line.nth or None}
+        head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
-            text = self._written(self._lines[index], response)
-        except ValidationError as error:  # an operator has put an object into its metadata
+            data = serializer.to_json(replace(response, parsed=None))
+        except ValidationError as error:  # an operator has put an object into the metadata
             raise self._failed(error) from error
+        text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():
-            if self._file is not None:  # else nobody waits for the response any more
+            if self._file is not None:  # else the subscription is disposed
                 if self._count is not None:
                     self._count(index, (self.path, self._size), None)
                 self._write(self._file, text)
-
-    def _written(self, line: _Line, response: Response[Any]) -> bytes:
-        names = {"request_key": line.request_key, "id": line.id, "nth": line.nth or None}
-        head = json.dumps({name: value for name, value in names.items() if value is not None})
-        return f'{head[:-1]}, "response": {serializer.to_json(replace(response, parsed=None))}}}\n'.encode()
 
     def _write(self, file: FileIO, text: bytes) -> None:
         rest = memoryview(text)
@@ -261,7 +257,7 @@ class Journal:
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    # Unlike ``in_thread`` it says nothing when it is cancelled: the thread is about to return.
+    # Unlike ``in_thread`` this logs nothing when it is cancelled: the thread is about to return.
     return await asyncio.wrap_future(daemon_threads().submit(function))
 
 
@@ -269,10 +265,8 @@ def _lock_file(file: FileIO, path: str) -> None:
     end = time.monotonic() + WAIT
     while not _is_locked_by_us(file):
         if time.monotonic() > end:
-            message = (
-                f"another process or stream writes to the journal {path!r}; wait for its end, or pass another path"
-            )
-            raise EngineError("journal_in_use", message)
+            message = f"another process or stream writes to the journal {path!r}"
+            raise EngineError("journal_in_use", f"{message}; wait for its end, or pass another path")
         time.sleep(0.02)
 
 
@@ -280,7 +274,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        file.seek(1 << 40)  # where nobody reads: what is locked there cannot be read by others
+        file.seek(1 << 40)  # beyond the end: other processes cannot read locked bytes
         with contextlib.suppress(OSError):
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             return True
@@ -289,7 +283,7 @@ else:
     import fcntl
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        # Not a lock of POSIX's, which ends when anybody in the process closes the file, after reading it, say.
+        # Not a POSIX lock, which ends as soon as any code in the process closes the file, such as a reader.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

@@ -108,7 +108,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
         yield "cost", ops.cost(price=models.price_of(model))
 
     if setup.observers:
-        begin = partial(CallSpan, setup.observers, engine=engine, request=sent)
+        begin = partial(CallSpan, setup.observers, adapter=engine.adapter, request=sent)
         yield "watch", lambda events: watched(events, begin, call.request_id, options.get("session_id"))
 
     if current_scope.get().journal is not None:

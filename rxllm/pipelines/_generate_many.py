@@ -91,11 +91,11 @@ def generate_many(
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    As a stream it emits each response when its turn has come; ``.run()`` and ``await`` return the list of all, in the
+    The stream emits each response when its turn has come; ``.run()`` and ``await`` return the list of all, in the
     requests' order.
 
-    All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others go
-    on. With ``ordered=False``, ``response.metadata["request_index"]`` is the place of its request, failed or not:
+    All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others
+    continue. With ``ordered=False``, ``response.metadata["request_index"]`` is the place of its request, failed or not:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
@@ -103,12 +103,12 @@ def generate_many(
 
     With a mapping from ids, texts or whole numbers, ``response.metadata["request_id"]`` is the id of its request.
 
-    `journal` is the path of a file, to which each answer is appended before it is emitted. Run again with it, also
-    after a crash, requests that are answered there are not asked, but emitted from there; failed ones are not written,
-    and so asked again. A request is recognised by its id, else by its `request_key` with all options. Another request
-    under the same id is a ``ValidationError``, before anything is asked. A second stream that writes to the same file
-    gets ``EngineError("journal_in_use")``, and one that cannot write ``"journal_failed"``. Answers are synced to the
-    disk every second and at the end.
+    `journal` is the path of a file, to which each answer is appended before it is emitted. A later run with it, also
+    after a crash, emits the answers in it and sends only the other requests; failed ones are not written. A request is
+    recognised by its id, else by its `request_key` with all options. Another request under the same id raises
+    ``ValidationError`` before any request is sent; a file that another stream writes to, ``EngineError`` with the
+    reason ``journal_in_use``; one that cannot be written, ``journal_failed``. Answers are synced to the disk every
+    second and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request has ended;
     ``rxllm.display.progress_bar()`` is such a function.
@@ -123,14 +123,20 @@ def generate_many(
     def subscribe(
         observer: abc.ObserverBase[Response[Any]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        emitter = _Emitter(observer, ordered, ids, len(many), on_progress)
+        journal = None
+        if path is not None:
+            count = budget_counter(setup, many)
+            journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter), count)
+        emitter = _Emitter(observer, ordered, ids, len(many), on_progress, journal)
         watched = setup if on_progress is None else setup.with_observer(emitter.observe)
-        if path is None:
-            sources = (response_of(watched, request) for request in many)
-            return _run(emitter, sources, concurrency, scheduler)
-        count = budget_counter(setup, many)
-        journal = Journal(path, many, ids, setup.complete, provider_name(setup.engine.adapter), count)
-        return _run_with(journal, watched, many, emitter, concurrency, scheduler)
+
+        def run() -> abc.DisposableBase:
+            sources = (_response(watched, index, request, journal) for index, request in enumerate(many))
+            running = Bounded(sources, concurrency, emitter.receive, emitter.end, emitter.finish, emitter.fail)
+            running.start(scheduler)
+            return running
+
+        return run() if journal is None else _run_with(journal, run, emitter, scheduler)
 
     responses = Responses[Any](subscribe, is_ordered=ordered)
     setup.returned_by("generate_many", responses, "Responses")
@@ -144,43 +150,31 @@ def _path(journal: Any) -> str:
     return os.path.abspath(journal)
 
 
-def _run(
-    emitter: _Emitter, sources: Iterable[Observable[Any]], concurrency: int, scheduler: abc.SchedulerBase | None
-) -> abc.DisposableBase:
-    running = Bounded(sources, concurrency, emitter.receive, emitter.end, emitter.finish, emitter.fail)
-    running.start(scheduler)
-    return running
-
-
 def _run_with(
-    journal: Journal,
-    setup: Setup,
-    requests: Sequence[Request],
-    emitter: _Emitter,
-    concurrency: int,
-    scheduler: abc.SchedulerBase | None,
+    journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
-    """Open `journal`, answer the requests, and close it."""
-    # Requests may all end while they are subscribed to, so what runs and what closes are set in either order.
+    """Open `journal`, run the requests, and close it."""
+    # Requests may all end while they are subscribed to, so `running` and `closing` are set in either order.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
-        sources = (_journaled(journal, setup, index, request) for index, request in enumerate(requests))
         with within(scope):
-            running.disposable = _run(emitter, sources, concurrency, scheduler)
+            running.disposable = run()
 
     def close() -> None:
         closing.disposable = result_of(journal.close).subscribe(
             on_error=emitter.fail, on_completed=emitter.complete, scheduler=scheduler
         )
 
-    emitter.keep(journal, close)
+    emitter.finish = close
     opening = result_of(journal.open).subscribe(begin, emitter.fail, scheduler=scheduler)
     return CompositeDisposable(opening, running, closing, Disposable(journal.leave))
 
 
-def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> Stream[Response[Any]]:
-    """Return the response from the journal, else the model's, once it is in the journal."""
+def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
+    """Return the response from the journal, else the model's, once it is in the journal, if there is one."""
+    if journal is None:
+        return response_of(setup, request)
 
     def keep(response: Response[Any]) -> Observable[Response[Any]]:
         return result_of(lambda: response if response.error is not None else journal.append(index, response))
@@ -193,7 +187,7 @@ def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> 
         if read is not None and not response.tool_calls:
             try:
                 response = replace(response, parsed=read(response.output_text))
-            except ValidationError:  # the type has other rules than when it was written
+            except ValidationError:  # the rules of the type have changed since
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
         return result_of(lambda: response)
@@ -203,7 +197,7 @@ def _journaled(journal: Journal, setup: Setup, index: int, request: Request) -> 
 
 
 class _Emitter:
-    """Emits each response at once, or in order after those before it."""
+    """Emits each response at once, or in the order of the requests."""
 
     def __init__(
         self,
@@ -212,6 +206,7 @@ class _Emitter:
         ids: Sequence[RequestId] | None,
         total: int,
         on_progress: OnProgress | None,
+        journal: Journal | None,
     ) -> None:
         self._observer = observer
         self._ordered = ordered
@@ -221,22 +216,21 @@ class _Emitter:
         self._on_progress = on_progress
         self._waiting: dict[int, Response[Any]] = {}
         self._next = 0
-        self._journal: Journal | None = None
+        self._journal = journal
         self.complete = self.finish = observer.on_completed
         self.fail: Callable[[Any], None] = observer.on_error
 
-    def keep(self, journal: Journal, close: Callable[[], None]) -> None:
-        """Emit what is in `journal`, or has been written to it, and `close` it at the end."""
-        self._journal, self.finish = journal, close
-
     def receive(self, index: int, response: Response[Any]) -> None:
-        # An exception of the subscriber's is not a failure of the request.
+        # An exception from the subscriber is not a failure of the request.
         try:
             self._count(index, response)
-            if self._ordered:
-                self._emit_in_order(index, response)
-            else:
+            if not self._ordered:
                 self._emit(index, response, request_index=index)
+                return
+            self._waiting[index] = response
+            while self._next in self._waiting:
+                self._emit(self._next, self._waiting.pop(self._next))
+                self._next += 1
         except Exception as error:
             self._observer.on_error(error)
 
@@ -259,12 +253,6 @@ class _Emitter:
             self._progress = Progress(last.done + 1, failed, last.total, usage, journaled, self._retries)
             self._on_progress(self._progress)
 
-    def _emit_in_order(self, index: int, response: Response[Any]) -> None:
-        self._waiting[index] = response
-        while self._next in self._waiting:
-            self._emit(self._next, self._waiting.pop(self._next))
-            self._next += 1
-
     def _emit(self, index: int, response: Response[Any], **notes: Any) -> None:
         if self._ids is not None:
             notes["request_id"] = self._ids[index]
@@ -272,7 +260,7 @@ class _Emitter:
 
 
 def _failed(error: LLMError) -> Response[Any]:
-    """Return the response of a request that failed, with the text of an answer that had the wrong format."""
+    """Return the response to a request that failed, with the text of an answer in the wrong format."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

@@ -1,8 +1,8 @@
 """count_tokens, trim_thread and compact_thread: keep a long conversation within its model's window.
 
 The summary is in the metadata of the answer that it was made for, ``metadata["summary"]``, and so in the thread and its
-JSON. It has the number of `messages` that it stands for, without system messages, their `digest`, and its `text`. A
-later call uses the last one whose messages are still those at the beginning of the thread.
+JSON. It has the number of `messages` that it replaces, without system messages, their `digest`, and its `text`. A
+later call uses the last summary whose messages still begin the thread.
 """
 
 from __future__ import annotations
@@ -49,21 +49,244 @@ from rxllm.values.json_text import json_bytes, json_text
 
 _log = logging.getLogger("rxllm")
 
+INSTRUCTIONS = (
+    "Summarize the conversation in the user's message for the assistant who will continue it. Keep names, numbers, "
+    "decisions, results of tools, open questions, and what the user wants. Write nothing but the summary, in the "
+    "language of the conversation."
+)
+QUESTION = "What has been said so far?"
+"""The user's message that the summary answers, so that roles alternate as chat templates require."""
+
+
+@with_options(GenerateOptions)
+def count_tokens(
+    engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
+) -> Stream[TokenCount]:
+    """Return the number of tokens that `request` has for the model, with the engine's tools and options.
+
+    >>> from rxllm import Fake
+    >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
+    TokenCount(tokens=9, estimated=True)
+
+    Anthropic, Gemini, OpenAI's Responses API and the local model count themselves, in one request with the usual key,
+    retries and errors. For all others, and for compatible servers that cannot count, it is an estimate, with
+    ``estimated=True``: four bytes of text are a token, a message has 4 more, an image or a file that is not text 1,000,
+    an image of ``detail="low"`` 100.
+
+    The engine's `prepare` functions are not called. A custom adapter that can count has
+    ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
+    """
+    setup = Setup.of(engine, GenerateOptions, opts)
+    request = as_request(request)
+    return setup.returned_by("count_tokens", Deferred(lambda: _count(setup, request)), TokenCount, request)
+
+
+def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
+    request = setup.complete(request)
+    validate.request(request)
+    count = getattr(setup.engine.adapter, "count_tokens", None)
+    if count is None:
+        return just(TokenCount(estimated_tokens(request), estimated=True))
+    call = setup.call(request_id(setup.options))
+    rules: Any = policy(setup.options.get("retry", setup.engine.retry), setup.engine.retry)
+    counts: Any = retrying(lambda: count(request, call), rules)
+    return counts
+
+
+@explains_call("trim_thread(tokens=8000)")
+def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
+    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges only, within about `tokens`.
+
+    >>> from rxllm import Engine, Fake, Thread, assistant, chat
+    >>> model = Fake("2, 3, 5.")
+    >>> thread = Thread() + "A long story, please." + assistant("Once upon a time. " * 50) + "Now three primes."
+    >>> result = chat(Engine(model, prepare=[trim_thread(tokens=100)]), thread).run()
+    >>> [message.text for message in model.requests[0].messages], len(result.thread)
+    (['Now three primes.'], 4)
+
+    An exchange is a user's message with everything up to the next one, so a tool call stays with its results. System
+    messages are always sent, and so is the last exchange: if it is too long for the provider, the error is
+    ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
+
+    Tokens are estimated, see `count_tokens`; tools and the format count too. Leave some room for the answer.
+
+    Raises ``ValidationError("invalid_option")`` unless `tokens` is a whole number of at least 1.
+    """
+    check_count("tokens", tokens)
+
+    def trim(request: Request) -> Request:
+        validate.request(request)
+        messages = request.messages
+        starts = exchange_starts(messages)
+        left = tokens - estimated_tokens(replace(request, messages=_from_exchange(messages, len(messages))))
+        end, kept = len(messages), None
+        for start in reversed(starts):
+            left -= sum(map(message_tokens, _spoken(messages[start:end])))
+            if left < 0 and kept is not None:
+                return replace(request, messages=_from_exchange(messages, kept))
+            end = kept = start
+        return request
+
+    return trim
+
+
+@explains_call('compact_thread("openai:gpt-5-mini", at=20_000)')
+@with_options(GenerateOptions)
+def compact_thread(
+    engine: Engine | str | Any,
+    *,
+    at: int,
+    keep: int = 2,
+    instructions: str = INSTRUCTIONS,
+    on_error: Literal["raise", "continue"] = "raise",
+    count: Callable[[Request], Any] | None = None,
+    **opts: Unpack[GenerateOptions],
+) -> Callable[[Request], Any]:
+    """Return a function for ``Engine(prepare=[...])`` that summarizes long threads with `engine`.
+
+    In a request of more than `at` tokens, the summary replaces all but the last `keep` exchanges.
+
+    >>> from rxllm import Fake, Thread, assistant, chat
+    >>> summaries, model = Fake("The user likes foxes."), Fake("Rex?")
+    >>> thread = Thread() + "I like foxes. " * 50 + assistant("So do I.") + "A name for one?"
+    >>> result = chat(Engine(model, prepare=[compact_thread(summaries, at=100, keep=1)]), thread).run()
+    >>> [message.text for message in model.requests[0].messages]
+    ['What has been said so far?', 'The user likes foxes.', 'A name for one?']
+    >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
+    (4, 2)
+
+    The model gets the system messages, the summary, and the kept exchanges as they are; the thread and the results keep
+    every message. The summary is made once: it is in the metadata of the answer's message, where the next steps and
+    turns find it, also after JSON, as long as the messages that it replaces are the same. When the request passes `at`
+    again, the summary and the messages since are summarized. An exchange is a user's message with everything up to the
+    next one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
+
+    The answer's stream has a ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``
+    after its start, and its usage includes the summary's. The summary is an ordinary call of `engine` with the options
+    `opts`; dispose cancels it. If it fails, its error is the call's; with ``on_error="continue"`` the whole thread is
+    sent, a warning is logged, and there is a ``Custom("thread_compaction_failed", {"error"})``.
+
+    Tokens are estimated, see `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
+    provider at each step. `instructions` is the system message for the summary.
+
+    Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``generate`` raises for wrong options.
+    """
+    check_count("at", at)
+    check_count("keep", keep)
+    check("instructions", instructions, isinstance(instructions, str), "a text")  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("on_error", on_error, on_error in ("raise", "continue"), '"raise" or "continue"')
+    if count is not None:
+        check_function("count", count)
+    engine = as_engine(engine)
+    Setup.of(engine, GenerateOptions, opts)  # raises for wrong options
+
+    def prepare(request: Request) -> Any:
+        validate.request(request)
+        last = _last_summary(_spoken(request.messages))
+        sent = replace(request, messages=_with_summary(request.messages, last))
+        starts = exchange_starts(request.messages)
+        place = starts[-keep] if len(starts) >= keep else 0
+        if len(_spoken(request.messages[:place])) <= last.messages:
+            return sent
+        if count is None:
+            return compacted(request, sent, last, place, estimated_tokens(sent))
+        counted = result_of(partial(count, sent)).map(_tokens)
+        return counted.flat_map(lambda tokens: result_of(lambda: compacted(request, sent, last, place, tokens)))
+
+    def compacted(request: Request, sent: Request, last: _Summary, place: int, tokens: int) -> Any:
+        if tokens <= at:
+            return sent
+        older = _spoken(request.messages[:place])
+        text = _transcript(last.text, older[last.messages :])
+        summary = generate(engine, Request((system(instructions), user(text))), **opts)
+        finished = summary.map(partial(_prepared, request, older, tokens))
+        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_uncompacted, sent)))
+
+    return prepare
+
+
+class _Summary(msgspec.Struct, frozen=True):
+    """The summary of the first `messages` messages of a conversation, without its system messages."""
+
+    messages: int = 0
+    digest: str = ""
+    text: str = ""
+
+
+def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
+    return tuple(message for message in messages if message.role != "system")
+
+
+def _last_summary(spoken: Sequence[Message]) -> _Summary:
+    """Return the last summary in the metadata of `spoken` that fits their beginning, else an empty one."""
+    for message in reversed(spoken):
+        match message.metadata.get("summary"):
+            case {"messages": int(number), "digest": str(digest), "text": str(text)}:
+                if 0 < number <= len(spoken) and digest == _digest(spoken[:number]):
+                    return _Summary(number, digest, text)
+            case _:
+                pass
+    return _Summary()
+
+
+def _digest(messages: Sequence[Message]) -> str:
+    """Return a hash of these messages without their metadata."""
+    calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
+    texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
+    return sha256(json_bytes([texts, calls])).hexdigest()[:32]
+
+
+def _with_summary(messages: tuple[Message, ...], summary: _Summary) -> tuple[Message, ...]:
+    if not summary.messages:
+        return messages
+    places = [i for i, message in enumerate(messages) if message.role != "system"]
+    place = places[summary.messages] if summary.messages < len(places) else len(messages)
+    head = (message for message in messages[:place] if message.role == "system")
+    return (*head, user(QUESTION), assistant(summary.text), *messages[place:])
+
+
+def _prepared(request: Request, older: Sequence[Message], tokens: int, response: Response[Any]) -> Prepared:
+    response.raise_for_error()
+    text = response.output_text.strip()
+    if not text:
+        message = f"the summary of the conversation is empty (finish reason {response.finish_reason})"
+        raise AdapterError("malformed_response", message)
+    summary = _Summary(len(older), _digest(older), text)
+    sent = replace(request, messages=_with_summary(request.messages, summary))
+    numbers = {"messages": len(older), "tokens_before": tokens, "tokens_after": estimated_tokens(sent)}
+    event = Custom("thread_compacted", {**numbers, "usage": response.usage})
+    return Prepared(sent, {"summary": msgspec.structs.asdict(summary)}, event, response.usage)
+
+
+def _uncompacted(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
+    if not isinstance(error, LLMError):
+        return throw(error)
+    _log.warning("the conversation could not be summed up, it is sent as it is: %s", type(error).__name__)
+    return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
+
+
+def _tokens(result: Any) -> int:
+    tokens = result.tokens if isinstance(result, TokenCount) else result
+    if is_whole(tokens):
+        return int(tokens)
+    fault = must_be("a function that returns a TokenCount or a number of tokens", result)
+    raise ValidationError("invalid_option", errors=[(("count",), fault)])
+
 
 def exchange_starts(messages: Sequence[Message]) -> list[int]:
-    """Return where the exchanges of `messages` begin, in order; they are never parted inside a tool call.
+    """Return the indexes at which the exchanges of `messages` begin; no exchange ends inside a tool call.
 
     >>> from rxllm.values import assistant, system, user
     >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
     [1, 3]
 
-    What stands before the first user's message, except system messages, is an exchange too. A user's message between a
-    tool call and its result begins none, since a result must stay with its call, and neither does one behind a call
-    without a result, whose refusal must not depend on the length of the thread.
+    The messages before the first user's message, except system messages, are an exchange too. A user's message between
+    a tool call and its result begins none, since a result must stay with its call. Neither does one after a call
+    without a result: the refusal of that call must not depend on the length of the thread.
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # where the last result of the calls so far is
+    answered = -1  # index of the last result of the calls so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)
@@ -72,7 +295,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Return the places of messages with tool calls, with those of their last results; a missing one is the end."""
+    """Return the indexes of the last results by the indexes of their calls; a missing result is at the end."""
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
     unanswered: dict[str, int] = {}
@@ -85,23 +308,23 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
     return reach | dict.fromkeys(unanswered.values(), len(messages))
 
 
-def from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
-    """Return the system messages, and of the others those from `start` on."""
+def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
+    """Return the system messages, and the other messages from `start` on."""
     return tuple(message for i, message in enumerate(messages) if i >= start or message.role == "system")
 
 
-def transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return what `messages` say, behind the summary of what was `before`, if there is one.
+def _transcript(before: str, messages: Sequence[Message]) -> str:
+    """Return the text of `messages`, after the summary of what was `before`, if there is one.
 
     >>> from rxllm.values import assistant, user
-    >>> print(transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))
+    >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))
     summary of what came before: The user likes foxes.
     <BLANKLINE>
     user: A name for one?
     <BLANKLINE>
     assistant: Rex.
 
-    Thinking is left out; of images and files there is only the name or the type.
+    Thinking is left out; images and files are named by their name or type.
     """
     head = [f"summary of what came before: {before}"] if before else []
     return "\n\n".join((*head, *_lines(messages)))
@@ -136,234 +359,3 @@ def _shown(part: Part) -> str:
             return f" [file {file.get('name') or file.get('mime_type') or 'without a name'}] "
         case _:
             return ""
-
-
-@with_options(GenerateOptions)
-def count_tokens(
-    engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
-) -> Stream[TokenCount]:
-    """Return the number of tokens that `request` has for the model, with the engine's tools and options.
-
-    >>> from rxllm import Fake
-    >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
-    TokenCount(tokens=9, estimated=True)
-
-    Anthropic, Gemini, OpenAI's Responses API and the local model count for themselves: one plain request, with the key,
-    the retries and the errors of every other. For all others, and for compatible servers that cannot count, it is an
-    estimate, and says so: four bytes of text are a token, a message has 4 more, an image or a file that is not text
-    1,000, an image of ``detail="low"`` 100.
-
-    The functions of the engine's `prepare` are not called. An adapter of your own that can count has
-    ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
-    """
-    setup = Setup.of(engine, GenerateOptions, opts)
-    request = as_request(request)
-    return setup.returned_by("count_tokens", Deferred(lambda: _count(setup, request)), TokenCount, request)
-
-
-def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
-    request = setup.complete(request)
-    validate.request(request)
-    count = getattr(setup.engine.adapter, "count_tokens", None)
-    if count is None:
-        return just(TokenCount(estimated_tokens(request), estimated=True))
-    call = setup.call(request_id(setup.options))
-    rules: Any = policy(setup.options.get("retry", setup.engine.retry), setup.engine.retry)
-    counts: Any = retrying(lambda: count(request, call), rules)
-    return counts
-
-
-@explains_call("trim_thread(tokens=8000)")
-def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges only, within about `tokens`.
-
-    >>> from rxllm import Engine, Fake, Thread, assistant, chat
-    >>> model = Fake("2, 3, 5.")
-    >>> thread = Thread() + "A long story, please." + assistant("Once upon a time. " * 50) + "Now three primes."
-    >>> result = chat(Engine(model, prepare=[trim_thread(tokens=100)]), thread).run()
-    >>> [message.text for message in model.requests[0].messages], len(result.thread)
-    (['Now three primes.'], 4)
-
-    An exchange is a user's message with everything up to the next one, so a tool call stays with its results. System
-    messages are always sent, and so is the last exchange: if that alone is too long, it is left to the provider, whose
-    refusal is ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
-
-    Tokens are estimated, at four bytes of text a token, see `count_tokens`; tools and the format count too. Leave some
-    room, for that and for the answer.
-
-    Raises ``ValidationError("invalid_option")`` unless `tokens` is a whole number of at least 1.
-    """
-    check_count("tokens", tokens)
-
-    def trim(request: Request) -> Request:
-        validate.request(request)
-        messages = request.messages
-        starts = exchange_starts(messages)
-        left = tokens - estimated_tokens(replace(request, messages=from_exchange(messages, len(messages))))
-        end, kept = len(messages), None
-        for start in reversed(starts):
-            left -= sum(map(message_tokens, _spoken(messages[start:end])))
-            if left < 0 and kept is not None:
-                return replace(request, messages=from_exchange(messages, kept))
-            end = kept = start
-        return request
-
-    return trim
-
-
-INSTRUCTIONS = (
-    "Summarize the conversation in the user's message for the assistant who will continue it. Keep names, numbers, "
-    "decisions, results of tools, open questions, and what the user wants. Write nothing but the summary, in the "
-    "language of the conversation."
-)
-QUESTION = "What has been said so far?"
-"""The user's message that the summary answers, so that roles alternate as every chat template wants it."""
-
-
-class _Summary(msgspec.Struct, frozen=True):
-    """What stands for the first `messages` messages of a conversation, without its system messages."""
-
-    messages: int = 0
-    digest: str = ""
-    text: str = ""
-
-
-@explains_call('compact_thread("openai:gpt-5-mini", at=20_000)')
-@with_options(GenerateOptions)
-def compact_thread(
-    engine: Engine | str | Any,
-    *,
-    at: int,
-    keep: int = 2,
-    instructions: str = INSTRUCTIONS,
-    on_error: Literal["raise", "continue"] = "raise",
-    count: Callable[[Request], Any] | None = None,
-    **opts: Unpack[GenerateOptions],
-) -> Callable[[Request], Any]:
-    """Return a function for ``Engine(prepare=[...])``: in a request of more than `at` tokens, `engine` sums up all but
-    the last `keep` exchanges.
-
-    >>> from rxllm import Fake, Thread, assistant, chat
-    >>> summaries, model = Fake("The user likes foxes."), Fake("Rex?")
-    >>> thread = Thread() + "I like foxes. " * 50 + assistant("So do I.") + "A name for one?"
-    >>> result = chat(Engine(model, prepare=[compact_thread(summaries, at=100, keep=1)]), thread).run()
-    >>> [message.text for message in model.requests[0].messages]
-    ['What has been said so far?', 'The user likes foxes.', 'A name for one?']
-    >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
-    (4, 2)
-
-    The model gets the system messages, the summary, and the kept exchanges as they are; the thread and the results keep
-    every message. The summary is made once: it is in the metadata of the answer's message, from where the next steps
-    and turns take it, also after JSON, as long as the messages that it stands for are the same. When the request passes
-    `at` again, the summary and what has followed are summed up. An exchange is a user's message with everything up to
-    the next one; if there are no more than `keep`, nothing is done, however long they are. Put it first in `prepare`.
-
-    The answer's stream has a ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``
-    behind its start, and its usage includes that of the summary. The summary is an ordinary call of `engine` with the
-    options `opts`; a dispose cancels it. If it fails, its error is the call's; with ``on_error="continue"`` the whole
-    thread is sent, a warning is logged, and there is a ``Custom("thread_compaction_failed", {"error"})``.
-
-    Tokens are estimated, see `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
-    provider at each step. `instructions` is the system message for the summary.
-
-    Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``generate`` raises for wrong options.
-    """
-    check_count("at", at)
-    check_count("keep", keep)
-    check("instructions", instructions, isinstance(instructions, str), "a text")  # pyright: ignore[reportUnnecessaryIsInstance]
-    check("on_error", on_error, on_error in ("raise", "continue"), '"raise" or "continue"')
-    if count is not None:
-        check_function("count", count)
-    engine = as_engine(engine)
-    Setup.of(engine, GenerateOptions, opts)  # raises for wrong options
-
-    def prepare(request: Request) -> Any:
-        validate.request(request)
-        last = _last_summary(_spoken(request.messages))
-        sent = replace(request, messages=_with_summary(request.messages, last))
-        place = _place_of_kept(request.messages, keep)
-        if len(_spoken(request.messages[:place])) <= last.messages:
-            return sent
-        if count is None:
-            return compacted(request, sent, last, place, estimated_tokens(sent))
-        counted = result_of(partial(count, sent)).map(_tokens)
-        return counted.flat_map(lambda tokens: result_of(lambda: compacted(request, sent, last, place, tokens)))
-
-    def compacted(request: Request, sent: Request, last: _Summary, place: int, tokens: int) -> Any:
-        if tokens <= at:
-            return sent
-        older = _spoken(request.messages[:place])
-        text = transcript(last.text, older[last.messages :])
-        summary = generate(engine, Request((system(instructions), user(text))), **opts).map(_checked)
-        finished = summary.map(lambda response: _prepared(request, older, response, tokens))
-        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_uncompacted, sent)))
-
-    return prepare
-
-
-def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
-    return tuple(message for message in messages if message.role != "system")
-
-
-def _place_of_kept(messages: Sequence[Message], keep: int) -> int:
-    starts = exchange_starts(messages)
-    return starts[-keep] if len(starts) >= keep else 0
-
-
-def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in the metadata of `spoken` that stands for their beginning; an empty one without any."""
-    for message in reversed(spoken):
-        match message.metadata.get("summary"):
-            case {"messages": int(number), "digest": str(digest), "text": str(text)}:
-                if 0 < number <= len(spoken) and digest == _digest(spoken[:number]):
-                    return _Summary(number, digest, text)
-            case _:
-                pass
-    return _Summary()
-
-
-def _digest(messages: Sequence[Message]) -> str:
-    """Return what tells these messages from others, whatever is noted in their metadata."""
-    calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
-    texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
-    return sha256(json_bytes([texts, calls])).hexdigest()[:32]
-
-
-def _with_summary(messages: tuple[Message, ...], summary: _Summary) -> tuple[Message, ...]:
-    if not summary.messages:
-        return messages
-    places = [i for i, message in enumerate(messages) if message.role != "system"]
-    place = places[summary.messages] if summary.messages < len(places) else len(messages)
-    head = (message for message in messages[:place] if message.role == "system")
-    return (*head, user(QUESTION), assistant(summary.text), *messages[place:])
-
-
-def _checked(response: Response[Any]) -> Response[Any]:
-    response.raise_for_error()
-    if not response.output_text.strip():
-        message = f"the summary of the conversation is empty (finish reason {response.finish_reason})"
-        raise AdapterError("malformed_response", message)
-    return response
-
-
-def _prepared(request: Request, older: Sequence[Message], response: Response[Any], tokens: int) -> Prepared:
-    summary = _Summary(len(older), _digest(older), response.output_text.strip())
-    sent = replace(request, messages=_with_summary(request.messages, summary))
-    numbers = {"messages": len(older), "tokens_before": tokens, "tokens_after": estimated_tokens(sent)}
-    event = Custom("thread_compacted", {**numbers, "usage": response.usage})
-    return Prepared(sent, {"summary": msgspec.structs.asdict(summary)}, event, response.usage)
-
-
-def _uncompacted(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
-    if not isinstance(error, LLMError):
-        return throw(error)
-    _log.warning("the conversation could not be summed up, it is sent as it is: %s", type(error).__name__)
-    return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
-
-
-def _tokens(result: Any) -> int:
-    tokens = result.tokens if isinstance(result, TokenCount) else result
-    if is_whole(tokens):
-        return int(tokens)
-    fault = must_be("a function that returns a TokenCount or a number of tokens", result)
-    raise ValidationError("invalid_option", errors=[(("count",), fault)])

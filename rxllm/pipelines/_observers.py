@@ -1,7 +1,7 @@
-"""Tell an engine's observers of a call, a step, a chat and images: each is a span, begun once and finished once.
+"""Notify an engine's observers of a call, a step, a chat and images: each is a span, begun once and finished once.
 
 A span watches the events of a stream and changes nothing. It finishes when the stream ends, before the subscriber is
-notified, or when the stream is disposed. If the last event had already come by then, it does not count as cancelled.
+notified, or when the stream is disposed. A stream disposed after its last event does not count as cancelled.
 """
 
 from __future__ import annotations
@@ -12,16 +12,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-import msgspec
 from msgspec.structs import replace
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -87,9 +85,6 @@ from rxllm.values.secret_names import masked
 log = logging.getLogger("rxllm")
 
 
-# Notify an engine's observers through spans: each begins once and finishes once
-
-
 Clock = Callable[[], float]
 
 
@@ -105,12 +100,8 @@ class Observers:
     def __bool__(self) -> bool:
         return bool(self._functions)
 
-    @property
-    def has_tracers(self) -> bool:
-        return bool(self.tracers)
-
     def tell(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each of them, with the ``content()`` of it to the tracers that ask for that."""
+        """Pass `value` to each observer, with ``content()`` to the tracers that ask for the content."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
@@ -149,17 +140,6 @@ class Ids(NamedTuple):
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
-class Span(Protocol):
-    """Notifies the observers of one stream; that of a call is told when an attempt begins."""
-
-    @property
-    def begin_attempt(self) -> Callable[[Call], Call] | None: ...
-
-    def see(self, event: Event) -> None: ...
-
-    def finish(self, outcome: Outcome, error: Exception | None) -> None: ...
-
-
 def watched(
     source: Observable[Event],
     begin: Callable[[Clock, Ids], Span],
@@ -170,7 +150,7 @@ def watched(
 ) -> Stream[Event]:
     """Return `source`, each subscription watched by a span of its own, which is the parent of the spans below it.
 
-    `is_shared` says that calls below have this request id too: a chat's and a step's do, those of an adapter do not.
+    With `is_shared` the calls below have this request id too: in a chat and in a step they do, in an adapter not.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -220,21 +200,18 @@ def notify_retry(
     return on_retry
 
 
-# What telemetry says of a call besides its ids
-
-
 _PARAMETERS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
 _PASSED_THROUGH = ("top_k", "frequency_penalty", "presence_penalty")
 _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return what is known of a call before it is made, in the scope of its subscription."""
+    """Return the details of a call before it is made, in the scope of its subscription."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
     if isinstance(request, Request) and request.response_format not in (None, "text"):
-        parameters["response_format"] = "json"  # its schema may say what is asked
+        parameters["response_format"] = "json"  # its schema may reveal content
     address, port = _server(adapter)
     notes, queued = masked(request.metadata), current_scope.get().queued
     return CallDetails(parameters=parameters, metadata=notes, address=address, port=port, queued=queued)
@@ -251,50 +228,10 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
         return None, None
 
 
-class Attempts:
-    """The attempts at one call: how many there were, when the last one began, and when its chunks came."""
-
-    def __init__(self, observers: Observers, start: CallDetails, now: Clock) -> None:
-        self._observers = observers
-        self._start = start
-        self._now = now
-        self._count = 0
-        self._began = 0.0
-        self._chunks: list[float] = []
-
-    def begin(self, call: Call) -> Call:
-        """Return `call` for the attempt that begins now, with the headers of the tracers."""
-        self._count += 1
-        self._began = self._now()
-        self._chunks.clear()
-        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # below the call's span
-        return dataclasses.replace(call, trace_headers=headers) if headers else call
-
-    def note_chunk(self) -> None:
-        """Note that a piece of the answer has come."""
-        if self._observers.has_tracers:
-            self._chunks.append(self._now() - self._began)
-
-    def details(self, response: Any = None) -> CallDetails:
-        """Return what is known of the call, at its end with its `response`."""
-        if response is None:
-            return self._start
-        return msgspec.structs.replace(
-            self._start,
-            attempts=self._count,
-            chunks=tuple(self._chunks),
-            response_id=response.id,
-            response_model=response.model,
-        )
-
-
 def attempt(call: Call) -> Call:
-    """Return `call` for an attempt at it that begins now, noted by the span around it if there is one."""
+    """Return `call` for an attempt that begins now, counted by the span around it, if there is one."""
     begin = current_scope.get().begin_attempt
     return call if begin is None else begin(call)
-
-
-# Content, for tracers that ask for it
 
 
 def request_content(request: Request) -> Request:
@@ -317,68 +254,102 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` with what marks it as the provider's own, and no signature of the reasoning behind it."""
-    kept: Mapping[str, Any] = {name: call.metadata[name] for name in ("server",) if name in call.metadata}
-    return dataclasses.replace(call, metadata=dict(kept))
-
-
-# When observers are told of a call, a step, a chat and images
+    """Return `call` with the mark of a provider's own call, and without the signature of the reasoning behind it."""
+    return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The events that are a piece of the answer; completions only repeat what has come."""
+"""The events that are a piece of the answer; completions only repeat the pieces."""
 
 
-class _Span:
+class Span:
+    """One stream for the observers, with a clock and ids. A span of a call also counts the attempts at it."""
+
     begin_attempt: Callable[[Call], Call] | None = None
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
-        self._tell = observers.tell
+        self._observers = observers
         self._now = now
         self._ids = ids
         self._began = now()
+
+    def see(self, event: Any) -> None:
+        """Follow an event of the stream."""
+
+    def finish(self, outcome: Outcome, error: Exception | None) -> None:
+        """Notify the observers that the stream has ended."""
 
     @property
     def _seconds(self) -> float:
         return self._now() - self._began
 
 
-class CallSpan(_Span):
+class _SpanWithAttempts(Span):
+    """A call of an adapter: how many attempts it took, and when the chunks of the last one arrived."""
+
+    def __init__(
+        self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
+    ) -> None:
+        super().__init__(observers, now, ids)
+        self._start = details(request, adapter)
+        self._attempts = 0
+        self._attempt_began = 0.0
+        self._chunks: list[float] = []
+        self.begin_attempt = self._begin_attempt
+
+    def _begin_attempt(self, call: Call) -> Call:
+        """Return `call` for the attempt that begins now, with the headers of the tracers."""
+        self._attempts += 1
+        self._attempt_began = self._now()
+        self._chunks.clear()
+        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # below the call's span
+        return dataclasses.replace(call, trace_headers=headers) if headers else call
+
+    def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
+        """Return the details of the call at its end."""
+        return replace(
+            self._start,
+            attempts=self._attempts,
+            chunks=tuple(self._chunks),
+            response_id=response.id,
+            response_model=response.model,
+        )
+
+
+class CallSpan(_SpanWithAttempts):
     """One model's response: start, first token, finish."""
 
-    def __init__(self, observers: Observers, now: Clock, ids: Ids, engine: Engine, request: Request) -> None:
-        super().__init__(observers, now, ids)
-        self._about = (ids.request_id, provider_name(engine.adapter), request.model)
-        self._attempts = Attempts(observers, details(request, engine.adapter), now)
-        self.begin_attempt = self._attempts.begin
+    def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request) -> None:
+        super().__init__(observers, now, ids, adapter, request)
+        self._about = (ids.request_id, provider_name(adapter), request.model)
         self._state = StreamCollector()
         self._has_begun = self._has_ended = False
-        started = CallStarted(*self._about, self._attempts.details(), **ids.keywords)
-        self._tell(started, lambda: request_content(request))
+        started = CallStarted(*self._about, self._start, **ids.keywords)
+        observers.tell(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # a raw usage with unknown keys, which the fold of the caller meets too
+        with suppress(Exception):  # the caller's fold fails too, at a raw usage with unknown keys
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
             return
-        if type(event) in _CHUNKS:
-            self._attempts.note_chunk()
+        if type(event) in _CHUNKS and self._observers.tracers:
+            self._chunks.append(self._now() - self._attempt_began)
         if not self._has_begun and is_content(event):
             self._has_begun = True
-            self._tell(FirstToken(*self._about, self._seconds, **self._ids.keywords))
+            self._observers.tell(FirstToken(*self._about, self._seconds, **self._ids.keywords))
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         response = self._state.to_response()
         error = error or response.error
         outcome = _settled(outcome, self._has_ended, error)
         reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
-        end = (outcome, self._seconds, reason, response.usage, error, self._attempts.details(response))
+        end = (outcome, self._seconds, reason, response.usage, error, self._details(response))
         finished = CallFinished(*self._about, *end, **self._ids.keywords)
-        self._tell(finished, lambda: response_content(response))
+        self._observers.tell(finished, lambda: response_content(response))
 
 
-class StepSpan(_Span):
+class StepSpan(Span):
     """One step and the tools in it."""
 
     def __init__(
@@ -386,18 +357,19 @@ class StepSpan(_Span):
     ) -> None:
         super().__init__(observers, now, ids)
         self._known = {tool.name: tool for tool in tools}
-        self._tools: dict[str, tuple[str, float]] = {}  # those that are running: name and start by call
+        self._tools: dict[str, tuple[str, float]] = {}  # name and start of each running tool, by call id
         self._has_ended = False
         self._result: StepResult | None = None
-        self._tell(StepStarted(ids.request_id, metadata, **ids.keywords))
+        observers.tell(StepStarted(ids.request_id, metadata, **ids.keywords))
 
     def see(self, event: Event) -> None:
         match event:
             case ToolExecutionStarted(id=id, name=name):
-                began, about = self._now(), (self._ids.request_id, name, id, *self._describe(name))
-                self._tell(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
+                began, tool = self._now(), self._known.get(name)
+                about = (self._ids.request_id, name, id, tool.description if tool else "", isinstance(tool, AgentTool))
+                self._observers.tell(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
                 self._tools[id] = (name, began)
-                if self._has_ended:  # meanwhile, by a dispose in another thread
+                if self._has_ended:  # by a dispose in another thread
                     self._finish_tool(id, "cancelled", None)
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
                 self._finish_tool(id, "failed" if error else "completed", error, event.result)
@@ -417,11 +389,7 @@ class StepSpan(_Span):
         if self._result:
             reason, usage = self._result.response.finish_reason, self._result.usage
             finished = replace(finished, finish_reason=reason, usage=usage)
-        self._tell(finished)
-
-    def _describe(self, name: str) -> tuple[str, bool]:
-        tool = self._known.get(name)
-        return (tool.description if tool else "", isinstance(tool, AgentTool))
+        self._observers.tell(finished)
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
         running = self._tools.pop(id, None)
@@ -430,19 +398,19 @@ class StepSpan(_Span):
         name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began
         finished = ToolFinished(*about, outcome, seconds, error, **self._tool_keywords(id))
-        self._tell(finished, lambda: result)
+        self._observers.tell(finished, lambda: result)
 
     def _tool_keywords(self, tool_call_id: str) -> dict[str, Any]:
         return {**self._ids.keywords, "id": tool_id(self._ids.id, tool_call_id), "parent_id": self._ids.id}
 
 
-class ChatSpan(_Span):
+class ChatSpan(Span):
     """A chat, around its steps."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
         super().__init__(observers, now, ids)
         self._result: ChatResult | None = None
-        self._tell(ChatStarted(ids.request_id, metadata, **ids.keywords))
+        observers.tell(ChatStarted(ids.request_id, metadata, **ids.keywords))
 
     def see(self, event: Event) -> None:
         if isinstance(event, ChatCompleted):
@@ -456,19 +424,17 @@ class ChatSpan(_Span):
         if result:
             steps = len(result.steps)
             finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
-        self._tell(finished)
+        self._observers.tell(finished)
 
 
-class ImagesSpan(_Span):
+class ImagesSpan(_SpanWithAttempts):
     """A call for images."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: ImageRequest) -> None:
-        super().__init__(observers, now, ids)
+        super().__init__(observers, now, ids, adapter, request)
         self._about = (ids.request_id, provider_name(adapter), request.model, request.operation)
-        self._attempts = Attempts(observers, details(request, adapter), now)
-        self.begin_attempt = self._attempts.begin
         self._response: ImageResponse | None = None
-        self._tell(ImagesStarted(*self._about, request.n, self._attempts.details(), **ids.keywords))
+        observers.tell(ImagesStarted(*self._about, request.n, self._start, **ids.keywords))
 
     def see(self, event: Any) -> None:
         self._response = event
@@ -476,8 +442,8 @@ class ImagesSpan(_Span):
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         outcome = _settled(outcome, self._response is not None, error)
         response = self._response or ImageResponse()
-        end = (outcome, self._seconds, len(response.images), response.usage, error, self._attempts.details(response))
-        self._tell(ImagesFinished(*self._about, *end, **self._ids.keywords))
+        end = (outcome, self._seconds, len(response.images), response.usage, error, self._details(response))
+        self._observers.tell(ImagesFinished(*self._about, *end, **self._ids.keywords))
 
 
 def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:

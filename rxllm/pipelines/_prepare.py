@@ -34,10 +34,14 @@ from rxllm.values.argument_checks import must_be
 from rxllm.values.errors import with_origin
 
 T = TypeVar("T")
+Answer = Callable[[Request], Stream[Event]]
+
+MOST = 1024
+"""Events that may wait for a check before the answer itself has to wait."""
 
 
 class Deferred(Stream[T]):
-    """The stream that `make` returns, made anew for each subscription; what `make` raises goes to ``on_error``."""
+    """The stream that `make` returns, made again for each subscription; its exceptions go to ``on_error``."""
 
     def __init__(self, make: Callable[[], Observable[T]]) -> None:
         super().__init__()
@@ -58,8 +62,47 @@ class Deferred(Stream[T]):
         return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
 
+def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
+    """Return the answer to `request`, after `functions` from `index` on have changed it, one after another.
+
+    Plain functions run at once, and add nothing to the stream.
+    """
+    if index == len(functions):
+        return answer(request)
+    function = functions[index]
+
+    def go_on(result: Any) -> Stream[Event]:
+        if isinstance(result, Prepared):
+            return annotated(go_on(result.request), result)
+        if isinstance(result, Request):
+            return prepared(functions, result, answer, index + 1)
+        fault = must_be("a function that returns the Request, changed or not", result)
+        raise ValidationError(
+            "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse it, raise an error")]
+        )
+
+    if isinstance(function, Alongside):
+        return _held_back(_checked(function, request), Deferred(lambda: go_on(request)))
+    result = function(request)
+    return _after(result, go_on) if isinstance(result, Observable) or inspect.isawaitable(result) else go_on(result)
+
+
+def _after(value: Any, go_on: Callable[[Any], Observable[Event]]) -> Stream[Event]:
+    """Return the events of ``go_on(result)``; `value` is an awaitable or an Observable of the result."""
+
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        scope = current_scope.get()
+
+        def following(result: Any) -> Stream[Event]:
+            return scoped(Deferred(lambda: go_on(result)), scope)
+
+        return result_of(lambda: value).flat_map(following).subscribe(observer, scheduler=scheduler)
+
+    return Stream(subscribe)
+
+
 def annotated(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
-    """Return the events of `answer` with what `prepared` says.
+    """Return the events of `answer` with the additions of `prepared`.
 
     ::
 
@@ -85,7 +128,7 @@ class _Annotating:
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._usage: Usage | None = None  # the last that was emitted
+        self._usage: Usage | None = None  # the last one emitted
 
     def feed(self, event: Event) -> Iterator[Event]:
         match event:
@@ -119,55 +162,8 @@ class _Annotating:
             yield UsageUpdated(total)
 
 
-Answer = Callable[[Request], Stream[Event]]
-
-MOST = 1024
-"""How many events wait for a check before the answer itself has to."""
-
-
-def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Return ``answer(request)``, with the request that `functions` make of it, one after another, from `index` on.
-
-    As long as they are plain functions this is done at once, and nothing is added to the stream.
-    """
-    if index == len(functions):
-        return answer(request)
-    function = functions[index]
-
-    def go_on(result: Any) -> Stream[Event]:
-        if isinstance(result, Prepared):
-            return annotated(go_on(result.request), result)
-        return prepared(functions, _check_request(result, index), answer, index + 1)
-
-    if isinstance(function, Alongside):
-        return _held_back(_checked(function, request), Deferred(lambda: go_on(request)))
-    result = function(request)
-    return _after(result, go_on) if isinstance(result, Observable) or inspect.isawaitable(result) else go_on(result)
-
-
-def _check_request(result: Any, index: int) -> Request:
-    if isinstance(result, Request):
-        return result
-    fault = f"{must_be('a function that returns the Request, changed or not', result)}; to refuse it, raise an error"
-    raise ValidationError("invalid_request", errors=[(("prepare", index), fault)])
-
-
-def _after(value: Any, go_on: Callable[[Any], Observable[Event]]) -> Stream[Event]:
-    """Return the events of ``go_on(result)``, where `value` is an awaitable or an Observable of the result."""
-
-    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        scope = current_scope.get()
-
-        def following(result: Any) -> Stream[Event]:
-            return scoped(Deferred(lambda: go_on(result)), scope)
-
-        return result_of(lambda: value).flat_map(following).subscribe(observer, scheduler=scheduler)
-
-    return Stream(subscribe)
-
-
 def _checked(guard: Alongside, request: Request) -> Stream[None]:
-    """Complete if `request` passes its check, else fail with what the check raised, or with its verdict."""
+    """Complete if `request` passes its check, else fail with the exception from the check or with its verdict."""
 
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
@@ -190,17 +186,17 @@ class _HeldBack:
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer
-        self._lock = threading.Lock()  # the two may be on different threads; held for decisions only
-        self._waiting: deque[Event] | None = deque()  # None once all of them have been released
+        self._lock = threading.Lock()  # check and answer may run on different threads; held for decisions only
+        self._waiting: deque[Event] | None = deque()  # None once all are released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # of the answer, if it came while events waited
+        self._end: Callable[[], None] | None = None  # the answer's, if it ended while events waited
         self._answer = SingleAssignmentDisposable()
 
     def start(
         self, check: Observable[Any], answer: Observable[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
         checking = check.subscribe(on_error=self._refuse, on_completed=self._release, scheduler=scheduler)
-        if not self._answer.is_disposed:  # it is where the check has failed at once
+        if not self._answer.is_disposed:  # a check that fails at once disposes it
             self._answer.disposable = paced(answer, self._gate).subscribe(
                 self._receive,
                 lambda error: self._finish(partial(self._observer.on_error, error)),
@@ -233,9 +229,9 @@ class _HeldBack:
 
     def _release(self) -> None:
         try:
-            while (event := self._next()) is not None:  # more may come meanwhile
+            while (event := self._next()) is not None:  # more may arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # a subscriber's, which nobody above would deliver
+        except BaseException as error:  # from the subscriber; no caller would deliver it
             self._answer.dispose()
             fail(self._observer, error)
         else:

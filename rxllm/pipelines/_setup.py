@@ -1,15 +1,13 @@
-"""What a call of the facade is made with: `Setup`, an engine and its options, and the request that they complete.
+"""`Setup`: the engine and the checked options of a call of the facade, which complete its request.
 
-Another engine that is asked the same, as by ``fallback``, takes from its caller:
+Where another engine is asked the same, as by ``fallback``, the settings have these origins:
 
-====================================================  ======================================================
-of the caller, since its caller reads the answer      the messages, the tools and the choice among them, the
-                                                      format
-of the request or the call, or else of the other      temperature, max_tokens, stop, seed, reasoning_effort,
-engine                                                metadata, retry, timeout
-always of the other engine                            its model, if it has one; the key; the headers; the
-                                                      pass-through ``options``
-====================================================  ======================================================
+========================================  ==================================================================
+the caller, which reads the answer        messages, tools, tool choice, format
+the request or the call, else the other   temperature, max_tokens, stop, seed, reasoning_effort, metadata,
+engine                                    retry, timeout
+the other engine                          model, if it has one; key; headers; pass-through ``options``
+========================================  ==================================================================
 """
 
 from __future__ import annotations
@@ -47,7 +45,8 @@ from rxllm.values.secret_names import masked
 from rxllm.values.sessions import Input, as_thread
 
 T = TypeVar("T")
-BeginSpan = Callable[..., Span]
+
+_PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasoning_effort", "response_format")
 
 
 class Setup(msgspec.Struct, frozen=True):
@@ -77,15 +76,44 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
     def complete(self, request: Request) -> Request:
-        """Return `request` with every option in its place."""
-        return complete_request(self.engine, request, self.options, self.own_options)
+        """Return `request` with the options of the call and of the engine in its fields; see `option`."""
+        params = set_options(self.engine.params)
+
+        def option(name: str) -> Any:
+            value = getattr(request, name)
+            return self.option(name, None if value is False else value)
+
+        def merged(name: str) -> dict[str, Any]:
+            return {**params.get(name, {}), **getattr(request, name), **self.own_options.get(name, {})}
+
+        stop = option("stop") or ()
+        model = option("model")
+        plain = {name: option(name) for name in _PLAIN}
+        plain["response_format"] = as_response_format(plain["response_format"])
+        tools = (*params.get("tools", ()), *request.tools, *self.own_options.get("tools", ()))
+        return Request(
+            messages=request.messages,
+            model=self.engine.model if model is None else model,
+            tools=merge_tools(self.engine.tools, tools),
+            stop=(stop,) if isinstance(stop, str) else tuple(stop),
+            structured_finalize=bool(option("structured_finalize")),
+            options=merged("options"),
+            metadata=merged("metadata"),
+            **plain,
+        )
+
+    def option(self, name: str, value: Any) -> Any:
+        """Return the call's own option, else the `value` of the request's field, else the engine's option."""
+        if name in self.own_options:
+            return self.own_options[name]
+        return value if value not in (None, ()) else self.options.get(name)
 
     def model_info(self, request: Request) -> ModelInfo | None:
-        """Return what the catalogue knows about the model of `request`."""
+        """Return the entry in the catalogue for the model of `request`."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
-    def observed(self, events: Stream[Event], span: BeginSpan) -> Stream[Event]:
-        """Return `events`, watched by the engine's observers, if it has any, through a `span`."""
+    def observed(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
+        """Return `events`, watched by the engine's observers through a `span`."""
         if not self.observers:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
@@ -93,37 +121,35 @@ class Setup(msgspec.Struct, frozen=True):
         return watched(events, begin, *ids, is_shared=True)
 
     def observed_step(self, events: Stream[Event]) -> Stream[Event]:
-        """Return `events`, which are a step's, watched by the engine's observers, if it has any."""
+        """Return the `events` of a step, watched by the engine's observers."""
         if not self.observers:
             return events
         return self.observed(events, partial(StepSpan, tools=self.complete(Request()).tools))
 
     def traced_by(self, engine: Engine | None) -> Setup:
-        """Return a setup whose engine has the tracers of `engine` too, for which it works."""
+        """Return a setup whose engine has the tracers of `engine` too."""
         tracers = () if engine is None else Observers(engine.observers).tracers
         added = [tracer for tracer in tracers if tracer not in self.engine.observers]
-        if not added:
-            return self
-        return self.with_observer(*added)
+        return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a setup that `added` observe too."""
+        """Return a setup with the observers `added` too."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""
-        return reader(option_for("response_format", request.response_format, self.options, self.own_options))
+        return reader(self.option("response_format", request.response_format))
 
     def returned_by(
         self, function: str, stream: Stream[T], items: type[Any] | str = "events", request: Request | None = None
     ) -> Stream[T]:
-        """Return `stream`, which `function` returns, and whose repr tells so with the model that it asks."""
-        model = option_for("model", request and request.model, self.options, self.own_options) or self.engine.model
+        """Return `stream` with a repr that names the `function` that returns it and the model."""
+        model = self.option("model", request and request.model) or self.engine.model
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
 
     def presented(self, events: Stream[Event]) -> Stream[Event]:
-        """Return those of `events` that the options let through."""
+        """Return `events` without those that the options hide."""
         return events.pipe(
             ops.include_raw_chunks(self.options.get("include_raw_chunks", False)),
             ops.filter_deltas(
@@ -149,7 +175,7 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return what the adapter may know of a call with this id."""
+        """Return the details of a call with this id for the adapter."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -161,9 +187,6 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
 
-_PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasoning_effort", "response_format")
-
-
 def as_request(value: Any) -> Request:
     """Return `value`, a `Request` or an `Input`, as a request."""
     return value if isinstance(value, Request) else Request(as_thread(value).messages)
@@ -172,21 +195,21 @@ def as_request(value: Any) -> Request:
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
     """Return `values` as requests, and their ids if it is a mapping from ids.
 
-    Raises a ``ValidationError`` that names the one that is not a request.
+    Raises a ``ValidationError`` that names an entry that is not a request.
     """
     if isinstance(values, Mapping) and "role" not in values:  # a message in OpenAI's form has a role
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
             check("requests", id, type(id) in (str, int), "a mapping from ids, which are texts or whole numbers")
-        return [_numbered(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
+        return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be several, as in a list; for a single request use generate")
     if not isinstance(values, Iterable):
         raise invalid_option("requests", must_be("several, as in a list", values))
-    return [_numbered(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
+    return [_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
 
 
-def _numbered(index: int | str, value: Any) -> Request:
+def _entry(index: int | str, value: Any) -> Request:
     try:
         return as_request(value)
     except ValidationError as error:
@@ -203,47 +226,8 @@ def request(input: Input | Request, **fields: Any) -> Request:
     return replace(as_request(input), **fields)
 
 
-def complete_request(
-    engine: Engine, request: Request, options: Mapping[str, Any], own_options: Mapping[str, Any]
-) -> Request:
-    """Return `request` with every option in its place: those of the call, and of the engine. See `option_for`."""
-
-    params = set_options(engine.params)
-
-    def option(name: str) -> Any:
-        value = getattr(request, name)
-        return option_for(name, None if value is False else value, options, own_options)
-
-    def merged(name: str) -> dict[str, Any]:
-        return {**params.get(name, {}), **getattr(request, name), **own_options.get(name, {})}
-
-    # A text is one stop word, not a sequence of letters.
-    stop = option("stop") or ()
-    tools = (*params.get("tools", ()), *request.tools, *own_options.get("tools", ()))
-    model = option("model")
-    plain = {name: option(name) for name in _PLAIN}
-    plain["response_format"] = as_response_format(plain["response_format"])
-    return Request(
-        messages=request.messages,
-        model=engine.model if model is None else model,
-        tools=merge_tools(engine.tools, tools),
-        stop=(stop,) if isinstance(stop, str) else tuple(stop),
-        structured_finalize=bool(option("structured_finalize")),
-        options=merged("options"),
-        metadata=merged("metadata"),
-        **plain,
-    )
-
-
-def option_for(name: str, value: Any, options: Mapping[str, Any], own_options: Mapping[str, Any]) -> Any:
-    """Return the call's own option, else the `value` of the request's field, else the engine's option."""
-    if name in own_options:
-        return own_options[name]
-    return value if value not in (None, ()) else options.get(name)
-
-
 def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
-    """Return the error for tool calls that the thread holds no answer to."""
+    """Return the error for tool calls without a result in the thread."""
     names = ", ".join(f"{call.name} ({call.id})" for call in calls)
     metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
     message = f"the thread has unanswered tool calls: {names}; {remedy}"
@@ -261,7 +245,7 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The call's options that do not go along: the provider's own, and those that are in the request by now."""
+"""The call's options that another engine does not get: the provider's own, and those that are in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
@@ -278,7 +262,7 @@ def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
 
 
 def other_request(request: Request, sent: Request, own_options: Mapping[str, Any], other: Engine) -> Request:
-    """Return what `other` is asked; `sent` is `request` as its caller sends it."""
+    """Return the request to `other`; `sent` is `request` as its caller sends it."""
     return replace(
         request,
         model=other.model or other.params.get("model") or own_options.get("model") or request.model,
@@ -291,5 +275,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the call's own options that go along."""
+    """Return the call's own options that another engine gets too."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

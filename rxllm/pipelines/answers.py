@@ -1,4 +1,4 @@
-"""A caller's answers to what a halted chat waits for, also in its agents: their checks, and what follows from each."""
+"""A caller's answers to the open tool calls and questions of a halted chat and its agents: checks and events."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Return whether `thread` ends with an answer of the model's, after which nothing is open."""
+    """Whether `thread` ends with an answer of the model and nothing is open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """What is open in `thread`: the `calls` without an answer, and the `question` to the user that ends it."""
+    """The open part of `thread`: the `calls` without an answer, and the `question` to the user that ends it."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -78,32 +78,28 @@ class HaltedStep(msgspec.Struct, frozen=True):
         ids = {call.id for call in calls}
         response = Response[Any](message, message.text, calls, "tool_calls")
         results = tuple(result for result in thread if result.role == "tool" and result.tool_call_id in ids)
-        metadata = self._question_metadata() or halt_metadata(state.halt)
+        metadata = halt_metadata(state.halt)
+        if self.question is not None:
+            asked = self.question.metadata
+            metadata = {
+                "halted_reason": "ask_user",
+                "pending_question": self.question.text,
+                "pending_tool_call_id": asked.get("tool_call_id"),
+                "ask_user_opts": asked.get("ask_user_opts", {}),
+            }
         metadata |= waiting.of(self.calls)
-        done = bool(metadata)
-        return state.with_agents(StepResult(thread, response, results, done=done, metadata=metadata))
+        return state.with_agents(StepResult(thread, response, results, done=bool(metadata), metadata=metadata))
 
     @property
     def agents(self) -> dict[str, Thread]:
-        """The threads of the agents among the calls, by the ids of these."""
+        """The threads of the agents among the calls, by call id."""
         return open_agents(self.thread)
-
-    def _question_metadata(self) -> dict[str, Any]:
-        if self.question is None:
-            return {}
-        metadata = self.question.metadata
-        return {
-            "halted_reason": "ask_user",
-            "pending_question": self.question.text,
-            "pending_tool_call_id": metadata.get("tool_call_id"),
-            "ask_user_opts": metadata.get("ask_user_opts", {}),
-        }
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     """Return the setup of the chat of `tool`, which runs in a step with these `settings`.
 
-    Its own options and those of its engine come first. It inherits the step's `approve` with its timeout, and the
+    The agent's own options and its engine's have precedence. It inherits the step's `approve` with its timeout, and the
     step's context under its own.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
@@ -115,13 +111,8 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
     return Setup.of(tool.engine, ChatOptions, inherited)
 
 
-def agent_settings(tool: AgentTool, settings: ToolSettings) -> ToolSettings:
-    """Return how the tools of the agent run."""
-    return ToolSettings(**agent_setup(tool, settings).tool_options())
-
-
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids of the agent's chat: its request id has the step's and the tool call's."""
+    """Return the ids of the agent's chat; its request id is the step's with the tool call's behind it."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -131,7 +122,7 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
     return ids
 
 
-_BEGUN = "is the call of an agent that has begun: answer what waits in it, or deny the call with False"
+_BEGUN = "is the call of an agent that has begun: answer the calls that wait in it, or deny the call with False"
 _AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a '/'; pass approve=... to decide"
 
 
@@ -142,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise unless each call of the step, and nothing else, has an answer or is left to ``approve``."""
+        """Raise unless each call of the step, and no other, has an answer or is left to ``approve``."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -157,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with the answers to questions of the user, also of agents, and the other answers."""
+        """Return `thread` with the answers to questions, also in agents, and the other answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -174,32 +165,33 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, at any depth: as the caller sees it, and where it is made."""
+        """Yield each call that needs an answer, at any depth: as the caller knows it, and in its own chat."""
         for call in calls:
             if call.id not in agents or self._decides(call):
                 yield outside(call), call, self, settings
             elif (inner := HaltedStep.of(agents[call.id])) is not None:
                 tool = self._begun(call, agents[call.id], settings)
                 if isinstance(tool, AgentTool):
-                    below, name = agent_settings(tool, settings), partial(_named, outside, call.id)
+                    below = ToolSettings(**agent_setup(tool, settings).tool_options())
+                    name = partial(_named, outside, call.id)
                     yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
-        """Return the answers to what waits in the agent of `call`."""
+        """Return the answers to the calls that wait in the agent of `call`."""
         ids = {nested_id(call.id, id): id for id in open_ids(agent)}
         approvals = {ids[id]: approval for id, approval in self.approvals.items() if id in ids}
         return Answers(approvals, {ids[id]: result for id, result in self.results.items() if id in ids})
 
     def _decides(self, call: ToolCall) -> bool:
-        """Whether there is an answer to the call itself, in place of answers to what waits in its agent."""
+        """Whether there is an answer to the call itself, in place of answers to the calls in its agent."""
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether a tool that was interrupted after the user's reply to its question is approved to run again."""
+        """Whether an approval lets a tool run again that was interrupted after the user's reply to its question."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool of `call`: the agent whose `thread` it is, or the tool that asks the question in it."""
+        """Return the tool of `call`: the agent of `thread`, or the tool that asks the question in it."""
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
@@ -216,7 +208,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events that follow from the answer to `call`, or from those to what waits in its `agent`."""
+        """Return the events that follow from the answer to `call`, or from the answers to the calls in its `agent`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
@@ -231,7 +223,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call`, which the caller knows by `id`, with the arguments of its approval, if there are any."""
+        """Return `call` with the arguments of its approval, if there are any; the caller knows it by `id`."""
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -251,13 +243,17 @@ class Answers(msgspec.Struct, frozen=True):
         return tool
 
     def _refuse_unknown(self, calls: tuple[ToolCall, ...], agents: Mapping[str, Thread]) -> None:
-        inside = [nested_id(id, inner) for id, agent in agents.items() for inner in _open_call_ids(agent)]
+        inside: list[str] = []
+        for id, agent in agents.items():
+            questions = set(open_questions(agent))
+            inside += [nested_id(id, inner) for inner in open_ids(agent) if inner not in questions]
         known = Counter([*(call.id for call in calls), *inside])
         fault = f"is not the id of an unanswered tool call; those are: {listed(known)}"
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        faults += [(("results", id), _asks(id)) for id in self.results if id in asking]
+        asks = "is the id of a tool call that asks the user: answer under {!r}, or deny the call with an approval"
+        faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
         approved = (id for id, approval in self.approvals.items() if id in agents and not _is_denial(approval))
@@ -272,26 +268,16 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of the calls that ask the user and are made again with the answer, also in agents."""
+    """Yield the ids of the calls that ask the user and run again with the answer, also in agents."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id
         yield from (nested_id(id, inner) for inner in _asking(open_agents(agent)))
 
 
-def _asks(id: str) -> str:
-    answer = nested_id(id, QUESTION)
-    return f"is the id of a tool call that asks the user: answer under {answer!r}, or deny the call with an approval"
-
-
 def _is_replied(agent: Thread) -> bool:
     """Whether `agent` is the question of a tool with the user's reply."""
     return len(agent) > 1 and is_question(agent[0])
-
-
-def _open_call_ids(thread: Thread) -> list[str]:
-    questions = set(open_questions(thread))
-    return [id for id in open_ids(thread) if id not in questions]
 
 
 def _named(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:

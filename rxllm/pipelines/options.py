@@ -1,13 +1,10 @@
-"""The options of the facade: a closed set, shown in `help(...)` and signatures, and checked when a call is made.
-
-The meanings are the docstrings under the fields of a ``TypedDict``, which Python itself does not keep: they are read
-from the source. Without it there are names and types only.
+"""The options of the facade: a closed set, shown in ``help(...)`` and signatures, and checked when a call is made.
 
 For each option the first of these counts: the call's, the request's field, the engine's, the default. None means that
-the option is not set, so that wrappers can pass theirs on; only for those in `UNLIMITED` it is a value, no limit.
+the option is not set, so that wrappers can pass theirs on; only for the options in `UNLIMITED` it means no limit.
 
-What an option means is written once, under its field: editors show it there, and `_option_help` puts it into
-``help(...)`` and the signatures of the functions. A default in double backticks is the signature's.
+The meaning of an option is the docstring under its field. Editors show it there; ``help(...)`` and the signatures get
+it from the source, and without the source have names and types only. A default in double backticks is the signature's.
 """
 
 from __future__ import annotations
@@ -55,114 +52,6 @@ from rxllm.values.argument_checks import (
 from rxllm.values.secret_names import is_secret_name
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-
-# Show the options of a call, with their meanings, in ``help(...)``, in signatures, and so in completions
-
-
-_FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
-_DEFAULT = re.compile(r"Default: ``(.+?)``")
-
-
-def describe(options: type[Any]) -> None:
-    """Append to the docstring of a ``TypedDict`` what its fields mean."""
-    options.__doc__ = _with_table(options.__doc__, options)
-
-
-def with_options(options: type[Any]) -> Callable[[F], F]:
-    """Give a function with ``**opts`` a signature with all `options`, and a docstring that says what they mean.
-
-    Where an option that there is not takes the place of a positional argument, as in ``generate(engine, prompt="Hi")``,
-    the call raises ``EngineError("unknown_option")``. Others that do not fit are a ``TypeError`` with a remedy.
-    """
-
-    def decorate(function: F) -> F:
-        own = signature(function)
-        named = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
-
-        @wraps(function)
-        def explaining(*args: Any, **kwargs: Any) -> Any:
-            try:
-                return function(*args, **kwargs)
-            except LLMError as error:
-                shorten_traceback(error)
-                raise
-            except TypeError as error:
-                if call_fault(function, *args, **kwargs) is None:  # an error from inside
-                    raise
-                known = {*options.__annotations__, *(p.name for p in named)}
-                unknown = [name for name in kwargs if name not in known]
-                if not unknown:
-                    raise TypeError(f"{error}; {_order(function.__name__, named)}, {_places(named, args)}") from None
-                message = advice(unknown[0], kwargs[unknown[0]], known)
-                raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
-
-        vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
-        explaining.__doc__ = _with_table(function.__doc__, options)
-        return cast(F, explaining)
-
-    return decorate
-
-
-def _order(function: str, parameters: list[Parameter]) -> str:
-    """Return how the call begins: ``write generate(engine, request, ...)``."""
-    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
-    needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
-    return f"write {function}({', '.join([*positional, *needed])}, ...)"
-
-
-def _places(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
-    """Return where those of `args` belong that are too many, or what is first if one is missing."""
-    if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
-        return "with options by keyword, and a picture in the message: rxllm.user(text, path)"
-    return "with the engine first, such as 'openai:gpt-5'"
-
-
-@cache
-def meanings(options: type[Any]) -> dict[str, str]:
-    """Return the meaning of each field of `options`."""
-    try:
-        found: dict[str, str] = dict(_FIELD.findall(getsource(sys.modules[options.__module__])))
-    except OSError:
-        found = {}
-    return {name: " ".join(found.get(name, "").split()) for name in options.__annotations__}
-
-
-@cache
-def _parameters(options: type[Any]) -> list[Parameter]:
-    annotations, texts = _annotations(options), meanings(options)
-    return [
-        Parameter(name, Parameter.KEYWORD_ONLY, default=_default(text), annotation=annotations[name])
-        for name, text in texts.items()
-    ]
-
-
-def _default(meaning: str) -> Any:
-    written = _DEFAULT.search(meaning)
-    return literal_eval(written[1]) if written else None
-
-
-def _annotations(options: type[Any]) -> dict[str, str]:
-    return {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
-
-
-def _with_table(docstring: str | None, options: type[Any]) -> str:
-    return f"{cleandoc(docstring or '')}\n\n{_table(options)}"
-
-
-@cache
-def _table(options: type[Any]) -> str:
-    annotations = _annotations(options)
-    entries = (f"{name} : {annotations[name]}\n{_indented(text)}" for name, text in meanings(options).items())
-    return "\n".join(("Options, by keyword; None means the default, except where it is no limit:\n", *entries))
-
-
-def _indented(text: str) -> str:
-    return fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
-
-
-# The options of the facade: a closed set, checked when a call is made
-
 
 MAX_TURNS = 8
 
@@ -292,6 +181,102 @@ class ChatOptions(PlainChatOptions, StepOptions, total=False):
     """The options of `chat`: those of `step`, and when the chat ends."""
 
 
+_FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
+_DEFAULT = re.compile(r"Default: ``(.+?)``")
+
+
+def describe(options: type[Any]) -> None:
+    """Append the meanings of the fields to the docstring of a ``TypedDict``."""
+    options.__doc__ = _with_table(options.__doc__, options)
+
+
+def with_options(options: type[Any]) -> Callable[[F], F]:
+    """Give a function with ``**opts`` a signature with all `options`, and a docstring with their meanings.
+
+    A call with an unknown option in place of a positional argument, as in ``generate(engine, prompt="Hi")``, raises
+    ``EngineError("unknown_option")``. Other arguments that do not fit raise a ``TypeError`` with a remedy.
+    """
+
+    def decorate(function: F) -> F:
+        own = signature(function)
+        named = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
+
+        @wraps(function)
+        def explaining(*args: Any, **kwargs: Any) -> Any:
+            try:
+                return function(*args, **kwargs)
+            except LLMError as error:
+                shorten_traceback(error)
+                raise
+            except TypeError as error:
+                if call_fault(function, *args, **kwargs) is None:  # an error from inside
+                    raise
+                known = {*options.__annotations__, *(p.name for p in named)}
+                unknown = [name for name in kwargs if name not in known]
+                if not unknown:
+                    raise TypeError(f"{error}; {_order(function.__name__, named)}, {_places(named, args)}") from None
+                message = advice(unknown[0], kwargs[unknown[0]], known)
+                raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
+
+        vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
+        explaining.__doc__ = _with_table(function.__doc__, options)
+        return cast(F, explaining)
+
+    return decorate
+
+
+def _order(function: str, parameters: list[Parameter]) -> str:
+    """Return the remedy for wrong arguments: ``write generate(engine, request, ...)``."""
+    positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
+    needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
+    return f"write {function}({', '.join([*positional, *needed])}, ...)"
+
+
+def _places(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
+    """Return the place of superfluous `args`, or of the first argument if one is missing."""
+    if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
+        return "with options by keyword, and a picture in the message: rxllm.user(text, path)"
+    return "with the engine first, such as 'openai:gpt-5'"
+
+
+@cache
+def meanings(options: type[Any]) -> dict[str, str]:
+    """Return the meaning of each field of `options`."""
+    try:
+        found: dict[str, str] = dict(_FIELD.findall(getsource(sys.modules[options.__module__])))
+    except OSError:
+        found = {}
+    return {name: " ".join(found.get(name, "").split()) for name in options.__annotations__}
+
+
+@cache
+def _parameters(options: type[Any]) -> list[Parameter]:
+    parameters: list[Parameter] = []
+    for name, annotation in _annotations(options).items():
+        written = _DEFAULT.search(meanings(options)[name])
+        default = literal_eval(written[1]) if written else None
+        parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
+    return parameters
+
+
+def _annotations(options: type[Any]) -> dict[str, str]:
+    return {name: hint.__forward_arg__ for name, hint in options.__annotations__.items()}
+
+
+def _with_table(docstring: str | None, options: type[Any]) -> str:
+    return f"{cleandoc(docstring or '')}\n\n{_table(options)}"
+
+
+@cache
+def _table(options: type[Any]) -> str:
+    annotations = _annotations(options)
+    lines = ["Options, by keyword; None means the default, except where it is no limit:\n"]
+    for name, text in meanings(options).items():
+        meaning = fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
+        lines.append(f"{name} : {annotations[name]}\n{meaning}")
+    return "\n".join(lines)
+
+
 for _options in (GenerateOptions, StepOptions, ChatOptions):
     describe(_options)
 
@@ -319,12 +304,9 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
         turns = 0
     if turns < 1:
         raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
-    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # half a JSON helps nobody
+    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # half a JSON value is useless
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
-
-
-# The checks of the options of a call: their names, types and bounds, and what to write instead
 
 
 def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:
@@ -369,17 +351,13 @@ def _fault(name: str, value: Any) -> str | None:
     expected, fits = _RULES.get(name, ("", None))
     if fits is None or fits(value):
         return None
-    if name == "headers":
-        return f"must be {expected}, not {_odd_header(value)}"
-    return f"must be {expected}, not {type(value).__name__}" if is_secret_name(name) else must_be(expected, value)
-
-
-def _odd_header(value: Any) -> str:
-    """Return what is wrong with headers, without their values, which may be secret."""
-    if not isinstance(value, Mapping):
-        return type(value).__name__
-    name, text = next(pair for pair in cast(Mapping[Any, Any], value).items() if not _is_strings(pair))
-    return f"{name!r}: {type(text).__name__}"
+    if name != "headers" and not is_secret_name(name):
+        return must_be(expected, value)
+    wrong = type(value).__name__  # the value may be secret
+    if name == "headers" and isinstance(value, Mapping):
+        header, text = next(pair for pair in cast(Mapping[Any, Any], value).items() if not _is_strings(pair))
+        wrong = f"{header!r}: {type(text).__name__}"
+    return f"must be {expected}, not {wrong}"
 
 
 def _is_strings(value: Any) -> bool:
@@ -387,14 +365,12 @@ def _is_strings(value: Any) -> bool:
 
 
 def _is_headers(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(isinstance(text, str) for pair in value.items() for text in pair)  # pyright: ignore
+    return isinstance(value, Mapping) and all(map(_is_strings, value.items()))  # pyright: ignore
 
 
 def _is_tools(value: Any) -> bool:
     return isinstance(value, Sequence) and all(isinstance(tool, Tool) or callable(tool) for tool in value)  # pyright: ignore
 
-
-_RETRIES = (RetryPolicy, Mapping, bool, type(None))
 
 _Rule = tuple[str, Callable[[Any], bool] | None]
 _STRING: _Rule = ("a non-empty string", lambda value: isinstance(value, str) and bool(value))
@@ -403,6 +379,7 @@ _FLAG: _Rule = ("True or False", lambda value: isinstance(value, bool))
 _FUNCTION: _Rule = ("a function", callable)
 _COUNT: _Rule = ("a whole number of at least 1", is_count)
 _SECONDS = "a number of seconds above 0"
+_TIMEOUT: _Rule = ("None, or " + _SECONDS, lambda value: value is None or is_positive(value))
 
 _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("model", "reasoning_effort", "session_id", "request_id"), _STRING),
@@ -423,7 +400,7 @@ _RULES: dict[str, _Rule] = {
     **dict.fromkeys(("options", "metadata", "context"), _MAPPING),
     "retry": (
         "a RetryPolicy, a mapping of its fields such as {'max_attempts': 3}, True or False",
-        lambda value: isinstance(value, _RETRIES) or value == "default",
+        lambda value: isinstance(value, RetryPolicy | Mapping | bool | None) or value == "default",
     ),
     "timeout": (
         _SECONDS + ", or Timeouts(first=30, idle=10, total=120)",
@@ -436,10 +413,8 @@ _RULES: dict[str, _Rule] = {
         "'continue', 'halt' or a function",
         lambda value: value in ("continue", "halt") or callable(value),
     ),
-    **dict.fromkeys(
-        ("tool_timeout", "approve_timeout"),
-        ("None, or " + _SECONDS, lambda value: value is None or is_positive(value)),
-    ),
+    "tool_timeout": _TIMEOUT,
+    "approve_timeout": _TIMEOUT,
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "steer": (

@@ -1,4 +1,4 @@
-"""`AgentTool`: a chat as a tool of another. What runs chats is in a layer above: `rxllm` hands it down here."""
+"""`AgentTool`: a chat as a tool of another chat. Chats run in a layer above, which calls `run_with`."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class AgentTool(Tool):
 class AgentCall(msgspec.Struct, frozen=True):
     """One run of an agent: its `tool` and `call`, and the `settings` and the `request_id` of the step around it.
 
-    A chat that had halted goes on from its thread, `halted`, with the caller's `answers`.
+    A halted chat continues from its thread, `halted`, with the caller's `answers`.
     """
 
     tool: AgentTool
@@ -64,7 +64,7 @@ class AgentChat(msgspec.Struct, frozen=True):
 
 
 class Chats(Protocol):
-    """What runs the chats of agents."""
+    """The layer that runs the chats of agents."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
         """Return `engine` with the `options` of a chat as its own. Raises as ``rxllm.chat`` does for wrong options."""
@@ -77,17 +77,17 @@ _chats: list[Chats] = []
 
 
 def run_with(chats: Chats) -> None:
-    """Let `chats` run the chats of agents from now on."""
+    """Run the chats of agents through `chats` from now on."""
     _chats[:] = [chats]
 
 
 def chats() -> Chats:
-    """Return what runs the chats of agents."""
+    """Return the layer that runs the chats of agents."""
     return _chats[0]
 
 
 def blame_caller(error: BaseException) -> None:
-    """Note that `error` is one of the caller's code, such as an approver: nothing for a model, at any depth."""
+    """Mark `error` as one of the caller's code, such as an approver, which no model gets, at any depth."""
     vars(error)["_is_callers"] = True
 
 
@@ -98,7 +98,7 @@ def blames_caller(error: BaseException) -> bool:
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the error of an agent whose chat has failed with `error`."""
+    """Return the error of the tool call of an agent, after its chat failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)
@@ -107,9 +107,9 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the result of the tool: the answer of a chat that is completed; of another one, why it stopped too."""
+    """Return the result of the tool: the answer of the chat, with the reason if it stopped before it was completed."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer
-    found = {name: result.metadata[name] for name in ("halt_result",) if name in result.metadata}
+    found = {name: value for name, value in result.metadata.items() if name == "halt_result"}
     return {"output_text": answer, "halted_reason": result.halted_reason, **found}

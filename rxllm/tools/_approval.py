@@ -1,7 +1,7 @@
-"""Read what an approver answers: run the call, with other arguments, deny it, or leave it to the caller; and ask again.
+"""Answers of approvers, and tools that ask the user.
 
-Until then the call is open, as that of an agent that has halted: its "chat" is the question, and then the answer. So
-several tools of a step may ask, at any depth, and what they ask is in the thread's JSON.
+A tool call that asks stays open, as a halted agent's does, until the user answers: its "chat" is the question, then the
+answer. So several tools of a step may ask, at any depth, and their questions are in the thread's JSON.
 """
 
 from __future__ import annotations
@@ -40,14 +40,23 @@ from rxllm.values.responses import shorten
 from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
+WAITING = ("manual_tool_calls", "approval_tool_calls")
+"""The metadata with the calls of a step that wait for the caller; the chat does not continue without answers."""
+
+QUESTION = "question"
+"""The id of a tool's question in its chat; the caller answers under the call's id with this one behind it."""
+
+STATE = "tool_state"
+"""The metadata of the question with the state that the tool keeps for its next run."""
+
 NO_ANSWER = object()
-"""The answer of an approver whose Observable ends without an item."""
+"""The answer of an approver with an Observable that ends without an item."""
 
 
 def decided(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, the error of a call that is denied, or None for one that is left to the caller.
+    """Return the call to run, the error of a denied call, or None for a call that is left to the caller.
 
-    Raises ``TypeError`` for another answer, and ``ValidationError("invalid_option")`` as `edited` does.
+    Raises ``TypeError`` for any other answer, and ``ValidationError("invalid_option")`` as `edited` does.
     """
     match answer:
         case True:
@@ -92,12 +101,8 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
     return [((name,), f"is not a parameter{did_you_mean(name, names)}") for name in unknown]
 
 
-WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata of a step whose calls wait for the caller: the chat must not continue without their answers."""
-
-
 class WaitingCalls:
-    """The tool calls that wait for the caller's approval: it was requested, and they have not run or been denied."""
+    """The tool calls that wait for the caller's approval: requested, and neither run nor denied so far."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
@@ -110,37 +115,28 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata of a step that made `calls`: those that wait, if there are any."""
-        waiting = tuple(self._noted(call) for call in calls if call.id in self._notes)
+        """Return the metadata of a step that made `calls`, with those that wait, if any do."""
+        notes = self._notes
+        waiting = tuple(
+            replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
+        )
         return {"approval_tool_calls": waiting} if waiting else {}
-
-    def _noted(self, call: ToolCall) -> ToolCall:
-        note = self._notes[call.id]
-        return replace(call, metadata={**call.metadata, **note}) if note else call
-
-
-QUESTION = "question"
-"""The id of the question in its chat: behind the call's, it is the id under which the caller answers."""
-
-
-STATE = "tool_state"
-"""The metadata of the question with what the tool has kept for its next run."""
 
 
 def halted(halt: Halt, call: ToolCall) -> list[Event]:
-    """Return the events of `call`, whose tool has returned `halt`."""
+    """Return the events of `call` after its tool returned `halt`."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
     asking = question(halt.question or "", QUESTION, opts)
     return _waiting(replace(asking, metadata={**asking.metadata, STATE: halt.tool_state}), call)
 
 
 def halted_again(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events of `call`, whose question in `thread` has no answer yet."""
+    """Return the events of `call` while its question in `thread` has no answer."""
     return _waiting(thread[0], call)
 
 
 def replied(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer in the thread of a call that goes on, and what the tool has kept."""
+    """Return the user's answer in the thread of a resumed call, and the state that the tool has kept."""
     match resumed[0].messages if resumed is not None else ():
         case (asking, reply, *_) if is_question(asking):
             return reply.text, asking.metadata.get(STATE)
@@ -149,12 +145,12 @@ def replied(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether a chat that begins with `message` is the question of a tool; that of an agent never does."""
+    """Whether a chat that begins with `message` is a tool's question; an agent's chat never begins so."""
     return bool(message.metadata.get("ask_user"))
 
 
 def _waiting(asking: Message, call: ToolCall) -> list[Event]:
-    opts = {name: asking.metadata[name] for name in ("ask_user_opts",) if name in asking.metadata}
+    opts = {name: value for name, value in asking.metadata.items() if name == "ask_user_opts"}
     result = ChatResult(
         thread=Thread((asking,)),
         final_response=Response(),

@@ -1,12 +1,12 @@
-"""Call the functions of one tool call, its approver and its tool, and listen to what they return.
+"""Call the functions of one tool call, its approver and its tool, and follow their results.
 
 ==============================  ==============================================================================
 function                        how it runs
 ==============================  ==============================================================================
 ``async def``                   on the call's loop; cancelled on timeout and dispose
-plain function                  in a daemon thread, with the context copied; on timeout and dispose it runs on, its
-                                result dropped and ``ToolContext.cancelled`` set, at most `THREADS_LEFT` of them,
-                                or of those that run at once, `THREADS`
+plain function                  in a daemon thread, with the context copied, at most `THREADS` at once; on timeout
+                                and dispose ``ToolContext.cancelled`` is set and the result is dropped, but the
+                                function runs to its end, at most `THREADS_LEFT` of them
 plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
 ==============================  ==============================================================================
 
@@ -45,45 +45,11 @@ from rxllm.values import Message, Thread, ToolCall, unanswered
 from rxllm.values.codec import encode
 from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
-
-def idempotency_key(
-    call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
-) -> str:
-    """Return 32 hexadecimal characters, equal whenever the same call of the same conversation is run.
-
-    They follow from the key of the tool call around this one, the session's id, the messages before the call, and its
-    id, name and arguments as the model wrote them. Nothing random, no clock and no metadata is part of it: metadata may
-    hold how far the call has come.
-    """
-    around = enclosing_key() if enclosing_key is not None else None
-    head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["
-    hashed = hash_of_thread(head, _messages_before(call, thread), _plain_text)
-    hashed.update(f"], {json.dumps(encode(plain_call(call)), sort_keys=True)}]".encode())
-    return hashed.hexdigest()[:32]
-
-
-def _plain_text(message: Message) -> str:
-    return json.dumps(encode(plain_message(message)), sort_keys=True)
-
-
-def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
-    """Yield the messages that the model had seen when it made `call`, also if the thread has gone on since."""
-    is_open = any(other.id == call.id for other in unanswered(thread))
-    for message in thread:
-        if is_open and any(other.id == call.id for other in message.tool_calls):
-            return
-        yield message
-
-
 THREADS_LEFT = 100
-"""How many plain functions may run on after their timeout or dispose; with so many, no other one starts."""
+"""Plain functions that may still run after their timeout or dispose; beyond this number no other one starts."""
 
 THREADS = 1_000
-"""How many plain functions may run at once; a burst of calls could otherwise leave as many behind."""
-
-
-def ignore(item: Any) -> None:
-    """Do nothing."""
+"""Plain functions that may run at once, so that a burst of calls cannot leave any number of threads behind."""
 
 
 class Caller(abc.DisposableBase):
@@ -103,7 +69,7 @@ class Caller(abc.DisposableBase):
         self._call = call
         self._scheduler = scheduler
         self._cancelled = cancelled
-        self._progress = progress  # takes the items of a plain generator
+        self._progress = progress  # receives the items of a plain generator
         self._on_failure = on_failure
         self._running = SerialDisposable()
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -113,7 +79,7 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def stop(self) -> None:
-        """Dispose of what runs; another function may be called then."""
+        """Stop the running function; another one may be called then."""
         self._running.disposable = Disposable()
 
     def call(
@@ -121,39 +87,43 @@ class Caller(abc.DisposableBase):
         fn: Callable[[], Any],
         is_async: bool,
         done: Callable[[Any], None],
-        on_item: Callable[[Any], None] = ignore,
+        on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
+
+        def unwrap(result: Any) -> None:
+            if isinstance(result, Observable):
+                self.listen(cast(Observable[Any], result), done, on_item)
+            elif hasattr(result, "__aiter__"):
+                self.listen(from_async_iter(lambda: cast(AsyncIterator[Any], result)), done, on_item)
+            else:
+                done(result)
+
         if self._loop is not None:
             results: Stream[Any] = pumped(lambda pump: self._run(pump, fn, is_async))
-            self.listen(results, lambda result: self._unwrap(result, done, on_item), on_failure=on_failure)
+            self.listen(results, unwrap, on_failure=on_failure)
             return
         try:
-            result = self._in_place(fn, is_async)
+            if is_async:
+                message = "an async function needs an event loop; under virtual time use a plain one or an Observable"
+                raise tool_error(self._call, "handler_raised", message)
+            with within(self.scope):
+                result = self._drained(fn())
         except Exception as error:
             (on_failure or self._on_failure)(error)
         else:
-            self._unwrap(result, done, on_item)
-
-    def _unwrap(self, result: Any, done: Callable[[Any], None], on_item: Callable[[Any], None]) -> None:
-        if isinstance(result, Observable):
-            items = cast(Observable[Any], result)
-        elif hasattr(result, "__aiter__"):
-            items = from_async_iter(lambda: cast(AsyncIterator[Any], result))
-        else:
-            done(result)
-            return
-        self.listen(items, done, on_item)
+            unwrap(result)
 
     def listen(
         self,
         source: Observable[Any],
         done: Callable[[Any], None],
-        on_item: Callable[[Any], None] = ignore,
+        on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        if self._running.is_disposed:  # from another thread, while this one was on its way
+        """Pass the items of `source` to `on_item`, and the last one to `done`."""
+        if self._running.is_disposed:  # by another thread
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -161,7 +131,8 @@ class Caller(abc.DisposableBase):
         def on_next(item: Any) -> None:
             nonlocal last
             last = item
-            on_item(item)
+            if on_item is not None:
+                on_item(item)
 
         with within(self.scope):
             subscription.disposable = source.subscribe(
@@ -171,15 +142,8 @@ class Caller(abc.DisposableBase):
                 scheduler=self._scheduler,
             )
 
-    def _in_place(self, fn: Callable[[], Any], is_async: bool) -> Any:
-        if is_async:
-            message = "an async function needs an event loop; under virtual time use a plain one or an Observable"
-            raise tool_error(self._call, "handler_raised", message)
-        with within(self.scope):
-            return self._drained(fn())
-
     def _drained(self, result: Any) -> Any:
-        """Return `result`, or the last item of a plain generator, whose items are progress."""
+        """Return `result`, or the last item of a plain generator, after reporting its items as progress."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -212,7 +176,7 @@ class Caller(abc.DisposableBase):
 
 
 def _crowd() -> str:
-    """Return why no other plain function may start, and what to do; "" if it may."""
+    """Return why no other plain function may start, with a remedy; "" if it may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others still run in threads after a timeout or a dispose"
@@ -231,3 +195,31 @@ def _without_stop_iteration(fn: Callable[[], Any]) -> Any:
 
 def is_async(function: Callable[..., Any] | None) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.isasyncgenfunction(function)
+
+
+def idempotency_key(
+    call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
+) -> str:
+    """Return 32 hexadecimal characters, equal whenever the same call of the same conversation is run.
+
+    They are a hash of the key of the tool call around this one, the session's id, the messages before the call, and its
+    id, name and arguments as the model wrote them. Metadata is left out, since it may hold the progress of the call.
+    """
+    around = enclosing_key() if enclosing_key is not None else None
+    head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["
+    hashed = hash_of_thread(head, _messages_before(call, thread), _json_text)
+    hashed.update(f"], {json.dumps(encode(plain_call(call)), sort_keys=True)}]".encode())
+    return hashed.hexdigest()[:32]
+
+
+def _json_text(message: Message) -> str:
+    return json.dumps(encode(plain_message(message)), sort_keys=True)
+
+
+def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
+    """Yield the messages that the model had seen when it made `call`, also if `thread` has more."""
+    is_open = any(other.id == call.id for other in unanswered(thread))
+    for message in thread:
+        if is_open and any(other.id == call.id for other in message.tool_calls):
+            return
+        yield message

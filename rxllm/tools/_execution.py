@@ -1,4 +1,4 @@
-"""`execution`: run one tool call as a stream of events: its approval, its function or agent, its timeout, its outcome.
+"""Run one tool call as a stream of events: its approval, its function or agent, its timeout, its outcome.
 
 With a journal, see ``operators.journaled``:
 
@@ -13,10 +13,10 @@ has noted only that it began    runs it again with the same arguments if it is `
                                 approval does
 ==============================  =============================================================================
 
-What a tool raises is logged with its traceback, unless it is a `ToolError`, and goes to the model by ``on_tool_error``.
-What an approver raises, an answer that it cannot give, arguments of its own that do not fit the tool, and a result that
-cannot be encoded are errors of the caller's code: they end the stream through ``on_error``. An approver runs as a tool
-does, see ``_caller``. If its answer leaves the call to the caller, the stream ends without an outcome.
+An exception from a tool is logged with its traceback, unless it is a `ToolError`, and goes to the model by
+``on_tool_error``. An exception from an approver, a wrong answer from it, and arguments from it that do not fit the tool
+are errors of the caller's code: they end the stream through ``on_error``. An approver runs as a tool does, see
+``_caller``. If its answer leaves the call to the caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
@@ -52,74 +52,40 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 
 log = logging.getLogger("rxllm")
 
-
-def own(call: ToolCall) -> ToolCall:
-    """Return a copy of `call` for the user's code, whose changes do not reach the thread and the events."""
-    try:
-        return deepcopy(call)
-    except RecursionError:
-        return replace(call, arguments={}, metadata={**call.metadata, "error": TOO_DEEP})
+MOST_DEEP = 16
+"""How many tool calls may be inside one another where the innermost is an agent: Python's stack holds about 40."""
 
 
-def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a tool that returned `result`."""
-    try:
-        outcome = _outcome(result, call, settings)
-    except ToolError as error:
-        if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # a fault of the program, which its model is not told in detail
-            error.is_logged = True
-        return failed(error, call, settings)
-    return [ToolExecutionCompleted(call.id, call.name, _plain(result)), outcome]
+def execution(
+    tool: Tool,
+    call: ToolCall,
+    settings: ToolSettings,
+    thread: Thread,
+    scope: Scope,
+    edited_call: ToolCall | None = None,
+    resumed: tuple[Thread, Any] | None = None,
+) -> Stream[Event]:
+    """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
+    It fails only by an error of the caller's code, see above. `thread` holds the messages before the call, `scope` is
+    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
+    has neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread with the
+    caller's answers. So does a tool that asks the user and is to be called again, see ``_approval``.
+    """
 
-def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a tool that failed, by the policy ``on_tool_error``."""
-    return [ToolExecutionCompleted(call.id, call.name, error=error), _decide(error, call, settings)]
+    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
+        kind = AgentExecution if isinstance(tool, AgentTool) else ToolExecution
+        run = kind(tool, call, settings, thread, scope, observer, scheduler, resumed)
+        if edited_call is not None:
+            run.edit(edited_call)
+        run.start()
+        return run
 
-
-def _decide(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
-    content, decision = settings.encode_error(error, call), settings.on_tool_error
-    metadata: dict[str, Any] = {}
-    if not isinstance(decision, str):
-        try:
-            decision = decision(own(call), error)
-            if not isinstance(decision, str) or decision not in ("continue", "halt"):
-                return _outcome(decision, call, settings)
-        except Exception as raised:
-            decision = "halt"
-            if raised is not error:  # raising the tool's own error again is a decision, not a fault of the policy
-                metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
-    if decision == "continue":
-        return ToolResultEncoded(call.id, content)
-    return ToolHalt(call.id, "tool_error", content=content, metadata=metadata)
-
-
-def is_halting(event: Event) -> bool:
-    """Return whether `event` ends the chat when the step's other tools have finished."""
-    return isinstance(event, ToolHalt | AskUserRequested)
-
-
-def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
-    if not isinstance(result, Halt):
-        return ToolResultEncoded(call.id, settings.encode(result, call))
-    if result.question is not None:
-        return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
-    if result.reason in RESERVED_HALTS:
-        message = f"a tool cannot halt with {result.reason!r}, a reason of the chat itself: choose another"
-        metadata = {"reserved_halt_reason": result.reason}
-        raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
-    return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))
-
-
-def _plain(result: Any) -> Any:
-    if not isinstance(result, Halt):
-        return result
-    return AWAITING_USER if result.question is not None else result.result
+    return Stream(subscribe)
 
 
 class ToolExecution(abc.DisposableBase):
-    """One run of one tool call; `start` begins it."""
+    """One run of one tool call, begun by `start`."""
 
     def __init__(
         self,
@@ -130,7 +96,7 @@ class ToolExecution(abc.DisposableBase):
         scope: Scope,
         observer: abc.ObserverBase[Event],
         scheduler: abc.SchedulerBase | None,
-        resumed: tuple[Thread, Any] | None = None,
+        resumed: tuple[Thread, Any] | None,
     ) -> None:
         self._tool = tool
         self._request_id = scope.request_id
@@ -161,7 +127,7 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Let `call` run, which has other arguments than the model's."""
+        """Run `call` instead, which has other arguments than the model's."""
         self._call = call
         self._context = replace(self._context, tool_call=own(call))
 
@@ -176,7 +142,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _go_on(self, record: ToolRecord) -> None:
         self._has_begun = record.call is not None
-        if record.call is not None and record.call != self._call:  # the arguments are those of an approval
+        if record.call is not None and record.call != self._call:  # an approval has changed the arguments
             self.edit(record.call)
         call = self._call
         if record.events is not None:
@@ -222,24 +188,24 @@ class ToolExecution(abc.DisposableBase):
 
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
-        copy_context().run(self._announce)  # what observers set in it is the tool's
+        copy_context().run(self._announce)  # context variables that observers set are the tool's
 
     def _announce(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
         if self._ended:
             return
         if self._journal is None or self._has_begun:
-            self._run_approved()
+            self._run_approved(None)
         else:
             note = partial(self._journal.begin, self._path, self._context.idempotency_key, self._call)
-            self._caller.call(note, True, lambda result: self._run_approved(), on_failure=self._abort)
+            self._caller.call(note, True, self._run_approved, on_failure=self._abort)
 
-    def _run_approved(self) -> None:
+    def _run_approved(self, _: Any) -> None:
         self._caller.is_approved = True
         self._run()
 
     def _run(self) -> None:
-        if self._resumed is not None and self._context.reply is None:  # other calls go on, and this one waits still
+        if self._resumed is not None and self._context.reply is None:  # this call still waits, only others continue
             self._finish(halted_again(self._resumed[0], self._call))
             return
         try:
@@ -260,7 +226,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        self._caller.stop()  # before its failure is known: an agent's calls end first
+        self._caller.stop()  # before the failure is emitted: an agent's calls end first
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
@@ -276,14 +242,17 @@ class ToolExecution(abc.DisposableBase):
         if not isinstance(error, Exception):
             self._abort(error)
         elif not self._ended:
-            failure = self._as_tool_error(error)
+            failure = error if isinstance(error, ToolError) else None
+            if failure is None:
+                failure = tool_error(self._call, "handler_raised", f"{type(error).__name__}: {error}")
+                failure.__cause__ = error
             if failure is not error or failure.reason == "handler_exit":
                 log.warning("the tool %r raised an error", self._tool.name, exc_info=shown_frames(error))
                 failure.is_logged = True
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End with what the tool or, before it, the approver has raised."""
+        """End with the exception of the tool or, before it runs, of its approver."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
@@ -319,47 +288,22 @@ class ToolExecution(abc.DisposableBase):
         if not self._ended:
             self._observer.on_next(event)
 
-    def _as_tool_error(self, error: Exception) -> ToolError:
-        if isinstance(error, ToolError):
-            return error
-        message = f"{type(error).__name__}: {error}"
-        failure = tool_error(self._call, "handler_raised", message)
-        failure.__cause__ = error
-        return failure
-
-
-MOST_DEEP = 16
-"""How many tool calls may be inside one another where the innermost is an agent: Python's stack holds about 40."""
-
 
 class AgentExecution(ToolExecution):
-    """One run of an agent, which goes on where it has halted if it is `resumed`."""
-
-    def __init__(
-        self,
-        tool: AgentTool,
-        call: ToolCall,
-        settings: ToolSettings,
-        thread: Thread,
-        scope: Scope,
-        observer: abc.ObserverBase[Event],
-        scheduler: abc.SchedulerBase | None,
-        resumed: tuple[Thread, Any] | None,
-    ) -> None:
-        super().__init__(tool, call, settings, thread, scope, observer, scheduler, resumed)
-        self._agent = tool
+    """One run of an agent, which continues from where it has halted if it is `resumed`."""
 
     def _run(self) -> None:
-        self._journal = None  # its own calls and tools are noted, and so need no outcome
+        agent = cast(AgentTool, self._tool)
+        self._journal = None  # the agent's own calls and tools are in the journal, so it needs no outcome
         if len(self._caller.scope.path) > MOST_DEEP:
-            self._fail(self._too_deep())
+            message = f"the agent {agent.name!r} was not run: it is inside {MOST_DEEP} tool calls already, the most"
+            self._fail(tool_error(self._call, "handler_raised", f"{message}; give fewer agents agents of their own"))
             return
         self._arm()
         try:
             if self._resumed is None:
-                self._settings.check_call(self._agent, self._call)
-            resumed = self._resumed or ()
-            chat = chats().chat(AgentCall(self._agent, self._call, self._settings, self._request_id, *resumed))
+                self._settings.check_call(agent, self._call)
+            chat = chats().chat(AgentCall(agent, self._call, self._settings, self._request_id, *(self._resumed or ())))
         except ToolError as error:
             self._fail(error)
             return
@@ -388,37 +332,63 @@ class AgentExecution(ToolExecution):
         else:
             self._abort(error)
 
-    def _too_deep(self) -> ToolError:
-        message = f"the agent {self._tool.name!r} was not run: it is inside {MOST_DEEP} tool calls already, the most"
-        return tool_error(self._call, "handler_raised", f"{message}; give fewer agents agents of their own")
+
+def own(call: ToolCall) -> ToolCall:
+    """Return a copy of `call` for the user's code, so that its changes do not reach the thread and the events."""
+    try:
+        return deepcopy(call)
+    except RecursionError:
+        return replace(call, arguments={}, metadata={**call.metadata, "error": TOO_DEEP})
 
 
-def execution(
-    tool: Tool,
-    call: ToolCall,
-    settings: ToolSettings,
-    thread: Thread,
-    scope: Scope,
-    edited_call: ToolCall | None = None,
-    resumed: tuple[Thread, Any] | None = None,
-) -> Stream[Event]:
-    """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
+def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
+    """Return the events of a tool that returned `result`."""
+    try:
+        outcome = _outcome(result, call, settings)
+    except ToolError as error:
+        if error.reason == "encoding_failed":
+            log.warning("%s", error.message)  # the model gets no details of the program's fault
+            error.is_logged = True
+        return failed(error, call, settings)
+    if isinstance(result, Halt):
+        result = AWAITING_USER if result.question is not None else result.result
+    return [ToolExecutionCompleted(call.id, call.name, result), outcome]
 
-    It fails only by an error of the caller's code, see above. `thread` is what the model was asked, `scope` is the
-    step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
-    has neither a ``ToolExecutionCompleted`` nor an outcome; it goes on when it is `resumed` from its thread with the
-    caller's answers. So does a tool that asks the user and is to be called again, see ``_approval``.
-    """
 
-    def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        run = (
-            AgentExecution(tool, call, settings, thread, scope, observer, scheduler, resumed)
-            if isinstance(tool, AgentTool)
-            else ToolExecution(tool, call, settings, thread, scope, observer, scheduler, resumed)
-        )
-        if edited_call is not None:
-            run.edit(edited_call)
-        run.start()
-        return run
+def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
+    """Return the events of a tool that failed, by the policy ``on_tool_error``."""
+    return [ToolExecutionCompleted(call.id, call.name, error=error), _decide(error, call, settings)]
 
-    return Stream(subscribe)
+
+def _decide(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
+    content, decision = settings.encode_error(error, call), settings.on_tool_error
+    metadata: dict[str, Any] = {}
+    if not isinstance(decision, str):
+        try:
+            decision = decision(own(call), error)
+            if not isinstance(decision, str) or decision not in ("continue", "halt"):
+                return _outcome(decision, call, settings)
+        except Exception as raised:
+            decision = "halt"
+            if raised is not error:  # raising the tool's own error again is a decision, not a fault of the policy
+                metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
+    if decision == "continue":
+        return ToolResultEncoded(call.id, content)
+    return ToolHalt(call.id, "tool_error", content=content, metadata=metadata)
+
+
+def is_halting(event: Event) -> bool:
+    """Whether `event` ends the chat when the step's other tools have finished."""
+    return isinstance(event, ToolHalt | AskUserRequested)
+
+
+def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
+    if not isinstance(result, Halt):
+        return ToolResultEncoded(call.id, settings.encode(result, call))
+    if result.question is not None:
+        return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
+    if result.reason in RESERVED_HALTS:
+        message = f"a tool cannot halt with {result.reason!r}, a reason of the chat itself: choose another"
+        metadata = {"reserved_halt_reason": result.reason}
+        raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
+    return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))

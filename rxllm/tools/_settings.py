@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from inspect import iscoroutinefunction
 from typing import Any, Literal, cast
 
@@ -21,15 +21,6 @@ PROMPT: Mapping[str, Any] = {
     "required": ["prompt"],
     "additionalProperties": False,
 }
-
-
-def prompt_faults(arguments: Mapping[str, Any]) -> Iterator[tuple[Path, str]]:
-    """Yield where the arguments of a call do not fit `PROMPT`."""
-    if "prompt" not in arguments:
-        yield ("prompt",), "is missing; pass the task as text"
-    elif not isinstance(arguments["prompt"], str):
-        yield ("prompt",), must_be("text", arguments["prompt"])
-    yield from (((name,), "is not an argument; the only one is prompt") for name in arguments if name != "prompt")
 
 
 Executor = Callable[[Tool, Mapping[str, Any], ToolContext], Any]
@@ -55,7 +46,7 @@ RESERVED_HALTS = frozenset(
         "budget",
     }
 )
-"""The reasons with which only the chat itself halts, not a tool."""
+"""The reasons of the chat itself, with which no tool may halt."""
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
@@ -81,15 +72,14 @@ class ToolSettings(msgspec.Struct, frozen=True):
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
-        policy, timeout, limit = self.on_tool_error, self.tool_timeout, self.max_concurrency
+        policy, limit, seconds = self.on_tool_error, self.max_concurrency, "None or a number of seconds above 0"
         fits = policy in ("continue", "halt") or (callable(policy) and not iscoroutinefunction(policy))
         check("mode", self.mode, self.mode in ("auto", "manual"), "'auto' or 'manual'")
         check("on_tool_error", policy, fits, "'continue', 'halt' or a plain function")
-        is_timeout = timeout in (None, math.inf) or is_positive(timeout)
-        check("tool_timeout", timeout, is_timeout, "None or a number of seconds above 0")
-        patience = self.approve_timeout
-        fits = patience is None or is_positive(patience)
-        check("approve_timeout", patience, fits, "None or a number of seconds above 0")
+        timeout = self.tool_timeout
+        check("tool_timeout", timeout, timeout in (None, math.inf) or is_positive(timeout), seconds)
+        timeout = self.approve_timeout
+        check("approve_timeout", timeout, timeout is None or is_positive(timeout), seconds)
         check("max_concurrency", limit, limit is None or is_count(limit), "None or a whole number of at least 1")
         if len(self.tools_by_name) < len(self.tools):
             names = ", ".join(tool.name for tool in self.tools)
@@ -118,8 +108,11 @@ class ToolSettings(msgspec.Struct, frozen=True):
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
             raise tool_error(call, "invalid_arguments", message)
-        if self.executor is not None or not _checks_its_arguments(tool):
-            _check_arguments(tool, call)
+        if self.executor is None and isinstance(tool, FunctionTool):
+            return  # it checks its arguments itself
+        if faults := argument_faults(tool, call.arguments):
+            message = f"the arguments do not fit: {shorten(described(faults), 400)}"
+            raise tool_error(call, "invalid_arguments", message)
 
     def encode(self, result: Any, call: ToolCall) -> str:
         """Return the text of `result` for the model. Raises ``ToolError("encoding_failed")``."""
@@ -133,7 +126,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return the text of a failure for the model: one line, without internals."""
+        """Return the text of a failure for the model, in one line without internals."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
@@ -152,30 +145,25 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
     return tool_error(call, "encoding_failed", message)
 
 
-def _checks_its_arguments(tool: Tool) -> bool:
-    return isinstance(tool, FunctionTool)
-
-
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return where the arguments break the tool's schema, see `schema_faults` and `Tool`.
 
-    A handler that ``checks_arguments`` itself, as a server does, is called despite a wrong schema.
+    A handler that ``checks_arguments`` itself, as a server does, runs despite a wrong schema.
     """
     if tool.schema == PROMPT:
-        return [*prompt_faults(arguments)]
+        faults: list[tuple[Path, str]] = []
+        if "prompt" not in arguments:
+            faults = [(("prompt",), "is missing; pass the task as text")]
+        elif not isinstance(arguments["prompt"], str):
+            faults = [(("prompt",), must_be("text", arguments["prompt"]))]
+        others = (name for name in arguments if name != "prompt")
+        return [*faults, *(((name,), "is not an argument; the only one is prompt") for name in others)]
     try:
         return schema_faults(tool.schema, arguments)
     except Exception as error:  # from jsonschema-rs, about the schema
         if getattr(tool.handler, "checks_arguments", False):
             return []
         return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
-
-
-def _check_arguments(tool: Tool, call: ToolCall) -> None:
-    """Raise ``ToolError("invalid_arguments")`` if the arguments break the tool's schema."""
-    if faults := argument_faults(tool, call.arguments):
-        message = f"the arguments do not fit: {shorten(described(faults), 400)}"
-        raise tool_error(call, "invalid_arguments", message)
 
 
 def encode_result(result: Any) -> str:
