@@ -23,10 +23,10 @@ __all__ = [
 ]
 
 last: Any
-"""The result of the latest `show` that has ended: after the stop button, or an error, what had come until then."""
+"""The result of the latest `show` that has ended, partial after the stop button or an error."""
 
 
 def __getattr__(name: str) -> Any:
     if name == "last":
-        return _show.latest.result
+        return _show.last
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,7 @@
-"""Fold a stream to a card: what is shown of it.
+"""Fold a stream to a card, the state that a screen draws.
 
-What happened is in the collector's state; a card adds what that does not keep: times, running tools, the latest value
-of a stream that has no events, and how it ended. `rows_and_status` reads both.
+The collector's state has the events. A card adds what the collector does not keep: times, running tools, the latest
+value of a stream without events, and how the stream ended. `rows_and_status` reads both.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The value of a card that has none."""
+"""The value of a card of events."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -67,7 +67,7 @@ End = Literal["done", "stopped", "failed"]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The run of one tool call. `waits` is whether it waits for approval; times are in seconds."""
+    """The run of one tool call. `waits` is true while it waits for approval; times are in seconds."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -79,10 +79,10 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class ToolRow(msgspec.Struct, frozen=True):
-    """A tool call with its run and its result, as far as there are any.
+    """A tool call with its run and its result, if any.
 
-    That of an agent has the agent's `rows` too, and in `facts` its models and what it has used; its result is left out
-    if it is the last text of the rows.
+    An agent's call also has the agent's `rows`, and in `facts` its models and usage; its result is omitted if it is the
+    last text of the rows.
     """
 
     call: ToolCall
@@ -96,26 +96,26 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def arguments(self) -> str:
-        """The JSON text of the arguments, as far as it has come."""
+        """The JSON text of the arguments received so far."""
         return self.call.raw_arguments or json.dumps(self.call.arguments, ensure_ascii=False, default=str)
 
     @property
     def description(self) -> str:
-        """How it goes, and for how long: ``running 1.5 s``."""
+        """The state and its duration: ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """What rxllm says itself."""
+    """A notice of rxllm's own, or an error."""
 
     text: str
     error: Exception | None = None
 
 
 class Words(msgspec.Struct, frozen=True):
-    """What the user has said while the model spoke."""
+    """A correction that the user sent while the model was answering."""
 
     text: str
     used: bool
@@ -125,9 +125,10 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 
 
 class Card(msgspec.Struct, frozen=True):
-    """What is shown of one stream. `begun`, `first` and `writing` are times, `wrote` is a sum of seconds.
+    """The state of one stream on a screen. `begun`, `first` and `writing` are times, `wrote` is a sum of seconds.
 
-    `agents` are the cards of the tool calls that are agents; `steered` has the number of steps before each correction.
+    `agents` has a card for each tool call that is an agent; `steered` has each correction with the number of steps
+    before it.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -168,7 +169,7 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card as it is left when its stream ends."""
+        """Return the card after its stream has ended."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
@@ -179,7 +180,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Literal["running", "done", "stopped", "failed"]:
-        """How it goes; of several streams, some end before the others."""
+        """The state to draw: a stream's own end, which may precede the end of the streams beside it."""
         if self.end != "stopped" and (self.error or self.state.error):
             return "failed"
         has_ended = self.state.done or (self.state.finish_reason and not self.runs)
@@ -187,7 +188,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def ticks(self) -> bool:
-        """Whether the card changes while nothing comes: it waits for the first token, or for a tool."""
+        """Whether the card changes without events: it waits for the first token, or for a tool."""
         waiting = self.first is None and not self.has_value
         return self.end is None and (
             waiting or any(run.started is not None and run.ended is None for run in self.runs.values())
@@ -201,22 +202,23 @@ class Card(msgspec.Struct, frozen=True):
             return self.value
         if state.chat_result is not None:
             return state.chat_result
-        if state.steps and state.length:  # a chat that was cut off in a later step
+        if state.steps and state.length:  # the chat was cut off in a later step
             return with_partial_step(state, state.to_chat_result())
         return state.steps[-1] if state.steps else state.to_response()
 
 
 def _timed(card: Card, event: Event, now: float) -> Card:
     first, writing, wrote, restarted = card.first, card.writing, card.wrote, card.restarted
-    match event:
-        case MessageCompleted() | ErrorEvent() | StepRestarted():
-            writing, wrote = None, wrote + (now - writing if writing is not None else 0.0)
-            restarted = event.reason if isinstance(event, StepRestarted) else restarted
-        case _ if type(event) in _WRITTEN:
-            first, writing = now if first is None else first, now if writing is None else writing
-        case _:
-            pass
+    if isinstance(event, MessageCompleted | ErrorEvent | StepRestarted):
+        writing, wrote = None, _seconds_writing(card, now)
+        restarted = event.reason if isinstance(event, StepRestarted) else restarted
+    elif type(event) in _WRITTEN:
+        first, writing = now if first is None else first, now if writing is None else writing
     return msgspec.structs.replace(card, first=first, writing=writing, wrote=wrote, restarted=restarted)
+
+
+def _seconds_writing(card: Card, now: float) -> float:
+    return card.wrote + (now - card.writing if card.writing is not None else 0.0)
 
 
 def _runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run]:
@@ -247,46 +249,43 @@ def _agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapping[str
 
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
     """Return the rows of a card of events, in the order in which they happened, and the texts of its status line."""
-    responses = _responses(card)
-    messages = [response.message or Message("assistant") for response in responses]
-    return [row for step in _rows(card, messages, now) for row in step], _status(card, responses, now)
+    responses = responses_of(card)
+    return [row for step in rows_by_step(card, responses, now) for row in step], _status(card, responses, now)
 
 
-def rows_by_step(card: Card, now: float) -> list[list[Row]]:
-    """Return the rows of each step; those of no step go with the first, what is asked or has failed with the last."""
-    return _rows(card, [response.message or Message("assistant") for response in _responses(card)], now)
-
-
-def _responses(card: Card) -> list[Response[Any]]:
-    # Right after a step the response is that step's.
+def responses_of(card: Card) -> list[Response[Any]]:
+    """Return the responses of the steps, and the one that streams."""
+    # Right after a step the state's response is still that step's.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
-def _rows(card: Card, messages: list[Message], now: float) -> list[list[Row]]:
-    called = {call.id: call for message in messages for call in message.tool_calls}
-    # These look through all events: not for a long text without tools.
+def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
+    """Return the rows of each step; resumed calls go with the first step, a question or an error with the last."""
+    messages = [response.message or Message("assistant") for response in responses]
+    called = {call.id for message in messages for call in message.tool_calls}
+    # Both scan all events, so a long text without tools skips them.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
 
     def row(call: ToolCall) -> ToolRow:
-        return _tool_row(card, call, answers.get(call.id), call.id not in called, now)
+        found = _tool_row(card, call, answers.get(call.id), call.id not in called, now)
+        agent = card.agents.get(call.id)
+        return found if agent is None else _with_agent(found, agent, now)
+
+    def words(number: int) -> Iterator[Words]:
+        return (Words(event.message.text, event.used) for steps, event in card.steered if steps == number)
 
     first: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
     first += [Note(f"started again: {card.restarted}")] if card.restarted else []
-    steps = [[*rows_of(message, row), *_words(card, number)] for number, message in enumerate(messages, 1)] or [[]]
+    steps = [[*rows_of(message, row), *words(number)] for number, message in enumerate(messages, 1)] or [[]]
     steps[0] = first + steps[0]
     steps[-1] += [*(row(call) for id, call in streaming.items() if id not in called), *_last_rows(card)]
     return steps
 
 
-def _words(card: Card, steps: int) -> Iterator[Words]:
-    """Yield what the user has said after so many steps."""
-    return (Words(event.message.text, event.used) for number, event in card.steered if number == steps)
-
-
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with a `row` for each of its tool calls, in its place or else behind the parts."""
+    """Yield the rows of a message, with a `row` for each tool call: in its place among the parts, or after them."""
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -318,15 +317,9 @@ def _last_rows(card: Card) -> Iterator[Row]:
         yield Note("", error)
 
 
-def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
-    row = _row_of_call(card, call, answer, is_open, now)
-    agent = card.agents.get(call.id)
-    return row if agent is None else _with_agent(row, agent, now)
-
-
 def _with_agent(row: ToolRow, agent: Card, now: float) -> ToolRow:
-    rows, _ = rows_and_status(agent, now)
-    chat, responses = agent.state.chat_result, _responses(agent)
+    chat, responses = agent.state.chat_result, responses_of(agent)
+    rows = (inner for step in rows_by_step(agent, responses, now) for inner in step)
     waits = chat is not None and chat.halted_reason == "approval" and row.state in ("running", "stopped")
     is_shown = bool(responses) and row.result == responses[-1].output_text
     return msgspec.structs.replace(
@@ -339,7 +332,7 @@ def _with_agent(row: ToolRow, agent: Card, now: float) -> ToolRow:
     )
 
 
-def _row_of_call(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
+def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now: float) -> ToolRow:
     run = card.runs.get(call.id)
     if run is None:
         return ToolRow(call, "arguments" if is_open else "called" if answer is None else "done", result=answer)
@@ -352,11 +345,11 @@ def _row_of_call(card: Card, call: ToolCall, answer: str | None, is_open: bool, 
 
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
-    """Return how it goes, the model, times, tokens and cost."""
+    """Return the state, the models, times, tokens and cost."""
     usage = _own_usage(card)
     texts = [_state(card, responses, now), ", ".join(_models(responses))]
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
-    wrote = card.wrote + ((card.ended or now) - card.writing if card.writing is not None else 0.0)
+    wrote = _seconds_writing(card, card.ended or now)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
     return [text for text in [*texts, *spent(_used(card))] if text]
@@ -371,27 +364,23 @@ def _own_usage(card: Card) -> Usage:
 
 
 def _used(card: Card) -> Usage:
-    """Return the usage of the card, and of all agents inside it."""
+    """Return the usage of the card and of all its agents."""
     return sum(map(_used, card.agents.values()), _own_usage(card))
 
 
 def spent(usage: Usage) -> list[str]:
-    """Return the tokens and the cost, as far as they are known."""
+    """Return the texts of the tokens and the cost that are known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
 
 def _state(card: Card, responses: list[Response[Any]], now: float) -> str:
-    if card.look == "running":
-        return _doing(card, now)
-    if card.look != "done":
+    if card.look == "done":
+        result = card.state.chat_result
+        reason = None if result is None or result.halted_reason == "completed" else result.halted_reason
+        return reason or (responses[-1].finish_reason if responses else None) or "completed"
+    if card.look != "running":
         return card.look
-    result = card.state.chat_result
-    reason = None if result is None or result.halted_reason == "completed" else result.halted_reason
-    return reason or (responses[-1].finish_reason if responses else None) or "completed"
-
-
-def _doing(card: Card, now: float) -> str:
     if any(map(_waits, card.agents.values())):
         return "waiting for approval"
     running = [run.name for run in card.runs.values() if run.started is not None and run.ended is None]

@@ -1,4 +1,4 @@
-"""Controls of ipywidgets: `chat`, a panel to talk with a model in a notebook, and any widget as a stream of values."""
+"""Widgets of notebooks: `chat`, a panel to talk with a model, and `from_widget`, a widget's values as a stream."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from reactivex.disposable import Disposable
 from rxllm import Engine, EngineError, Message, Session, SessionError, ToolCall, user
 from rxllm import operators as ops
 from rxllm import session as turns
-from rxllm.display._card import Card, Note, Row, ToolRow, rows_and_status, rows_by_step
+from rxllm.display._card import Card, Note, Row, ToolRow, responses_of, rows_and_status, rows_by_step
 from rxllm.display._html import article, page, row_html, rows_html
 from rxllm.display._plain import Cards, Screen
 from rxllm.display._show import Showing
@@ -27,11 +27,269 @@ from rxllm.telemetry import Outcome
 from rxllm.values import Turn
 from rxllm.values.argument_checks import check, check_instance
 
+CARDS = 60
+"""Maximum messages and answers on the screen."""
+
+
+def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
+    """Return a panel to talk with a model: a text box, the cards of the answers, and a stop button.
+
+    ::
+
+        panel = rxllm.display.chat("openai:gpt-5-mini", tools=[weather])
+        panel                   # in a cell
+        panel.session           # the conversation so far, in any later cell
+
+    The conversation continues `session`, if given. A call of a tool with ``approval=True`` waits for the buttons
+    "Approve" and "Deny", unless the options have `approve`; a call of a tool with ``manual=True`` waits for a result
+    typed into its field. A stopped answer keeps its partial text; an error is shown on the card, and the next message
+    can be sent. The screen has the last 60 messages and answers, the session all. The options are ``rxllm.chat``'s.
+
+    Raises ``EngineError("missing_dependency")`` without ipywidgets.
+    """
+    check_instance("session", session, Session | None, "a Session")
+    return ChatPanel(engine, session or Session(), opts)
+
+
+class ChatPanel(abc.DisposableBase):
+    """A conversation in a notebook: `widget` shows it, `session` is its state. Dispose the panel to remove it."""
+
+    def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
+        turns.stream_reply(engine, Session(), "", **opts)  # raises if the options are wrong
+        self._engine, self._session, self._opts = engine, session, opts
+        self._showing: Showing[Any] | None = None
+        self._answer: _Answer | None = None
+        self._dropped, self._ends, self._lock = 0, 0, threading.Lock()
+        self._widgets = widgets = _ipywidgets()
+        self._questions = _Questions(widgets, self._resume)
+        self._earlier, self._history = widgets.HTML(), widgets.VBox()
+        self._text = _text_field(widgets, "Message", self._submit)
+        self._send, self._stop = _button(widgets, "Send", self._submit), _button(widgets, "Stop", self.stop)
+        row = widgets.HBox([self._text, self._send, self._stop])
+        self.widget: Any = widgets.VBox([self._earlier, self._history, self._questions.widget, row])
+        if session.messages:
+            self._add(value_html(session.thread) or "")
+        self._rest()
+
+    @property
+    def session(self) -> Session:
+        """The conversation so far; while an answer runs, the conversation before its message."""
+        return self._session
+
+    def send(self, message: str | Message) -> Showing[Any]:
+        """Send the user's message, draw the answer, and return its `Showing`.
+
+        Raises `SessionError` while an answer runs or tool calls are pending.
+        """
+        if not self._stop.disabled:
+            fault = "an answer is running: wait until it ends, or call panel.stop()"
+            raise SessionError("invalid_status_for_operation", fault)
+        self._session.require("reply")
+        sent = user(message) if isinstance(message, str) else message
+        events = turns.stream_reply(self._engine, self._session, sent, **self._opts)
+        self._add(value_html(sent) or "")
+        return self._show(events, _Answer(self._add(""), self._questions, self._end))
+
+    def stop(self) -> None:
+        """Stop the answer, and keep the part received so far."""
+        if self._showing is not None:
+            self._showing.dispose()
+
+    def dispose(self) -> None:
+        self.stop()
+        self.widget.close()
+
+    def _repr_mimebundle_(self, **options: Any) -> Any:
+        return self.widget._repr_mimebundle_(**options)
+
+    def _submit(self) -> None:
+        if (text := self._text.value.strip()) and not self._send.disabled:
+            self._text.value = ""
+            self.send(text)
+
+    def _resume(self) -> None:
+        """Resume after the answered calls, on the card that has them."""
+        approvals, results = self._questions.approvals, self._questions.results
+        events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
+        answer = self._answer or _Answer(self._add(""), self._questions, self._end)
+        answer.begin_turn(self._questions.rows())
+        self._show(events, answer)
+
+    def _show(self, events: Stream[Event], answer: _Answer) -> Showing[Any]:
+        self._questions.ask((), ())
+        self._send.disabled, self._stop.disabled, self._answer, self._ends = True, False, answer, 0
+        keep = ops.finally_result(self._keep, ops.to_session(self._session, keep_partial=True))
+        self._showing = Showing[Any](events.pipe(keep), (), answer)
+        return self._showing.start()
+
+    def _keep(self, turn: Turn, outcome: Outcome) -> None:
+        after = turn.session
+        if after.thread != self._session.thread:  # otherwise nothing was received, and the pending calls remain
+            self._session = replace(after, status="idle") if after.status == "error" else after
+        self._end()
+
+    def _end(self) -> None:
+        """Rest once both the session and the card have ended: each ends on its own thread."""
+        with self._lock:
+            self._ends += 1
+            ended = self._ends == 2
+        if ended:
+            self._rest()
+
+    def _rest(self) -> None:
+        """Wait for a message, or for the answers to the pending calls."""
+        pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
+        tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
+        self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
+        if self._answer is not None:
+            self._answer.redraw()
+        self._stop.disabled, self._send.disabled = True, bool(pending)  # in this order: `send` reads the first
+
+    def _add(self, html: str) -> Any:
+        """Add a card below the others; the oldest card leaves the screen if there are too many."""
+        drawn = self._widgets.HTML(html)
+        shown = (*self._history.children, drawn)
+        self._history.children = shown[-CARDS:]
+        for card in shown[:-CARDS]:
+            card.close()
+            self._dropped += 1
+            note = f"{self._dropped:,} earlier cards are not shown; panel.session.thread has all messages"
+            self._earlier.value = page(row_html(Note(note)))
+        return drawn
+
+
+class _Answer(Screen):
+    """The card of an answer in the history of a panel, without the pending calls, which are below it."""
+
+    def __init__(self, drawn: Any, questions: _Questions, ended: Callable[[], None]) -> None:
+        self._drawn, self._questions, self._ended = drawn, questions, ended
+        self._card, self._now = Card(0.0), 0.0
+        self._earlier: list[Row] = []
+        self._halted: list[Row] = []  # the rows of the halted step, until its end arrives and has them too
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        self.draw(cards, cards[None].begun)
+
+    def draw(self, cards: Cards, now: float) -> None:
+        self._card, self._now = cards[None], now
+        self.redraw()
+
+    def finish(self, cards: Cards, now: float) -> None:
+        self._card, self._now = cards[None], now
+        self._ended()
+
+    def redraw(self) -> None:
+        rows, texts = rows_and_status(self._card, self._now)
+        rows = self._unasked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
+        look = "waiting" if self._questions.calls else self._card.look
+        self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
+
+    def begin_turn(self, answered: Sequence[Row]) -> None:
+        """Draw the next turn on this card, below the rows of the `answered` calls."""
+        *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
+        if self._card.state.steps:
+            self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
+        self._halted = [*self._unasked([*self._halted, *last]), *answered]
+        self._card = Card(self._now)
+
+    def _unasked(self, rows: list[Row]) -> list[Row]:
+        return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
+
+
+# The controls beside a call wrap below it where the cell is too narrow for both.
+_LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
+
+
+class _Questions:
+    """A line of controls for each pending tool call; calls `answered` once all are answered."""
+
+    def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
+        self.widget: Any = widgets.VBox()
+        self.calls: dict[str, ToolCall] = {}
+        self.approvals: dict[str, bool] = {}
+        self.results: dict[str, str] = {}
+        self._widgets, self._answered = widgets, answered
+
+    def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
+        """Ask for approval of the calls whose tools are `approvable`, and for the results of the others."""
+        self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
+        lines = [self._approval(call) if call.name in approvable else self._result(call) for call in calls]
+        for line in self.widget.children:
+            line.close()
+        self.widget.children = lines
+
+    def rows(self) -> list[Row]:
+        """Return the rows of the calls whose results were typed, which no stream emits."""
+        return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
+
+    def _approval(self, call: ToolCall) -> Any:
+        def decide(decision: bool) -> None:
+            self.approvals[call.id] = decision
+            label = self._widgets.Button(description="Approved" if decision else "Denied", disabled=True)
+            self._settle(line, ToolRow(call, "called"), label)
+
+        approve = _button(self._widgets, "Approve", lambda: decide(True), "success")
+        deny = _button(self._widgets, "Deny", lambda: decide(False), "danger")
+        line = self._line(ToolRow(call, "waiting"), approve, deny)
+        return line
+
+    def _result(self, call: ToolCall) -> Any:
+        def submit() -> None:
+            if text := field.value.strip():
+                self.results[call.id] = text
+                self._settle(line, ToolRow(call, "done", result=text))
+
+        field = _text_field(self._widgets, f"Result of {call.name}", submit)
+        line = self._line(ToolRow(call, "needed"), field, _button(self._widgets, "Send result", submit))
+        return line
+
+    def _line(self, row: ToolRow, *controls: Any) -> Any:
+        return self._widgets.HBox([self._widgets.HTML(_html(row), layout=_CALL), *controls], layout=_LINE)
+
+    def _settle(self, line: Any, row: ToolRow, *after: Any) -> None:
+        first, *controls = line.children
+        first.value, line.children = _html(row), (first, *after)
+        for control in controls:
+            control.close()
+        if len(self.approvals) + len(self.results) == len(self.calls):
+            self._answered()
+
+
+def _button(widgets: Any, description: str, press: Callable[[], None], style: str = "") -> Any:
+    def on_click(_: Any) -> None:
+        press()
+
+    drawn = widgets.Button(description=description, button_style=style)
+    drawn.on_click(on_click)
+    return drawn
+
+
+def _text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
+    def on_message(_: Any, content: Any, __: Any) -> None:
+        if content.get("event") == "submit":  # Enter; the value also changes without it
+            submit()
+
+    field = widgets.Text(placeholder=placeholder, layout=_FIELD)
+    field.on_msg(on_message)
+    return field
+
+
+def _html(row: ToolRow) -> str:
+    return page(article("done", row_html(row), ()))
+
+
+def _ipywidgets() -> Any:
+    try:
+        return import_module("ipywidgets")
+    except ImportError as error:
+        message = "rxllm.display.chat needs ipywidgets: pip install 'rxllm[notebook]'"
+        raise EngineError("missing_dependency", message) from error
+
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` and then each change of it; of a button, the button at each click.
+    """Emit the value of `widget` and each change of it, or a button at each of its clicks.
 
-    A slider that asks again once it rests, and cancels the answer to its former value::
+    A slider that asks again once it rests, and cancels the answer to its previous value::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))
@@ -39,8 +297,8 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    `trait` names another trait than ``value``, such as an anywidget's own. A cell that blocks keeps the kernel from
-    hearing of changes: use ``block=False``, or ``subscribe``. The stream has no end; it observes the widget until it is
+    `trait` names another trait than ``value``, such as an anywidget's own. The kernel receives no changes while a cell
+    blocks: use ``block=False`` or ``subscribe``. The stream never completes; it observes the widget until it is
     disposed, and emits on the loop or scheduler of its subscription, whichever thread changes the widget.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget, or has no such trait.
@@ -73,272 +331,3 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         return subscription
 
     return returned_by("from_widget", Stream(subscribe), items="items")
-
-
-# What is beside a call goes below it where both are too wide.
-_LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
-
-
-class Questions:
-    """A line for each call that waits, until all are answered: then `answered` is called."""
-
-    def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
-        self.widget: Any = widgets.VBox()
-        self.calls: dict[str, ToolCall] = {}
-        self.approvals: dict[str, bool] = {}
-        self.results: dict[str, str] = {}
-        self._widgets, self._answered = widgets, answered
-
-    def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask about `calls`: for the approval of those whose tools are `approvable`, for the results of the others."""
-        self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
-        lines = [self._approval(call) if call.name in approvable else self._result(call) for call in calls]
-        for line in self.widget.children:
-            line.close()
-        self.widget.children = lines
-
-    def rows(self) -> list[Row]:
-        """Return the rows of the calls whose results were typed, which no stream has."""
-        return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
-
-    def _approval(self, call: ToolCall) -> Any:
-        def decide(decision: bool, done: str) -> None:
-            self.approvals[call.id] = decision
-            label = self._widgets.Button(description=done, disabled=True)
-            self._settle(line, ToolRow(call, "called"), label)
-
-        buttons = (
-            button(self._widgets, "Approve", lambda: decide(True, "Approved"), "success"),
-            button(self._widgets, "Deny", lambda: decide(False, "Denied"), "danger"),
-        )
-        line = self._line(ToolRow(call, "waiting"), *buttons)
-        return line
-
-    def _result(self, call: ToolCall) -> Any:
-        def submit() -> None:
-            if text := field.value.strip():
-                self.results[call.id] = text
-                self._settle(line, ToolRow(call, "done", result=text))
-
-        field = text_field(self._widgets, f"Result of {call.name}", submit)
-        line = self._line(ToolRow(call, "needed"), field, button(self._widgets, "Send result", submit))
-        return line
-
-    def _line(self, row: ToolRow, *controls: Any) -> Any:
-        return self._widgets.HBox([self._widgets.HTML(_html(row), layout=_CALL), *controls], layout=_LINE)
-
-    def _settle(self, line: Any, row: ToolRow, *after: Any) -> None:
-        first, *controls = line.children
-        first.value, line.children = _html(row), (first, *after)
-        for control in controls:
-            control.close()
-        if len(self.approvals) + len(self.results) == len(self.calls):
-            self._answered()
-
-
-def button(widgets: Any, description: str, press: Callable[[], None], style: str = "") -> Any:
-    """Return a button that calls `press`."""
-
-    def on_click(_: Any) -> None:
-        press()
-
-    drawn = widgets.Button(description=description, button_style=style)
-    drawn.on_click(on_click)
-    return drawn
-
-
-def text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
-    """Return a field that calls `submit` when Enter is pressed."""
-
-    def on_message(_: Any, content: Any, __: Any) -> None:
-        if content.get("event") == "submit":  # the value changes without it too
-            submit()
-
-    field = widgets.Text(placeholder=placeholder, layout=_FIELD)
-    field.on_msg(on_message)
-    return field
-
-
-def _html(row: ToolRow) -> str:
-    return page(article("done", row_html(row), ()))
-
-
-CARDS = 60
-"""How many messages and answers are on the screen."""
-
-
-def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
-    """Return a panel to talk with the model: a text box, the cards of the answers, and a stop button.
-
-    ::
-
-        panel = rxllm.display.chat("openai:gpt-5-mini", tools=[weather])
-        panel                   # in a cell
-        panel.session           # the conversation so far, in any later cell
-
-    It goes on from `session`, if there is one. A call of a tool with ``approval=True`` waits for the buttons "Approve"
-    and "Deny", unless the options have `approve`, and a call of one with ``manual=True`` for the result that is typed
-    into its field. A stopped answer keeps what had come; an error is on the card, and the next message can be sent.
-    The last 60 messages and answers are on the screen; the session has all. The options are those of ``rxllm.chat``.
-
-    Raises ``EngineError("missing_dependency")`` without ipywidgets.
-    """
-    check_instance("session", session, Session | None, "a Session")
-    return ChatPanel(engine, session or Session(), opts)
-
-
-class ChatPanel(abc.DisposableBase):
-    """A conversation in a notebook: `widget` shows it, `session` is its state. Dispose it to take it away."""
-
-    def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
-        turns.stream_reply(engine, Session(), "", **opts)  # raises what is wrong with the options
-        self._engine, self._session, self._opts = engine, session, opts
-        self._showing: Showing[Any] | None = None
-        self._answer: _Answer | None = None
-        self._dropped, self._ends, self._lock = 0, 0, threading.Lock()
-        self._widgets = widgets = _ipywidgets()
-        self._questions = Questions(widgets, self._resume)
-        self._earlier, self._history = widgets.HTML(), widgets.VBox()
-        self._text = text_field(widgets, "Message", self._submit)
-        self._send, self._stop = button(widgets, "Send", self._submit), button(widgets, "Stop", self.stop)
-        row = widgets.HBox([self._text, self._send, self._stop])
-        self.widget: Any = widgets.VBox([self._earlier, self._history, self._questions.widget, row])
-        if session.messages:
-            self._add(value_html(session.thread) or "")
-        self._rest()
-
-    @property
-    def session(self) -> Session:
-        """The conversation so far; while an answer runs, what was before its message."""
-        return self._session
-
-    def send(self, message: str | Message) -> Showing[Any]:
-        """Send the user's message, draw the answer, and return what is being shown.
-
-        Raises `SessionError` while an answer runs, or calls of tools wait for an answer.
-        """
-        if not self._stop.disabled:
-            fault = "an answer is running: wait until it ends, or call panel.stop()"
-            raise SessionError("invalid_status_for_operation", fault)
-        self._session.require("reply")
-        sent = user(message) if isinstance(message, str) else message
-        events = turns.stream_reply(self._engine, self._session, sent, **self._opts)
-        self._add(value_html(sent) or "")
-        return self._show(events, _Answer(self._add(""), self._questions, self._end))
-
-    def stop(self) -> None:
-        """Stop the answer, and keep what has come."""
-        if self._showing is not None:
-            self._showing.dispose()
-
-    def dispose(self) -> None:
-        self.stop()
-        self.widget.close()
-
-    def _repr_mimebundle_(self, **options: Any) -> Any:
-        return self.widget._repr_mimebundle_(**options)
-
-    def _submit(self) -> None:
-        if (text := self._text.value.strip()) and not self._send.disabled:
-            self._text.value = ""
-            self.send(text)
-
-    def _resume(self) -> None:
-        """Go on from the answered calls, on the card on which they were asked."""
-        approvals, results, rows = self._questions.approvals, self._questions.results, self._questions.rows()
-        events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
-        answer = self._answer or _Answer(self._add(""), self._questions, self._end)
-        answer.go_on(rows)
-        self._show(events, answer)
-
-    def _show(self, events: Stream[Event], answer: _Answer) -> Showing[Any]:
-        self._questions.ask((), ())
-        self._send.disabled, self._stop.disabled, self._answer, self._ends = True, False, answer, 0
-        keep = ops.finally_result(self._keep, ops.to_session(self._session, keep_partial=True))
-        self._showing = Showing[Any](events.pipe(keep), (), answer)
-        return self._showing.start()
-
-    def _keep(self, turn: Turn, outcome: Outcome) -> None:
-        after = turn.session
-        if after.thread != self._session.thread:  # else nothing has come, and what was pending still is
-            self._session = replace(after, status="idle") if after.status == "error" else after
-        self._end()
-
-    def _end(self) -> None:
-        """Rest once both the session and the card are as the answer leaves them: they end on threads of their own."""
-        with self._lock:
-            self._ends += 1
-            ended = self._ends == 2
-        if ended:
-            self._rest()
-
-    def _rest(self) -> None:
-        """Wait for a message, or for the answers to the calls that are pending."""
-        pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
-        tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
-        self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
-        if self._answer is not None:
-            self._answer.redraw()
-        self._stop.disabled, self._send.disabled = True, bool(pending)  # in this order: `send` asks the first
-
-    def _add(self, html: str) -> Any:
-        """Add a card below the others. The oldest leaves the screen, and not the session, if there are too many."""
-        drawn = self._widgets.HTML(html)
-        shown = (*self._history.children, drawn)
-        self._history.children = shown[-CARDS:]
-        for card in shown[:-CARDS]:
-            card.close()
-            self._dropped += 1
-            note = f"{self._dropped:,} earlier cards are not shown; panel.session.thread has all messages"
-            self._earlier.value = page(row_html(Note(note)))
-        return drawn
-
-
-class _Answer(Screen):
-    """The card of an answer in the history of a panel, without the calls that wait below it."""
-
-    def __init__(self, drawn: Any, questions: Questions, ended: Callable[[], None]) -> None:
-        self._drawn, self._questions, self._ended = drawn, questions, ended
-        self._card, self._now = Card(0.0), 0.0
-        self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # of the step that waited, until its end comes, which has them too
-
-    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        self.draw(cards, cards[None].begun)
-
-    def draw(self, cards: Cards, now: float) -> None:
-        self._card, self._now = cards[None], now
-        self.redraw()
-
-    def finish(self, cards: Cards, now: float) -> None:
-        self._card, self._now = cards[None], now
-        self._ended()
-
-    def redraw(self) -> None:
-        rows, texts = self._rows_and_status()
-        look = "waiting" if self._questions.calls else self._card.look
-        self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
-
-    def go_on(self, answered: Sequence[Row]) -> None:
-        """Let the next turn follow on this card, below the rows of the calls that are `answered`."""
-        *earlier, last = rows_by_step(self._card, self._now)
-        if self._card.state.steps:
-            self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
-        self._halted = [*self._unasked([*self._halted, *last]), *answered]
-        self._card = Card(self._now)
-
-    def _rows_and_status(self) -> tuple[list[Row], list[str]]:
-        rows, texts = rows_and_status(self._card, self._now)
-        before = self._earlier if self._card.state.steps else self._earlier + self._halted
-        return self._unasked(before + rows), texts
-
-    def _unasked(self, rows: list[Row]) -> list[Row]:
-        return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
-
-
-def _ipywidgets() -> Any:
-    try:
-        return import_module("ipywidgets")
-    except ImportError as error:
-        message = "rxllm.display.chat needs ipywidgets: pip install 'rxllm[notebook]'"
-        raise EngineError("missing_dependency", message) from error

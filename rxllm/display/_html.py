@@ -1,4 +1,4 @@
-"""Draw cards as HTML, a model's Markdown too: one string without scripts, in the colours of the page around it."""
+"""Draw cards and a model's Markdown as HTML: one string without scripts, in the colours of the surrounding page."""
 
 from __future__ import annotations
 
@@ -15,7 +15,259 @@ from typing import Any, cast
 from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
-# The style of a card
+SHOWN = 2_000
+"""How many characters of arguments, progress and results are shown."""
+
+
+def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
+    """Return the HTML of `cards` at the time `now`, side by side if they have labels.
+
+    >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
+    >>> html[html.index("<footer") :]
+    '<footer><bdi>waiting for the first token, 1.5 s</bdi></footer></article></div>'
+    """
+    return page("".join(_card(card, label, now) for label, card in cards.items()))
+
+
+def page(drawn: str) -> str:
+    """Return `drawn` in a page element with the style of cards."""
+    # Both classes keep JupyterLab and nbconvert from reading dollars as mathematics.
+    return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
+
+
+def _card(card: Card, label: str | None, now: float) -> str:
+    title = "" if label is None else f"<header>{isolated(label)}</header>"
+    if card.has_value:
+        error = card.error or card.state.error
+        body = f'<div class="rxllm-value">{_value(card.value)}</div>{"" if error is None else _error(error)}'
+        texts = [card.look] if card.look in ("stopped", "failed") else []
+    else:
+        found, texts = rows_and_status(card, now)
+        body = rows_html(found, opened=card.look == "running")
+    return article(card.look, title + body, texts)
+
+
+def article(look: str, body: str, texts: Iterable[str]) -> str:
+    """Return a card with a body and a status line of `texts`."""
+    line = " · ".join(map(isolated, texts))
+    footer = f"<footer>{line}</footer>" if line else ""
+    return f'<article data-state="{look}">{body}{footer}</article>'
+
+
+def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
+    """Return the HTML of `rows`; thinking is folded, except in the last row if `opened`.
+
+    A reader cannot unfold thinking that streams: each draw would fold it again.
+    """
+    last = rows[-1] if rows and opened else None
+    if isinstance(last, ThinkingPart) and last.text:
+        return "".join(map(row_html, rows[:-1])) + _thinking(last.text, " open")
+    return "".join(map(row_html, rows))
+
+
+def row_html(row: Row) -> str:
+    """Return the HTML of one row."""
+    match row:
+        case TextPart(text=text):
+            return f'<div class="rxllm-text" dir="auto">{markdown(text)}</div>'
+        case ThinkingPart(text=""):
+            return ""
+        case ThinkingPart(text=text):
+            return _thinking(text)
+        case ToolRow():
+            return _tool(row)
+        case SourcePart(source=source):
+            return f'<div class="rxllm-source">{_source(source)}</div>'
+        case FilePart(file=file):
+            return f'<div class="rxllm-file">{_file(file)}</div>'
+        case ImagePart(image=image):
+            return f'<div class="rxllm-file">{isolated(repr(image))}</div>'
+        case Note(error=Exception() as error):
+            return _error(error)
+        case Note(text=text):
+            return f'<div class="rxllm-note">{isolated(text)}</div>'
+        case Words(text=text, used=used):
+            unused = "" if used else "<span>not used</span>"
+            return f'<div class="rxllm-words" dir="auto">{escape(clipped(text, SHOWN))}{unused}</div>'
+
+
+def _thinking(text: str, attribute: str = "") -> str:
+    body = f'<div><div dir="auto">{markdown(text)}</div></div>'
+    return f"<details{attribute}><summary>Thinking</summary>{body}</details>"
+
+
+def _tool(row: ToolRow) -> str:
+    name, arguments = isolated(row.call.name), isolated(clipped(row.arguments, SHOWN))
+    about = " · ".join((row.description, *map(isolated, row.facts)))
+    head = f"<b>{name}</b> <code>{arguments}</code> <span>{about}</span>"
+    body = f'<div class="rxllm-agent">{"".join(map(row_html, row.rows))}</div>' if row.rows else ""
+    body += "" if row.progress is None else _block("progress", _text(row.progress))
+    if row.error is not None:
+        body += _error(row.error)
+    elif row.result is not None:
+        body += _block("result", row.result)
+    return f'<div class="rxllm-tool" data-state="{row.state}"><div>{head}</div>{body}</div>'
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else repr(value)
+
+
+def _block(kind: str, text: str) -> str:
+    return f'<pre class="rxllm-{kind}" dir="auto">{escape(clipped(text, SHOWN))}</pre>'
+
+
+def _error(error: Exception) -> str:
+    fields = error.fields() if isinstance(error, LLMError) else {}
+    names = ("reason", "provider", "status", "code", "retry_after")
+    facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
+    about = f" <span>{isolated(facts)}</span>" if facts else ""
+    message = f'<div dir="auto">{escape(clipped(str(error), SHOWN))}</div>'
+    return f'<div class="rxllm-error"><b>{isolated(type(error).__name__)}</b>{about}{message}</div>'
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    url = str(source.get("url") or source.get("uri") or "")
+    title = str(source.get("title") or source.get("cited_text") or source.get("text") or url or source)
+    return _link(url, title) if is_link(url) else isolated(clipped(title, SHOWN))
+
+
+def _link(url: str, title: str) -> str:
+    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{isolated(clipped(title, SHOWN))}</a>'
+
+
+_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
+
+
+def _file(file: Mapping[str, Any]) -> str:
+    mime, data, url = str(file.get("mime_type") or ""), file.get("data"), str(file.get("url") or "")
+    name = str(file.get("name") or mime or "file")
+    if mime in _IMAGES and isinstance(data, bytes):
+        return f'<img alt="{escape(name)}" src="data:{mime};base64,{_base64(data)}">'
+    return _link(url, name) if is_link(url) else isolated(name)
+
+
+@lru_cache(4)
+def _base64(data: bytes) -> str:
+    return base64.b64encode(data).decode()
+
+
+def _value(value: Any) -> str:
+    """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
+    for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
+        method: Any = getattr(cast(Any, type(value)), name, None)
+        with contextlib.suppress(Exception):  # a representation that fails leaves the next one
+            if method is not None and (shown := method(value)):
+                return draw(shown)
+    return f'<pre dir="auto">{escape(_text(value))}</pre>'
+
+
+def _pictures(bundle: Any) -> str:
+    found: Iterable[tuple[str, Any]] = bundle.items()
+    return bundle.get("text/html") or "".join(
+        f'<img alt="" src="data:{mime};base64,{data}">' for mime, data in found if mime in _IMAGES
+    )
+
+
+def isolated(text: str) -> str:
+    """Return `text` as HTML whose writing direction does not affect its surroundings."""
+    return f"<bdi>{escape(text)}</bdi>"
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """Return `text` with each control character and half surrogate replaced by a mark.
+
+    >>> clean("a\\x1b[31m\\r\\nb")
+    'a�[31m\\nb'
+    """
+    return _CONTROL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def escape(text: str) -> str:
+    """Return `text` as HTML that is also safe between quotes.
+
+    >>> escape("<b> & c")
+    '&lt;b&gt; &amp; c'
+    """
+    return entities.escape(clean(text))
+
+
+_LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
+
+
+def is_link(url: str) -> bool:
+    """Whether `url` is a web or mail address."""
+    return _LINK.match(url) is not None
+
+
+Finished = tuple[str, str, dict[str, Any]]
+
+
+_finished: deque[Finished] = deque(maxlen=32)
+"""For each of the latest texts: the source of its finished blocks, their HTML, and the addresses of their links."""
+
+
+def markdown(text: str) -> str:
+    """Return the HTML of `text`; without markdown-it-py, the text itself.
+
+    >>> markdown("*Hi* <script>")
+    '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
+
+    Only the part after the finished blocks of a growing text is parsed again.
+    """
+    parser = _parser()
+    if parser is None:
+        return f'<pre dir="auto">{escape(text)}</pre>'
+    text = clean(text)
+    known: Finished = ("", "", {})
+    for old in list(_finished):
+        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
+    source, html, env = known
+    tail = text[len(source) :]
+    tokens = parser.parse(tail, env)
+    # A block closes those before it once its first line is complete: "2" may become "2.", a list's next item.
+    complete = tail.count("\n")
+    starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
+    last = starts[-1] if starts else 0
+    if last:
+        lines = tail.split("\n")[: tokens[last].map[0]]
+        html += parser.renderer.render(tokens[:last], parser.options, env)
+        with contextlib.suppress(ValueError):
+            _finished.remove(known)
+        _finished.append((source + "".join(f"{line}\n" for line in lines), html, env))
+    return html + parser.renderer.render(tokens[last:], parser.options, env)
+
+
+@lru_cache(1)
+def _parser() -> Any:
+    try:
+        markdown_it: Any = import_module("markdown_it")
+    except ImportError:
+        return None
+    parser = markdown_it.MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
+    parser.enable(["table", "strikethrough"]).disable("image")
+    parser.validateLink = is_link
+    parser.core.ruler.push("rxllm", _set_attributes)
+    return parser
+
+
+_BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "table_open", "fence"))
+
+
+def _set_attributes(state: Any) -> None:
+    # Each block has its own direction and is isolated, so a control character cannot reorder other blocks.
+    for token in state.tokens:
+        if token.type in _BLOCKS:
+            token.attrSet("dir", "auto")
+        for child in token.children or ():
+            if child.type == "link_open":
+                if not is_link(child.attrs.get("href", "")):  # "[]()"
+                    child.attrs.pop("href", None)
+                child.attrSet("rel", "noopener noreferrer")
+                child.attrSet("target", "_blank")
 
 
 STYLE = """
@@ -66,266 +318,3 @@ background:var(--soft);white-space:pre-wrap}
 .rxllm-tool .rxllm-error{border:0;padding:0}
 .rxllm.rxllm article img{max-width:100%;max-height:480px;border-radius:4px}
 """.strip().replace("\n", "")
-
-
-# Turn a model's Markdown into HTML that is safe
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
-_LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
-
-
-def clean(text: str) -> str:
-    """Return `text` with a mark for each character that no screen shows: control characters and half surrogates.
-
-    >>> clean("a\\x1b[31m\\r\\nb")
-    'a�[31m\\nb'
-    """
-    return _CONTROL.sub("�", text.replace("\r\n", "\n").replace("\r", "\n"))
-
-
-def escape(text: str) -> str:
-    """Return `text` as HTML, also between quotes.
-
-    >>> escape("<b> & c")
-    '&lt;b&gt; &amp; c'
-    """
-    return entities.escape(clean(text))
-
-
-Finished = tuple[str, str, dict[str, Any]]
-
-_finished: deque[Finished] = deque(maxlen=32)
-"""Of the latest texts: the source of the blocks that will not change, their HTML, and the addresses of their links."""
-
-
-def markdown(text: str) -> str:
-    """Return the HTML of `text`; without markdown-it-py, the text as it is.
-
-    >>> markdown("*Hi* <script>")
-    '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
-
-    Of a text that grows, only what is behind its finished blocks is read again.
-    """
-    parser = _parser()
-    if parser is None:
-        return f'<pre dir="auto">{escape(text)}</pre>'
-    text = clean(text)
-    known: Finished = ("", "", {})
-    for old in list(_finished):
-        known = old if len(old[0]) > len(known[0]) and text.startswith(old[0]) else known
-    source, html, env = known
-    tail = text[len(source) :]
-    tokens = parser.parse(tail, env)
-    # The start of a block closes those before it once its line is complete: "2" may become "2.", a list's next item.
-    complete = tail.count("\n")
-    starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
-    last = starts[-1] if starts else 0
-    if last:
-        lines = tail.split("\n")[: tokens[last].map[0]]
-        html += parser.renderer.render(tokens[:last], parser.options, env)
-        _remember(known, (source + "".join(f"{line}\n" for line in lines), html, env))
-    return html + parser.renderer.render(tokens[last:], parser.options, env)
-
-
-def _remember(old: Finished, new: Finished) -> None:
-    with contextlib.suppress(ValueError):
-        _finished.remove(old)
-    _finished.append(new)
-
-
-@lru_cache(1)
-def _parser() -> Any:
-    try:
-        markdown_it: Any = import_module("markdown_it")
-    except ImportError:
-        return None
-    parser = markdown_it.MarkdownIt("commonmark", {"html": False, "xhtmlOut": False})
-    parser.enable(["table", "strikethrough"]).disable("image")
-    parser.validateLink = is_link
-    parser.core.ruler.push("rxllm", _set_attributes)
-    return parser
-
-
-def is_link(url: str) -> bool:
-    """Return whether `url` leads to the web or to a mail."""
-    return _LINK.match(url) is not None
-
-
-_BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "ordered_list_open", "table_open", "fence"))
-
-
-def _set_attributes(state: Any) -> None:
-    # Each block has its own direction, and is isolated: no control character of one reorders another.
-    for token in state.tokens:
-        if token.type in _BLOCKS:
-            token.attrSet("dir", "auto")
-        for child in token.children or ():
-            if child.type == "link_open":
-                if not is_link(child.attrs.get("href", "")):  # as of "[]()"
-                    child.attrs.pop("href", None)
-                child.attrSet("rel", "noopener noreferrer")
-                child.attrSet("target", "_blank")
-
-
-# Draw cards as HTML
-
-
-SHOWN = 2_000
-"""How many characters of arguments, progress and results are shown."""
-
-_IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
-
-
-def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return the HTML of `cards` at the time `now`: side by side, if they have labels.
-
-    >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
-    >>> html[html.index("<footer") :]
-    '<footer><bdi>waiting for the first token, 1.5 s</bdi></footer></article></div>'
-    """
-    return page("".join(_card(card, label, now) for label, card in cards.items()))
-
-
-def page(drawn: str) -> str:
-    """Return what is drawn with the style it needs."""
-    # Both classes keep JupyterLab and nbconvert from reading dollars as mathematics.
-    return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
-
-
-def _card(card: Card, label: str | None, now: float) -> str:
-    title = "" if label is None else f"<header>{isolated(label)}</header>"
-    if card.has_value:
-        error = card.error or card.state.error
-        body = f'<div class="rxllm-value">{_value(card.value)}</div>{"" if error is None else _error(error)}'
-        texts = [card.look] if card.look in ("stopped", "failed") else []
-    else:
-        found, texts = rows_and_status(card, now)
-        body = rows_html(found, opened=card.look == "running")
-    return article(card.look, title + body, texts)
-
-
-def article(look: str, body: str, texts: Iterable[str]) -> str:
-    """Return the frame of a card: its body, and its status line of `texts`."""
-    line = " · ".join(map(isolated, texts))
-    footer = f"<footer>{line}</footer>" if line else ""
-    return f'<article data-state="{look}">{body}{footer}</article>'
-
-
-def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`; thinking is folded, except the last row's if it is `opened`: it streams.
-
-    A reader cannot unfold what streams: each draw would fold it again.
-    """
-    last = rows[-1] if rows and opened else None
-    if isinstance(last, ThinkingPart) and last.text:
-        return "".join(map(row_html, rows[:-1])) + _thinking(last.text, " open")
-    return "".join(map(row_html, rows))
-
-
-def row_html(row: Row) -> str:
-    """Return the HTML of one row."""
-    match row:
-        case TextPart(text=text):
-            return f'<div class="rxllm-text" dir="auto">{markdown(text)}</div>'
-        case ThinkingPart(text=""):
-            return ""
-        case ThinkingPart(text=text):
-            return _thinking(text)
-        case ToolRow():
-            return _tool(row)
-        case SourcePart(source=source):
-            return f'<div class="rxllm-source">{_source(source)}</div>'
-        case FilePart(file=file):
-            return f'<div class="rxllm-file">{_file(file)}</div>'
-        case ImagePart(image=image):
-            return f'<div class="rxllm-file">{isolated(repr(image))}</div>'
-        case Note():
-            return _note(row)
-        case Words(text=text, used=used):
-            unused = "" if used else "<span>not used</span>"
-            return f'<div class="rxllm-words" dir="auto">{escape(clipped(text, SHOWN))}{unused}</div>'
-
-
-def _thinking(text: str, attribute: str = "") -> str:
-    body = f'<div><div dir="auto">{markdown(text)}</div></div>'
-    return f"<details{attribute}><summary>Thinking</summary>{body}</details>"
-
-
-def _tool(row: ToolRow) -> str:
-    name, arguments = isolated(row.call.name), isolated(clipped(row.arguments, SHOWN))
-    about = " · ".join((row.description, *map(isolated, row.facts)))
-    head = f"<b>{name}</b> <code>{arguments}</code> <span>{about}</span>"
-    body = f'<div class="rxllm-agent">{"".join(map(row_html, row.rows))}</div>' if row.rows else ""
-    body += "" if row.progress is None else _block("progress", _text(row.progress))
-    if row.error is not None:
-        body += _error(row.error)
-    elif row.result is not None:
-        body += _block("result", row.result)
-    return f'<div class="rxllm-tool" data-state="{row.state}"><div>{head}</div>{body}</div>'
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else repr(value)
-
-
-def _block(kind: str, text: str) -> str:
-    return f'<pre class="rxllm-{kind}" dir="auto">{escape(clipped(text, SHOWN))}</pre>'
-
-
-def _note(note: Note) -> str:
-    return _error(note.error) if note.error is not None else f'<div class="rxllm-note">{isolated(note.text)}</div>'
-
-
-def _error(error: Exception) -> str:
-    fields = error.fields() if isinstance(error, LLMError) else {}
-    names = ("reason", "provider", "status", "code", "retry_after")
-    facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
-    about = f" <span>{isolated(facts)}</span>" if facts else ""
-    message = f'<div dir="auto">{escape(clipped(str(error), SHOWN))}</div>'
-    return f'<div class="rxllm-error"><b>{isolated(type(error).__name__)}</b>{about}{message}</div>'
-
-
-def _source(source: Mapping[str, Any]) -> str:
-    url = str(source.get("url") or source.get("uri") or "")
-    title = str(source.get("title") or source.get("cited_text") or source.get("text") or url or source)
-    return _link(url, title) if is_link(url) else isolated(clipped(title, SHOWN))
-
-
-def _link(url: str, title: str) -> str:
-    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{isolated(clipped(title, SHOWN))}</a>'
-
-
-def _file(file: Mapping[str, Any]) -> str:
-    mime, data, url = str(file.get("mime_type") or ""), file.get("data"), str(file.get("url") or "")
-    name = str(file.get("name") or mime or "file")
-    if mime in _IMAGES and isinstance(data, bytes):
-        return f'<img alt="{escape(name)}" src="data:{mime};base64,{_base64(data)}">'
-    return _link(url, name) if is_link(url) else isolated(name)
-
-
-@lru_cache(4)
-def _base64(data: bytes) -> str:
-    return base64.b64encode(data).decode()
-
-
-def _value(value: Any) -> str:
-    """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
-    for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
-        method: Any = getattr(cast(Any, type(value)), name, None)
-        with contextlib.suppress(Exception):  # of somebody's repr: there is another
-            if method is not None and (shown := method(value)):
-                return draw(shown)
-    return f'<pre dir="auto">{escape(_text(value))}</pre>'
-
-
-def _pictures(bundle: Any) -> str:
-    found: Iterable[tuple[str, Any]] = bundle.items()
-    return bundle.get("text/html") or "".join(
-        f'<img alt="" src="data:{mime};base64,{data}">' for mime, data in found if mime in _IMAGES
-    )
-
-
-def isolated(text: str) -> str:
-    """Return `text` as HTML whose direction ends with it."""
-    return f"<bdi>{escape(text)}</bdi>"

@@ -1,4 +1,4 @@
-"""`marble_diagram`: run streams, or a pipe stage by stage, and draw what happens in each."""
+"""`marble_diagram`: run streams, or a pipe stage by stage, and draw the items of each."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from reactivex import operators as rx
 from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
-from rxllm.display._marble_drawing import Lane, Span, clipped, draw_svg, draw_text
+from rxllm.display._card import clipped
+from rxllm.display._marble_drawing import Lane, Span, draw_svg, draw_text
+from rxllm.display._plain import ipython_shell
 from rxllm.runtime import Stream, run, stopwatch, to_iter
 from rxllm.values import Trace
 from rxllm.values.argument_checks import check, check_function, check_instance, is_positive
@@ -30,11 +32,11 @@ REDRAW_SECONDS = 0.25
 """How often a cell is redrawn while its streams run."""
 
 VIRTUAL_SECONDS = 86_400.0
-"""When a run in virtual time is over, whatever still waits."""
+"""Maximum duration of a run in virtual time."""
 
 
 class MarbleDiagram:
-    """What happened at some places of a pipe: text for ``print``, a picture in a notebook, and `svg`.
+    """The items, ends and subscriptions at some places of a pipe, as text, as `svg`, and as a notebook's picture.
 
     >>> from rxllm import Fake, stream_generate, operators as ops
     >>> diagram = MarbleDiagram()
@@ -43,7 +45,7 @@ class MarbleDiagram:
     >>> diagram.svg[:4]
     '<svg'
 
-    It can be drawn while the streams run, too. `marble_diagram` makes one of a whole pipe.
+    It can also be drawn while the streams run. `marble_diagram` draws a whole pipe.
     """
 
     def __init__(self) -> None:
@@ -53,7 +55,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that passes a stream on, and draws it: its items, its ends, and each subscription."""
+        """Return an operator that draws a stream, unchanged: its items, its end and each subscription."""
         check_instance("label", label, str, "a string")
         lane = Lane(label)
         self._lanes.append(lane)
@@ -65,7 +67,7 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The picture: of bounded size, light or dark as its viewer is, and without references to anything else."""
+        """The picture: of bounded size, light or dark like its page, and without external references."""
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -127,7 +129,7 @@ def marble_diagram(
     labels: Sequence[str] | None = None,
     virtual: bool = False,
 ) -> MarbleDiagram:
-    """Run a stream through `operators`, and draw what happens: a lane for the stream, and one for each operator.
+    """Run a stream through `operators`, and draw a lane for the stream and one for each operator.
 
     >>> import reactivex
     >>> from rxllm import operators as ops
@@ -142,19 +144,19 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    The text is in the notation of ``rxllm.testing.marbles``; where a character is 1 s, ``check`` takes it. Write
-    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. It waits until all is over, or disposes after `until`
-    seconds; errors are drawn, not raised. In a notebook, the cell shows the picture while it grows.
+    The text is in the notation of ``rxllm.testing.marbles``, whose ``check`` takes it if a character is 1 s. Write
+    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. It waits until all streams end, or disposes them after
+    `until` seconds; errors are drawn, not raised. A notebook shows the picture while it grows.
 
-    Several streams are a list or a dict. Each has its lane; the first operator joins them, and receives those of a list
-    as its arguments, and a dict as it is: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by
-    side. A stream with concurrent subscriptions, as of ``ops.hedge(1.0)``, has a row for each.
+    Several streams are a list or a dict, with a lane each. The first operator joins them; it receives the streams of a
+    list as its arguments, or the dict: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by side.
+    A stream with concurrent subscriptions, as in ``ops.hedge(1.0)``, has a row for each.
 
-    If `virtual`, time is virtual: pauses take none, and the picture is exact. A recording is drawn so at once, with the
-    times in its file: ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. After a day of
-    virtual time it is over. Networks have no virtual time.
+    With `virtual`, time is virtual: pauses take no time, the picture is exact, and the run ends after a day of virtual
+    time. A recording is drawn at once, with the times in its file:
+    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Networks have no virtual time.
 
-    `labels` are those of the lanes; by default they are the arguments as they are typed.
+    `labels` name the lanes; by default they are the source text of the arguments.
 
     Raises ``ValidationError("invalid_option")`` for arguments of another kind.
     """
@@ -195,14 +197,14 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the arguments of the call as they are typed, if its source is there, and otherwise their numbers."""
+    """Return the source text of the call's arguments if it can be found, otherwise their numbers."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
     source = "".join(linecache.getlines(caller.f_code.co_filename, caller.f_globals))
     try:
         call = ast.parse(ast.get_source_segment(source, place) or "", mode="eval").body
-    except (SyntaxError, IndexError, ValueError):  # the file is not there, or another by now
+    except (SyntaxError, IndexError, ValueError):  # the file is missing, or has changed
         call = None
     nodes = call.args if isinstance(call, ast.Call) else []
     if nodes and isinstance(nodes[0], ast.List):
@@ -216,7 +218,6 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
 
 
 def _cell() -> object:
-    """Return the number of the notebook's cell that runs, None elsewhere."""
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython is not None else None
+    """Return the number of the notebook's running cell, None elsewhere."""
+    shell = ipython_shell()
     return shell.execution_count if hasattr(shell, "kernel") else None

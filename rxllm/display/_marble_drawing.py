@@ -1,4 +1,4 @@
-"""Marble diagrams as text and as SVG, from what happened in each lane."""
+"""The lanes of a marble diagram, and their drawing as text and as SVG."""
 
 from __future__ import annotations
 
@@ -11,18 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 from unicodedata import east_asian_width
 
+from rxllm.display._card import clipped
 from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""How many subscriptions a lane keeps, and how many marks each of them; of more, near ones are joined."""
-
-
-# What happened in each lane of a marble diagram: its subscriptions, and their marks by kind and time
-
+"""Maximum subscriptions of a lane, and marks of a subscription, beyond which near marks are joined."""
 
 Kind = tuple[str, bool]
-"""What a mark stands for, as the legend calls it, and whether that is complete: drawn as an outline."""
+"""The name of a mark in the legend, and whether its item is complete, which is drawn as an outline."""
 
 _KINDS = {
     "MessageStarted": ("message", False, "start"),
@@ -47,11 +44,11 @@ _KINDS = {
     "ErrorEvent": ("error", False, "error"),
     "UsageUpdated": ("value", False, "tokens"),
 }
-"""The kind of an event by its class, and the field that labels it, or the label."""
+"""The kind of each event class, and the field with its label, or the label."""
 
 
 class Mark(NamedTuple):
-    """An item, or `size` of them from `at` until `until`. `key` is equal for equal items, `detail` their Python."""
+    """An item, or `size` items from `at` until `until`. `key` is equal for equal items; `detail` is their repr."""
 
     at: float
     until: float
@@ -64,7 +61,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Span:
-    """A subscription: its marks, and how it ended, in the words of `Trace`; None while it runs."""
+    """A subscription: its marks, and its `outcome`, the kind of its last `Trace`, or None while it runs."""
 
     start: float
     latest: float
@@ -84,7 +81,7 @@ class Span:
 
 
 class Lane:
-    """A place that is watched: each subscription to it is a span."""
+    """A watched place of a pipe, with a span for each subscription."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -95,7 +92,7 @@ class Lane:
         return self.spans[-1]
 
     def rows(self) -> list[list[Span]]:
-        """Return copies of the spans, as they go on meanwhile, in rows: those that overlap have rows of their own."""
+        """Return copies of the spans, which may still change, in rows without overlaps."""
         rows: list[list[Span]] = [[]]
         for span in self.spans:
             copy = replace(span, marks=list(span.marks))
@@ -106,7 +103,7 @@ class Lane:
 
 
 def joined(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join neighbours of one kind that are at most `gap` apart; if more than `most` are left, those of any kind."""
+    """Join neighbours of one kind at most `gap` apart, then neighbours of any kind if more than `most` are left."""
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -121,7 +118,7 @@ def joined(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, label), detail = _described(item), repr(item)
-    except Exception:  # of the user's own class
+    except Exception:  # a repr or a property of the user's class
         kind, label, detail = ("value", False), type(item).__name__, object.__repr__(item)
     return Mark(at, at, kind, clipped(label, 40), clipped(detail, 80), hash(detail))
 
@@ -146,19 +143,11 @@ def _described(item: Any) -> tuple[Kind, str]:
     return (name, is_complete), value if isinstance(value, str) else repr(value)
 
 
-def clipped(text: str, width: int) -> str:
-    return text if len(text) <= width else text[: width - 1] + "…"
-
-
 COLUMNS = 100
-"""How many characters a line of marbles has, more or less."""
-
-
-# A marble diagram as text: a line a lane, in the notation of `rxllm.testing.marbles`
-
+"""Approximate number of characters in a line of marbles."""
 
 MAX_SYMBOLS = 40
-"""How many different items have a symbol each; if there are more, each kind has one."""
+"""Maximum different items with a symbol each; beyond it, each kind has one."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
 """The seconds that a character may stand for."""
@@ -167,7 +156,7 @@ _LETTERS = string.ascii_letters.replace("X", "")
 
 
 def draw_text(lanes: Sequence[Lane], now: float) -> str:
-    """Return the lines of the `lanes`, and what their symbols mean. `now` is the end of what is still running."""
+    """Return the lines of the `lanes` and the legend of their symbols; running spans end at `now`."""
     rows = [(lane, spans) for lane in lanes for spans in lane.rows()]
     symbols = _Symbols(mark for _, spans in rows for span in spans for mark in span.marks)
     tick, columns = _columns([spans for _, spans in rows], symbols, now)
@@ -187,7 +176,7 @@ def seconds(value: float) -> str:
 
 
 class _Symbols:
-    """A letter for each different item; a string of one letter stands for itself, as in the notation."""
+    """A letter for each different item; a string of one letter is its own symbol, as in the notation."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -219,7 +208,7 @@ class _Symbols:
 
 
 def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]:
-    """Return what stands at each tick: a symbol, or those of a group in brackets."""
+    """Return the text at each tick: a symbol, or a group of symbols in brackets."""
     groups: dict[int, str] = {}
     for at, symbol in (signal for span in spans for signal in symbols.of(span)):
         group = groups.get(round(at / tick), "")
@@ -229,11 +218,15 @@ def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]
 
 
 def _columns(rows: list[list[Span]], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds a character, and where each tick stands: further right than it should be if groups need it."""
+    """Return the seconds per character, and the column of each tick, which wide groups move to the right."""
     spans = [span for row in rows for span in row]
     times = {now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
-    exact = [tick for tick in (1.0, *reversed(TICKS)) if tick >= finest and all(_on_tick(at, tick) for at in times)]
+
+    def on_tick(at: float, tick: float) -> bool:
+        return abs(at / tick - round(at / tick)) < 1e-4
+
+    exact = [tick for tick in (1.0, *reversed(TICKS)) if tick >= finest and all(on_tick(at, tick) for at in times)]
     tick, columns = 1.0, dict[int, int]()
     for tick in (*exact, next(tick for tick in TICKS if tick >= finest * 1.6)):
         widths = dict.fromkeys(sorted(round(at / tick) for at in times), 1)
@@ -248,12 +241,8 @@ def _columns(rows: list[list[Span]], symbols: _Symbols, now: float) -> tuple[flo
     return tick, columns
 
 
-def _on_tick(at: float, tick: float) -> bool:
-    return abs(at / tick - round(at / tick)) < 1e-4
-
-
 def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:
-    """Return the line of marbles, and that of the subscriptions."""
+    """Return the line of marbles and the line of subscriptions."""
     marbles, uses = "", ""
     for span in spans:
         start, until = (columns[round(at / tick)] for at in (span.start, span.latest if span.outcome else now))
@@ -266,23 +255,13 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
     return marbles, uses
 
 
-WIDTH, MARGIN = 680, 70  # as wide as a cell on a small screen; at the right is room for the labels of what comes last
-
-
-# A marble diagram as SVG: one small picture for light and dark pages, which needs nothing else
-
-
-CHARACTER = 6.7
-"""How wide a character is; the font is monospaced."""
-
-STACK = 15
-"""How far apart marks of the same time are, one above the other."""
-
-LABEL = 30
-"""How many characters the label of a lane may have."""
+WIDTH, MARGIN = 680, 70  # the width of a cell on a small screen, and at the right the room for the last labels
+CHARACTER = 6.7  # the width of a character; the font is monospaced
+STACK = 15  # the distance between marks of the same time, one above the other
+LABEL = 30  # maximum characters of a lane's label
 
 MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
-"""A row with more marks than labels has none, and there near marks are joined: a burst is a bar."""
+"""A row with more than `MAX_LABELS` marks has no labels, and its near marks are joined: a burst is a bar."""
 
 _STYLE = """.rxm{--bg:#fff;--fg:#1f2328;--soft:#8c959f;--line:#d8dee4;--text:#0969da;--think:#8250df;--call:#bc4c00;
 --tool:#1b7c83;--step:#1a7f37;--bad:#cf222e;font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
@@ -306,7 +285,7 @@ _SHAPES = {
     "end": ("fg", "m0-11v22"),
     "dispose": ("soft", "m0-11v8m-3 0h6v6h-6zm3 6v8"),
 }
-"""The colour and the path of each kind, around its place."""
+"""The colour and the path of each kind; the path is relative to the mark's place."""
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -315,7 +294,7 @@ Place = tuple[float, float, Mark]
 
 
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
-    """Return the picture of the `lanes`. `now` is the end of what is still running."""
+    """Return the picture of the `lanes`; running spans end at `now`."""
     rows = [(lane.label, spans) for lane in lanes for spans in lane.rows()]
     picture = _Picture(36 + CHARACTER * max((_width(clipped(label, LABEL)) for label, _ in rows), default=0), now)
     for index, (label, spans) in enumerate(rows[:MAX_ROWS]):
@@ -356,7 +335,7 @@ class _Picture:
             paths.setdefault(mark.kind, []).append(_shape(mark.kind[0], x, height, self._bar(mark)))
         for span in spans:
             until = self._x(span.latest if span.outcome else self._duration)
-            until += 12 * (until in columns)  # the end is beside what comes with it
+            until += 12 * (until in columns)  # beside the mark at the same time
             self.add_path("soft", "line", [f"M{self._x(span.start)} {y}H{until}"])
             if span.outcome:
                 taken.append((until - 1, until + 1, y - 6, y + 6))
@@ -370,7 +349,7 @@ class _Picture:
         self.add_text(12, y + 4, clipped(label, LABEL))
 
     def grid(self) -> list[str]:
-        """Add the times below the rows, and return the lines, which lie behind them."""
+        """Add the times below the rows, and return the vertical lines, to be drawn behind the rows."""
         power = 10.0 ** math.floor(math.log10(self._duration / 8))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= self._duration / 8.001)
         ticks = [round(index * step, 9) for index in range(int(self._duration / step + 1e-6) + 1)]
@@ -407,7 +386,7 @@ class _Picture:
         return self._x(mark.until) - self._x(mark.at)
 
     def _columns(self, marks: list[Mark]) -> dict[int, list[Mark]]:
-        """Return the marks by the pixel where they stand."""
+        """Return the marks by their horizontal pixel."""
         if len(marks) > MAX_LABELS:
             marks = joined(marks, 3 / self._second, WIDTH)
         columns: dict[int, list[Mark]] = {}
@@ -419,11 +398,12 @@ class _Picture:
         return columns
 
     def _add_labels(self, places: list[Place], taken: list[Box], y: int) -> None:
-        """Add the labels that fit, in full or clipped: above or below a mark, at the right of stacked ones."""
+        """Add the labels that fit, in full or clipped: above or below a mark, to the right of stacked marks."""
         taken += [(x - 6, x + 6 + self._bar(mark), at - 6, at + 6) for x, at, mark in places]
         stacked = {x for x, at, _ in places if at < y}
         for x, at, mark in sorted(places, key=lambda place: place[0]) if len(places) <= MAX_LABELS else ():
-            text = _ends_shown(mark.label) if mark.size == 1 else f"{mark.size} x"
+            visible = re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), mark.label)
+            text = visible if mark.size == 1 else f"{mark.size} x"
             for label in (clipped(text, 24), clipped(text, 10), clipped(text, 5)):
                 width = CHARACTER * _width(label)
                 middle = x + (self._bar(mark) - width) / 2
@@ -447,13 +427,8 @@ def _shape(name: str, x: float, y: float, bar: int = 0) -> str:
     return f"M{x:g} {y:g}{path}"
 
 
-def _ends_shown(text: str) -> str:
-    """Return the text with spaces at its ends that are seen."""
-    return re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), text)
-
-
 def _clean(text: str) -> str:
-    """Return the text without what SVG forbids, and what would turn the text around it."""
+    """Return the text without characters that SVG forbids or that change the direction of other text."""
     return _CONTROLS.sub("·", text.replace("\n", "↵"))
 
 

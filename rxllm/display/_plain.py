@@ -1,4 +1,4 @@
-"""Plain text, piece by piece as it comes: all that happens on a terminal, only the text in a pipe."""
+"""Screens where cards are drawn, and the plain one: all events on a terminal, only the text in a pipe."""
 
 from __future__ import annotations
 
@@ -31,17 +31,20 @@ from rxllm.values import Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Path = tuple[str, ...]
-"""The tool calls around what an agent emits; empty for the chat's own."""
+"""The ids of the tool calls around an agent's event; empty for the chat's own."""
 
 WIDTH = 200
-"""How many characters of a tool's result or progress are printed."""
+"""Maximum characters of a tool's result or progress."""
+
+
+def ipython_shell() -> Any:
+    """Return the running shell of IPython, which has a `kernel` in a notebook, or None."""
+    ipython = sys.modules.get("IPython")
+    return None if ipython is None else ipython.get_ipython()
 
 
 class Screen:
-    """A place where cards are drawn. `add` takes each item, on the thread that reads; `draw` is called on another.
-
-    These other threads are of the class `thread`.
-    """
+    """A place where cards are drawn: `add` receives each item on the reading thread, `draw` runs on a `thread`."""
 
     thread: type[threading.Thread] = threading.Thread
 
@@ -59,24 +62,25 @@ class Screen:
 
 
 class Plain(Screen):
-    """Standard output: each addition as it comes, a blank line between different ones, a newline after the last.
+    """Standard output: each delta at once, a blank line between different kinds, a newline after the last.
 
-    What agents do is indented and has the names of their tools. With `text_only` these are the texts and questions
-    alone, unchanged, and of agents only the questions; errors go to standard error.
+    Events of agents are indented under the names of their tools. With `text_only`, only texts and questions are
+    printed, unchanged, and only the questions of agents. Errors go to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        self._latest: tuple[Path, str] | None = None  # where the latest addition is from, and its kind
-        self._names: dict[Path, str] = {}  # of the agents
+        self._latest: tuple[Path, str] | None = None  # the path and the kind of the latest addition
+        self._names: dict[Path, str] = {}  # the tools' names
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
-            return  # of several streams at once, each is printed as a whole
+            return  # `finish` prints each of several streams as a whole
         path, event = (item.path, item.event) if type(item) is Nested else ((), item)
         if isinstance(event, ToolExecutionStarted):
             self._names[*path, event.id] = event.name
         kind, text = _addition(event) if type(event) in EVENTS else ("value", f"{item}\n")
+        is_answer = kind == "text" and (not path or isinstance(event, AskUserRequested))
         if kind == "value":
             print(text, end="")
         elif kind == "error" and not path:
@@ -84,7 +88,7 @@ class Plain(Screen):
         elif kind == "start":
             if self._latest is not None and self._latest[0] == path:
                 self._latest = (path, kind)  # the text of the next response begins a paragraph
-        elif text and (not self._text_only or _is_answer(path, kind, event)):
+        elif text and (is_answer or not self._text_only):
             self._print(path, kind, text)
 
     def _print(self, path: Path, kind: str, text: str) -> None:
@@ -101,10 +105,6 @@ class Plain(Screen):
             print()
         if None not in cards:
             print(plain_text(cards))
-
-
-def _is_answer(path: Path, kind: str, event: Event) -> bool:
-    return kind == "text" and (not path or isinstance(event, AskUserRequested))
 
 
 def _addition(event: Event) -> tuple[str, str]:
@@ -134,12 +134,12 @@ def _addition(event: Event) -> tuple[str, str]:
 
 
 def words(text: str, used: bool) -> str:
-    """Return what the user has said while the model spoke, each line with a mark."""
+    """Return a user's correction as a quotation."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
 
 
-def plain_text(cards: Mapping[str | None, Card]) -> str:
+def plain_text(cards: Cards) -> str:
     """Return the texts of `cards`, under their labels if they have any."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)

@@ -1,4 +1,4 @@
-"""`progress_bar`: how far a batch of requests is, in one line that is redrawn."""
+"""`progress_bar`: the progress of a batch of requests, in one line that is redrawn."""
 
 from __future__ import annotations
 
@@ -11,40 +11,39 @@ from collections.abc import Callable
 from html import escape
 from importlib import import_module
 from threading import RLock
-from typing import Any
+from typing import Any, cast
 
 from rxllm.display._card import spent
+from rxllm.display._plain import ipython_shell
 from rxllm.values import Progress
 from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""Seconds between two drawings, so that many quick answers cost little."""
+"""Seconds between two draws, so that many quick answers cost little."""
 
 EVERY_LINE = 10.0
 """Seconds between two lines in a file, where nothing is redrawn."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
-    r"""Return a function for ``generate_many(..., on_progress=progress_bar())``, which draws how far it is.
+    r"""Return a function for ``generate_many(..., on_progress=progress_bar())`` that draws the progress.
 
     ::
 
         capitals:  60%|██████    | 1200/2000 [01:10<00:47, 17.1/s, 3 failed, 48,210 tokens, cost 0.52]
 
-    In a notebook the line is an output of the cell, which is redrawn. On a terminal it is redrawn on standard error; a
-    log record or a print clears it first, and the next draw puts it below. A file gets a line at most every ten
-    seconds, and one at the end. It is drawn when a response is there: while a limit or a slow model holds all of them
-    back, the line stands still. The rate and the seconds that are left do not count what a journal has answered.
+    In a notebook the line is an output of the cell. On a terminal it is drawn on standard error; a log record or a
+    print clears it first, and the next draw puts it below. A file gets a line every ten seconds at most, and one at the
+    end. Only a response redraws the line: it stands still while a limit or a slow model delays all responses. The rate
+    and the remaining seconds do not count answers from a journal.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
     """
     check_instance("label", label, str, "a text")
-    ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None and hasattr(shell, "kernel"):
-        return _Bar(label, _Cell(), EVERY)
+    if hasattr(ipython_shell(), "kernel"):
+        return _Bar(label, _in_cell(), EVERY)
     if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
         return _Bar(label, _on_terminal, EVERY)
     return _Bar(label, _in_file, EVERY_LINE)
@@ -56,23 +55,21 @@ class _Bar:
         self._draw = draw
         self._every = every
         self._done = 0
-        self._begin()
-
-    def _begin(self) -> None:
         self._began_at = self._drawn_at = time.monotonic()
 
     def __call__(self, progress: Progress) -> None:
+        now, is_last = time.monotonic(), progress.done == progress.total
         if progress.done <= self._done:  # another subscription
-            self._begin()
-        self._done, now, is_last = progress.done, time.monotonic(), progress.done == progress.total
+            self._began_at = self._drawn_at = now
+        self._done = progress.done
         if is_last or now - self._drawn_at >= self._every:
             self._drawn_at = now
-            with contextlib.suppress(OSError, ValueError):  # its output is closed, and the batch goes on without it
+            with contextlib.suppress(OSError, ValueError):  # the batch continues if the output is closed
                 self._draw(self._label + progress_line(progress, now - self._began_at), is_last)
 
 
 def progress_line(progress: Progress, seconds: float) -> str:
-    """Return the line that is drawn after so many seconds.
+    """Return the line to draw after `seconds`.
 
     >>> from rxllm import Usage
     >>> progress_line(Progress(3, 1, 10, Usage(20, 4), journaled=1), 4.0)
@@ -95,29 +92,26 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}" if hours else f"{minutes:02}:{seconds:02}"
 
 
-class _Cell:
-    """An output of a notebook's cell, made on the thread that runs the cell."""
+def _in_cell() -> Callable[[str, bool], None]:
+    """Add an output to the running cell of a notebook, and return the function that redraws it."""
 
-    def __init__(self) -> None:
-        self._handle: Any = import_module("IPython.display").display(self._data(""), raw=True, display_id=True)
-
-    def __call__(self, line: str, is_last: bool) -> None:
-        self._handle.update(self._data(line), raw=True)
-
-    def _data(self, line: str) -> dict[str, str]:
+    def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
+
+    handle = import_module("IPython.display").display(data(""), raw=True, display_id=True)
+    return lambda line, is_last: handle.update(data(line), raw=True)
 
 
 class _TerminalLine:
     """The line on the terminal, which all bars share.
 
-    After a draw, standard output, standard error and the handlers that log to them write through a `_Guard`, until one
-    of them writes: that clears the line, and takes the guards away.
+    After a draw, standard output, standard error and the handlers that log to them write through a `_Guard`. The first
+    write clears the line and removes the guards.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._guarded: list[tuple[Any, str, Any, Any]] = []  # objects, their attributes, the guards, and what was there
+        self._guarded: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, guard, original stream
 
     def __call__(self, line: str, is_last: bool) -> None:
         width = shutil.get_terminal_size().columns - 1
@@ -133,7 +127,7 @@ class _TerminalLine:
             _write(f"\r{'':{shutil.get_terminal_size().columns - 1}}\r")
 
     def _guard(self) -> None:
-        streams = [stream for stream in (sys.stdout, sys.stderr) if _is_terminal(stream)]
+        streams = [stream for stream in cast(Any, (sys.stdout, sys.stderr)) if stream is not None and stream.isatty()]
         handlers = [*logging.getLogger().handlers, *logging.getLogger("rxllm").handlers]
         places = [(sys, "stdout"), (sys, "stderr"), *((handler, "stream") for handler in handlers)]
         for owner, name in places:
@@ -141,21 +135,17 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                setattr(owner, name, guard)  # not setStream: its lock may be held by a thread that waits for ours
+                setattr(owner, name, guard)  # not setStream: a thread that waits for our lock may hold its lock
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []
         for owner, name, guard, stream in guarded:
-            if getattr(owner, name) is guard:  # and not what the program has put there since
+            if getattr(owner, name) is guard:  # otherwise the program has replaced it since
                 setattr(owner, name, stream)
 
 
-def _is_terminal(stream: Any) -> bool:
-    return stream is not None and stream.isatty()
-
-
 class _Guard:
-    """A stream of the terminal, whose writes clear the line first."""
+    """A stream on the terminal that clears the line before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

@@ -19,11 +19,11 @@ from rxllm.display._plain import Cards, Screen, words
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""How many characters of the thinking are shown: the last ones, while nothing else has come."""
+"""Characters at the end of the thinking that are shown while it streams."""
 
 
 class Terminal(Screen):
-    """A terminal: what is drawn while the stream runs is the end of it, as far as it fits."""
+    """A terminal, which shows the last lines that fit while the stream runs."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()

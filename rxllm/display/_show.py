@@ -1,7 +1,7 @@
 """`show`: draw a stream while it runs, in a notebook's cell or on a terminal; one thread reads, another draws.
 
-What comes while a draw takes place is drawn by the next; no draw is queued. A draw follows a pause of 50 ms, or longer
-where draws are slow, and the last one shows the end.
+Draws are never queued: each shows all items received so far. A pause of 50 ms, longer after a slow draw, separates two
+draws; the last one shows the end.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from reactivex import Observable, abc, empty
 
 from rxllm.display._card import Card, End
 from rxllm.display._html import cards_html
-from rxllm.display._plain import Cards, Plain, Screen, plain_text
+from rxllm.display._plain import Cards, Plain, Screen, ipython_shell, plain_text
 from rxllm.events import Event
 from rxllm.runtime import merge_labelled, to_iter
 from rxllm.values import ChatResult, Labelled, Response, StepResult
@@ -33,120 +33,92 @@ from rxllm.values.argument_checks import check_instance
 log = logging.getLogger("rxllm")
 T = TypeVar("T")
 
-OUTPUTS = 200
-"""More than the outputs of one cell of marimo."""
-
-
-class Cell(Screen):
-    """The cell of a notebook: one output, which is redrawn. With `stop`, a button of ipywidgets is on it until the end.
-
-    At the end the output is plain HTML, which a saved notebook keeps.
-    """
-
-    def __init__(self) -> None:
-        self._display: Any = import_module("IPython.display")
-        self._handle: Any = None
-        self._box: Any = None
-
-    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        html = cards_html(cards, min(card.begun for card in cards.values()))
-        if stop is None or find_spec("ipywidgets") is None:
-            self._handle = self._display.display({"text/html": html}, raw=True, display_id=True)
-            return
-        widgets: Any = import_module("ipywidgets")
-        button = widgets.Button(description="Stop", icon="stop", tooltip="Stop the stream")
-        button.on_click(partial(_press, stop))
-        self._box = widgets.VBox([widgets.HTML(html), button])
-        self._handle = self._display.display(self._box, display_id=True)
-
-    def draw(self, cards: Cards, now: float) -> None:
-        html = cards_html(cards, now)
-        if self._box is not None:
-            self._box.children[0].value = html
-        else:
-            self._handle.update({"text/html": html}, raw=True)
-
-    def finish(self, cards: Cards, now: float) -> None:
-        self._handle.update({"text/html": cards_html(cards, now), "text/plain": plain_text(cards)}, raw=True)
-        for widget in () if self._box is None else (self._box, *self._box.children):
-            widget.close()
-
-
-def _press(stop: Callable[[], None], button: Any) -> None:
-    stop()
-
-
-class Page(Screen):
-    """A cell of marimo: one of its outputs, which is redrawn."""
-
-    def __init__(self) -> None:
-        self._marimo: Any = import_module("marimo")
-        self.thread = self._marimo.Thread  # another has no cell to draw in
-        self._index = -1
-
-    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
-        html = cards_html(cards, min(card.begun for card in cards.values()))
-        for index in range(OUTPUTS, -1, -1):  # the first that marimo takes follows the cell's earlier outputs
-            with contextlib.suppress(IndexError):
-                self._put(html, index)
-                self._index = index
-                return
-
-    def draw(self, cards: Cards, now: float) -> None:
-        self._put(cards_html(cards, now), self._index)
-
-    finish = draw
-
-    def _put(self, html: str, index: int) -> None:
-        self._marimo.output.replace_at_index(self._marimo.Html(html), index)
-
 
 REFRESH_SECONDS = 0.05
-"""The least pause between two draws: more often would flicker and keep the browser busy."""
+"""Minimum pause between two draws: a shorter one would flicker and keep the browser busy."""
 
 SHARE = 150
-"""A pause is at least so many times as long as the draw before it."""
+"""Minimum ratio of a pause to the CPU time of the draw before it."""
 
 WAKE_SECONDS = 0.1
 
-
-class _Latest:
-    result: Any = None
-
-
-latest = _Latest()
-
+last: Any = None
+"""The result of the latest `show` that has ended."""
 
 _STOPPED = "Stopped. What had come is in rxllm.display.last."
 
 
-class Stopped(KeyboardInterrupt):
-    """The user has stopped a stream that was shown. A notebook shows one line for it."""
+@overload
+def show(stream: Observable[Any] | Mapping[str, Observable[Any]], *, block: Literal[False]) -> Showing[Any]: ...
+@overload
+def show(stream: Observable[Event], *, block: Literal[True] = True) -> ChatResult | StepResult | Response[Any]: ...
+@overload
+def show(
+    stream: Mapping[str, Observable[Any]] | Observable[Labelled[Any]], *, block: Literal[True] = True
+) -> dict[str, Any]: ...
+@overload
+def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
+def show(stream: Any, *, block: bool = True) -> Any:
+    """Show `stream` while it runs, with its thinking, tools, images, sources and costs, and return its result.
 
-    def __init__(self) -> None:
-        super().__init__(_STOPPED)
+    Events fold to a `ChatResult`, a `StepResult` or a `Response`. For a stream of other items, the latest is shown in
+    place and the last is returned. Several streams, given as a mapping or by ``rxllm.merge_labelled``, are shown side
+    by side; the result is a dict by their labels, and a stream that fails does not end the others.
 
-    def _render_traceback_(self) -> list[str]:
-        return [_STOPPED]
+    A notebook shows a card, redrawn in place; so does a terminal if rich is installed. Elsewhere only the text goes to
+    standard output. The stop button, or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``; the partial result
+    stays on the card and in ``rxllm.display.last``. With ``block=False`` it returns a `Showing` at once: await it for
+    the result, dispose it to stop; in a notebook with ipywidgets its card has a stop button.
+
+    An error of the stream is raised after all items before it are shown; a stream without items raises
+    ``SequenceContainsNoElementsError``, as ``run`` does.
+
+    >>> from rxllm import Fake, stream_generate
+    >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
+    Hello
+    """
+    check_instance("block", block, bool, "True or False")
+    if isinstance(stream, Mapping):
+        streams = cast(Mapping[str, Observable[Any]], stream)
+        source, labels = merge_labelled(streams), list(streams)
+    else:
+        expected = "an Observable, such as rxllm.stream(...) returns, or a mapping of labels to Observables"
+        check_instance("stream", stream, Observable, expected)
+        source, labels = stream, []
+    showing = Showing[Any](source, labels, choose_screen())
+    return shown_once(showing.start() if not block else showing.run())
+
+
+def choose_screen() -> Screen:
+    """Return the screen of this process."""
+    marimo = sys.modules.get("marimo")
+    if hasattr(ipython_shell(), "kernel"):
+        return _Cell()
+    if marimo is not None and marimo.running_in_notebook():
+        return _MarimoCell()
+    if sys.stdout.isatty() and find_spec("rich") is not None:
+        from rxllm.display._rich import Terminal
+
+        return Terminal()
+    return Plain(text_only=not sys.stdout.isatty())
 
 
 class Showing(abc.DisposableBase, Generic[T]):
     """A stream that is being shown: ``await`` it for the result, or dispose it to stop.
 
-    When it is stopped, the result is what had come until then.
+    The result of a stopped stream is the part received so far.
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:
         self._items = to_iter(source)
         self._screen = screen
-        begun = time.monotonic()
-        self._cards: Mapping[str | None, Card] = dict.fromkeys(labels or [None], Card(begun))
-        self._begun = begun
+        self._begun = time.monotonic()
+        self._cards: Cards = dict.fromkeys(labels or [None], Card(self._begun))
         self._over = threading.Event()
         self._stopped = False
         self._result: Any = None
         self._future: Future[T] = Future()
-        self._future.set_running_or_notify_cancel()  # a cancelled task disposes it; the future itself stays
+        self._future.set_running_or_notify_cancel()  # a cancelled task disposes the stream, not the future
 
     def run(self) -> T:
         """Show the stream on this thread, and return its result."""
@@ -154,9 +126,9 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self._show()
 
     def start(self) -> Showing[T]:
-        """Show the stream on a thread of its own."""
+        """Show the stream on its own thread."""
         self._screen.open(self._cards, self.dispose)
-        context = contextvars.copy_context()  # where the outputs of a notebook belong
+        context = contextvars.copy_context()  # a notebook attributes outputs by context
         self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
@@ -179,7 +151,7 @@ class Showing(abc.DisposableBase, Generic[T]):
                 await asyncio.wait({future}, timeout=WAKE_SECONDS)
         except asyncio.CancelledError as error:
             self.dispose()
-            # A notebook shows this one line. A subclass would not do: asyncio's timeouts of 3.12 do not know it.
+            # A notebook shows this one line. The timeouts of asyncio 3.12 would not recognise a subclass.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
         return shown_once(future.result())
@@ -221,7 +193,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         if isinstance(item, Labelled):
             labelled = cast(Labelled[Any], item)
             label, inner = labelled.label, labelled.item
-            cards.pop(None, None)  # the labels are known now
+            cards.pop(None, None)  # the card for an unlabelled stream
         cards[label] = (cards.get(label) or Card(self._begun)).add(inner, time.monotonic())
         self._cards = cards
         self._screen.add(item)
@@ -244,21 +216,30 @@ class Showing(abc.DisposableBase, Generic[T]):
         now = time.monotonic()
         self._cards = {label: card.finish(end, now, failure) for label, card in self._cards.items()}
         results = {label: card.result for label, card in self._cards.items()}
-        latest.result = self._result = results.get(None, results)
+        global last
+        last = self._result = results.get(None, results)
         self._screen.finish(self._cards, now)
 
 
 def pause_after(cost: float) -> float:
-    """Return how long to wait after a draw that took `cost` seconds of CPU time."""
+    """Return the pause after a draw that took `cost` seconds of CPU time."""
     return max(REFRESH_SECONDS, SHARE * cost)
 
 
+class Stopped(KeyboardInterrupt):
+    """Raised when the user stops a stream that is shown; a notebook shows it as one line."""
+
+    def __init__(self) -> None:
+        super().__init__(_STOPPED)
+
+    def _render_traceback_(self) -> list[str]:
+        return [_STOPPED]
+
+
 def shown_once(value: T) -> T:
-    """Return `value`, which the running cell of IPython does not show again if it is its last expression."""
-    ipython = sys.modules.get("IPython")
-    shell: Any = ipython.get_ipython() if ipython is not None else None
-    hook: Any = sys.displayhook
-    # IPython sets its hook for each cell and takes it away afterwards, and with it what stands before it here.
+    """Return `value`, and keep IPython from showing it again as the last expression of the running cell."""
+    shell, hook = ipython_shell(), cast(Any, sys.displayhook)
+    # IPython sets its hook for each cell and restores the previous one afterwards, which removes this one too.
     if shell is not None and (hook is shell.displayhook or isinstance(hook, _Hook)):
         sys.displayhook = _Hook(hook, value)
     return value
@@ -274,57 +255,69 @@ class _Hook:
             self._hook(value)
 
 
-@overload
-def show(stream: Observable[Any] | Mapping[str, Observable[Any]], *, block: Literal[False]) -> Showing[Any]: ...
-@overload
-def show(stream: Observable[Event], *, block: Literal[True] = True) -> ChatResult | StepResult | Response[Any]: ...
-@overload
-def show(
-    stream: Mapping[str, Observable[Any]] | Observable[Labelled[Any]], *, block: Literal[True] = True
-) -> dict[str, Any]: ...
-@overload
-def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
-def show(stream: Any, *, block: bool = True) -> Any:
-    """Show `stream` as it comes, with its thinking, tools, images, sources and costs, and return its result.
+class _Cell(Screen):
+    """A notebook cell: one output, redrawn, with a stop button of ipywidgets until the end if there is a `stop`.
 
-    The result is a `ChatResult`, a `StepResult` or a `Response`, whichever the events fold to. Of a stream of other
-    items the latest is shown, in place, and the last returned. Several streams stand side by side, as a mapping or from
-    ``rxllm.merge_labelled``; the result is a dict by their labels, and one that fails does not end the others.
-
-    In a notebook it is a card, redrawn in place; on a terminal the same with rich, if that is installed. Elsewhere only
-    the text goes to standard output. The stop button, or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``;
-    what had come stays, on the card and as ``rxllm.display.last``. With ``block=False`` a `Showing` comes back at once:
-    await it for the result, dispose it to stop; in a notebook with ipywidgets the card has a stop button of its own.
-
-    An error of the stream is raised after everything before it has been shown, and
-    ``SequenceContainsNoElementsError``, as by ``run``, if there was no item.
-
-    >>> from rxllm import Fake, stream_generate
-    >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
-    Hello
+    At the end the output is plain HTML, which a saved notebook keeps.
     """
-    check_instance("block", block, bool, "True or False")
-    if isinstance(stream, Mapping):
-        streams = cast(Mapping[str, Observable[Any]], stream)
-        source, labels = merge_labelled(streams), list(streams)
-    else:
-        expected = "an Observable, such as rxllm.stream(...) returns, or a mapping of labels to Observables"
-        check_instance("stream", stream, Observable, expected)
-        source, labels = stream, []
-    showing = Showing[Any](source, labels, choose_screen())
-    return shown_once(showing.start() if not block else showing.run())
+
+    def __init__(self) -> None:
+        self._display: Any = import_module("IPython.display")
+        self._handle: Any = None
+        self._box: Any = None
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        html = cards_html(cards, min(card.begun for card in cards.values()))
+        if stop is None or find_spec("ipywidgets") is None:
+            self._handle = self._display.display({"text/html": html}, raw=True, display_id=True)
+            return
+        widgets: Any = import_module("ipywidgets")
+        button = widgets.Button(description="Stop", icon="stop", tooltip="Stop the stream")
+        button.on_click(partial(_press, stop))
+        self._box = widgets.VBox([widgets.HTML(html), button])
+        self._handle = self._display.display(self._box, display_id=True)
+
+    def draw(self, cards: Cards, now: float) -> None:
+        html = cards_html(cards, now)
+        if self._box is not None:
+            self._box.children[0].value = html
+        else:
+            self._handle.update({"text/html": html}, raw=True)
+
+    def finish(self, cards: Cards, now: float) -> None:
+        self._handle.update({"text/html": cards_html(cards, now), "text/plain": plain_text(cards)}, raw=True)
+        for widget in () if self._box is None else (self._box, *self._box.children):
+            widget.close()
 
 
-def choose_screen() -> Screen:
-    """Return the screen of the program that runs here."""
-    ipython, marimo = sys.modules.get("IPython"), sys.modules.get("marimo")
-    shell = ipython.get_ipython() if ipython is not None else None
-    if shell is not None and hasattr(shell, "kernel"):
-        return Cell()
-    if marimo is not None and marimo.running_in_notebook():
-        return Page()
-    if sys.stdout.isatty() and find_spec("rich") is not None:
-        from rxllm.display._rich import Terminal
+def _press(stop: Callable[[], None], button: Any) -> None:
+    stop()
 
-        return Terminal()
-    return Plain(text_only=not sys.stdout.isatty())
+
+_OUTPUTS = 200
+"""More than the outputs of one cell of marimo."""
+
+
+class _MarimoCell(Screen):
+    """A cell of marimo: one of its outputs, redrawn."""
+
+    def __init__(self) -> None:
+        self._marimo: Any = import_module("marimo")
+        self.thread = self._marimo.Thread  # another thread has no cell to draw in
+        self._index = -1
+
+    def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
+        html = cards_html(cards, min(card.begun for card in cards.values()))
+        for index in range(_OUTPUTS, -1, -1):  # marimo's first accepted index follows the cell's earlier outputs
+            with contextlib.suppress(IndexError):
+                self._put(html, index)
+                self._index = index
+                return
+
+    def draw(self, cards: Cards, now: float) -> None:
+        self._put(cards_html(cards, now), self._index)
+
+    finish = draw
+
+    def _put(self, html: str, index: int) -> None:
+        self._marimo.output.replace_at_index(self._marimo.Html(html), index)

@@ -1,7 +1,7 @@
-"""Draw values in the hand of the cards, messages and threads too, which is what notebooks show of them.
+"""Draw values, messages and threads as notebooks show them, in the style of the cards.
 
-Everything is bounded, so that a long thread or a huge answer leaves the notebook usable: of many messages the first
-and the last are shown, those before the last folded, and the rest only counted.
+Everything is bounded, so that a notebook stays usable with a long thread or a huge answer: the first message and the
+last ones are open, those before the last are folded, and the rest are only counted.
 """
 
 from __future__ import annotations
@@ -37,154 +37,17 @@ from rxllm.values import (
     ValidationError,
 )
 
-OPEN, FOLDED = 8, 100  # how many of the last messages are open, and how many before them can be unfolded
-
-
-# Draw messages
-
-
-ROOM = 300_000  # how much HTML there is before no older message is drawn
-LONG = 50_000  # how many characters of one text are shown
-MANY = 200  # how many parts of a message, images, and rows of a table
-
-State = Literal["called", "waiting"]
-
-
-def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread; `unanswered` is how its tool calls without an answer look."""
-    exchanges: list[tuple[int, Message, list[Message]]] = []  # a message and the tools' answers behind it, from there
-    for index, message in enumerate(thread):
-        if message.role == "tool" and exchanges:
-            exchanges[-1][2].append(message)
-        else:
-            exchanges.append((index, message, []))
-    drawn: list[str] = []
-    for _, message, answers in reversed(exchanges[1:]):
-        if len(drawn) == OPEN + FOLDED or sum(map(len, drawn)) > ROOM:
-            break
-        drawn.append(message_html(message, answers, unanswered))
-    drawn.reverse()
-    starts = [start for start, _, _ in exchanges] + [len(thread)]
-    left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))  # the first drawn, the first open
-    earlier = "".join(drawn[:-OPEN])
-    if left > 1:
-        more = f"{starts[left] - starts[1]:,} more messages: thread[{starts[1]}:{starts[left]}]"
-        earlier = row_html(Note(more)) + earlier
-    between = folded(count(starts[last] - starts[1], "message"), earlier) if earlier else ""
-    first = "".join(message_html(message, answers, unanswered) for _, message, answers in exchanges[:1])
-    return first + between + "".join(drawn[-OPEN:])
-
-
-def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message with its role, and of the tools' `answers` behind it."""
-    name = clip(f"{message.role} {message.name or ''}".strip())
-    body = "".join(message_rows(message, answers, unanswered))
-    if message.role == "system" and len(message.text) > 600:
-        return folded(name, f"<section>{body}</section>")
-    return f'<section><div class="rxllm-role">{isolated(name)}</div>{body}</section>'
-
-
-def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of the parts of a message, with the answers in the rows of their calls."""
-    by_id = {answer.tool_call_id: answer for answer in answers}
-    calls = {call.id for call in message.tool_calls}
-
-    def row(call: ToolCall) -> ToolRow:
-        answer = by_id.get(call.id)
-        return ToolRow(call, "done" if answer else unanswered, result=content_of(answer) if answer else None)
-
-    is_mapping = isinstance(message.content, dict)
-    found = [TextPart(content_of(message))] if is_mapping else [*rows_of(message, row)]
-    yield from (part_html(entry, message.role) for entry in found[:MANY])
-    if len(found) > MANY:
-        yield row_html(Note(f"{len(found) - MANY:,} more parts"))
-    for answer in islice(by_id.values(), MANY):
-        if answer.tool_call_id not in calls:
-            yield message_html(answer)
-        else:  # its text is in the row of the call
-            yield from (part_html(part, "tool") for part in answer.parts if isinstance(part, ImagePart | FilePart))
-
-
-def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message by `role`."""
-    match row:
-        case TextPart(text=text) if role == "tool":
-            return f'<pre dir="auto">{escape(clip(text))}</pre>'
-        case TextPart(text=text) if role != "assistant":  # people's texts are shown as they wrote them
-            return f'<div class="rxllm-plain" dir="auto">{escape(cut(text))}</div>'
-        case TextPart(text=text):
-            return row_html(TextPart(cut(text)))
-        case ThinkingPart(text=text):
-            return row_html(ThinkingPart(cut(text)))
-        case ImagePart(image=image):
-            return row_html(FilePart(_as_file(image)))
-        case SourcePart(source=source):
-            return row_html(SourcePart(_cut_all(source)))
-        case FilePart(file=file):
-            return row_html(FilePart(_cut_all(file)))
-        case _:
-            return row_html(row)
-
-
-def _as_file(image: Image) -> dict[str, Any]:
-    try:
-        return {"mime_type": image.mime_type, "name": repr(image), "data": image.to_binary()}
-    except (ValidationError, OSError):  # it is elsewhere, or cannot be read
-        return {"name": clip(repr(image)), "url": cut(str(image.data))}
-
-
-def cut(text: str) -> str:
-    """Return the beginning of a long text, and how long it is."""
-    return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
-
-
-def clip(text: str) -> str:
-    """Return the beginning of what is not a message's own text."""
-    return clipped(text, SHOWN)
-
-
-def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: clip(entry) if isinstance(entry, str) else entry for name, entry in data.items()}
-
-
-def folded(title: str, body: str) -> str:
-    """Return `body` behind its title, to be unfolded."""
-    return f'<details class="rxllm-folded"><summary>{isolated(clip(title))}</summary>{body}</details>'
-
-
-def count(number: int, noun: str) -> str:
-    """Return a number of things.
-
-    >>> count(1, "step"), count(2000, "step")
-    ('1 step', '2,000 steps')
-    """
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
-
-
-# Draw values in the hand of the cards, which is what notebooks show of them: a body and a status line
-
-
-_STYLE = (
-    ".rxllm .rxllm-role{color:var(--dim);font-size:12px;font-weight:600;margin-top:8px}"
-    ".rxllm .rxllm-plain{white-space:pre-wrap;margin:0 0 8px}"
-    ".rxllm article>section:first-child>.rxllm-role{margin-top:0}"
-    ".rxllm article>section:last-child>.rxllm-plain:last-child{margin-bottom:0}"
-    ".rxllm details.rxllm-folded{color:inherit}"
-    ".rxllm.rxllm article td.rxllm-number{text-align:end;font-variant-numeric:tabular-nums}"
-    ".rxllm td,.rxllm th{overflow-wrap:break-word}"
-    ".rxllm figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:top}"
-    ".rxllm [data-state=value]>footer::before{display:none}"
-    ".rxllm .rxllm article{border:0;padding:0}"
-)
-
-_LOOKS = {"completed": "done", "idle": "done", "error": "failed", "tool_error": "failed"}
+OPEN, FOLDED = 8, 100  # messages at the end that are open, and messages before them that can be unfolded
+ROOM = 300_000  # characters of HTML after which no older message is drawn
+LONG = 50_000  # characters of one text
+MANY = 200  # parts of a message, images, and rows of a table
 
 Drawing = tuple[str, Sequence[str], str]
-"""A body, the texts of the status line, and how the value looks: as a card's states, or ``value``."""
+"""A body, the texts of the status line, and the look: a card's, or ``value``."""
 
 
 def value_html(value: Any) -> str | None:
-    """Return the HTML of a value; None if it has no drawing of its own.
+    """Return the HTML of a value, None for types without a drawing.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]
@@ -215,7 +78,9 @@ def _drawing(value: Any) -> Drawing | None:
         case ImageResponse():
             return _images(value)
         case Usage():
-            return _usage(value), [], "value"
+            counts = {**vars(value), **value.tool_usage, **value.extra, "total": value.total}
+            lines = [line for line in counts.items() if isinstance(line[1], int | float)]
+            return _table(("usage", ""), lines), [], "value"
         case Tool():
             return _tool(value)
         case Engine():
@@ -255,6 +120,9 @@ def _chat(chat: ChatResult[Any]) -> Drawing:
     return body + _error(chat.error), texts, _LOOKS.get(reason, "stopped")
 
 
+_LOOKS = {"completed": "done", "idle": "done", "error": "failed", "tool_error": "failed"}
+
+
 def _session(session: Session, usage: Usage) -> Drawing:
     error = session.metadata.get("error") if session.status == "error" else None
     names = ", ".join(call.name for call in session.pending_tool_calls[:MANY])
@@ -277,11 +145,6 @@ def _images(response: ImageResponse) -> Drawing:
         body += f"<figure>{picture}{note}</figure>"
     usage = Usage(response.usage.input_tokens, response.usage.output_tokens, total_cost=response.usage.total_cost)
     return body, [response.model or "", count(len(response.images), "image"), *spent(usage)], "value"
-
-
-def _usage(usage: Usage) -> str:
-    entries = {**vars(usage), **usage.tool_usage, **usage.extra, "total": usage.total}
-    return _table(("usage", ""), [line for line in entries.items() if isinstance(line[1], int | float)])
 
 
 def _steps(steps: Sequence[StepResult[Any]]) -> str:
@@ -314,7 +177,7 @@ def _type(spec: Mapping[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Return a table without the columns in which nothing is."""
+    """Return a table without its empty columns."""
     columns = [index for index in range(len(head)) if any(line[index] is not None for line in lines)]
     titles = "".join(f"<th>{head[index]}</th>" for index in columns)
     body = "".join(f"<tr>{''.join(_cell(line[index]) for index in columns)}</tr>" for line in lines[:MANY])
@@ -326,3 +189,131 @@ def _cell(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f'<td class="rxllm-number">{value:{"," if isinstance(value, int) else ".6g"}}</td>'
     return f"<td>{isolated(clip('' if value is None else str(value)))}</td>"
+
+
+State = Literal["called", "waiting"]
+
+
+def thread_html(thread: Thread, unanswered: State = "called") -> str:
+    """Return the HTML of a thread; `unanswered` is the state of its tool calls without an answer."""
+    exchanges: list[tuple[int, Message, list[Message]]] = []  # the index of a message, the message, its tools' answers
+    for index, message in enumerate(thread):
+        if message.role == "tool" and exchanges:
+            exchanges[-1][2].append(message)
+        else:
+            exchanges.append((index, message, []))
+    drawn: list[str] = []
+    for _, message, answers in reversed(exchanges[1:]):
+        if len(drawn) == OPEN + FOLDED or sum(map(len, drawn)) > ROOM:
+            break
+        drawn.append(message_html(message, answers, unanswered))
+    drawn.reverse()
+    starts = [start for start, _, _ in exchanges] + [len(thread)]
+    left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))  # first drawn, first open
+    earlier = "".join(drawn[:-OPEN])
+    if left > 1:
+        more = f"{starts[left] - starts[1]:,} more messages: thread[{starts[1]}:{starts[left]}]"
+        earlier = row_html(Note(more)) + earlier
+    between = folded(count(starts[last] - starts[1], "message"), earlier) if earlier else ""
+    first = "".join(message_html(message, answers, unanswered) for _, message, answers in exchanges[:1])
+    return first + between + "".join(drawn[-OPEN:])
+
+
+def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
+    """Return the HTML of a message with its role, and of the tools' `answers` to it."""
+    name = clip(f"{message.role} {message.name or ''}".strip())
+    body = "".join(message_rows(message, answers, unanswered))
+    if message.role == "system" and len(message.text) > 600:
+        return folded(name, f"<section>{body}</section>")
+    return f'<section><div class="rxllm-role">{isolated(name)}</div>{body}</section>'
+
+
+def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
+    """Yield the HTML of the parts of a message, with the answers in the rows of their tool calls."""
+    by_id = {answer.tool_call_id: answer for answer in answers}
+    calls = {call.id for call in message.tool_calls}
+
+    def row(call: ToolCall) -> ToolRow:
+        answer = by_id.get(call.id)
+        return ToolRow(call, "done" if answer else unanswered, result=content_of(answer) if answer else None)
+
+    is_mapping = isinstance(message.content, dict)
+    found = [TextPart(content_of(message))] if is_mapping else [*rows_of(message, row)]
+    yield from (part_html(entry, message.role) for entry in found[:MANY])
+    if len(found) > MANY:
+        yield row_html(Note(f"{len(found) - MANY:,} more parts"))
+    for answer in islice(by_id.values(), MANY):
+        if answer.tool_call_id not in calls:
+            yield message_html(answer)
+        else:  # the row of the call has the text
+            yield from (part_html(part, "tool") for part in answer.parts if isinstance(part, ImagePart | FilePart))
+
+
+def part_html(row: Row, role: str) -> str:
+    """Return the HTML of a part of a message by `role`."""
+    match row:
+        case TextPart(text=text) if role == "tool":
+            return f'<pre dir="auto">{escape(clip(text))}</pre>'
+        case TextPart(text=text) if role != "assistant":  # only a model's text is Markdown
+            return f'<div class="rxllm-plain" dir="auto">{escape(cut(text))}</div>'
+        case TextPart(text=text):
+            return row_html(TextPart(cut(text)))
+        case ThinkingPart(text=text):
+            return row_html(ThinkingPart(cut(text)))
+        case ImagePart(image=image):
+            return row_html(FilePart(_as_file(image)))
+        case SourcePart(source=source):
+            return row_html(SourcePart(_cut_all(source)))
+        case FilePart(file=file):
+            return row_html(FilePart(_cut_all(file)))
+        case _:
+            return row_html(row)
+
+
+def _as_file(image: Image) -> dict[str, Any]:
+    try:
+        return {"mime_type": image.mime_type, "name": repr(image), "data": image.to_binary()}
+    except (ValidationError, OSError):  # the image is remote, or cannot be read
+        return {"name": clip(repr(image)), "url": cut(str(image.data))}
+
+
+def cut(text: str) -> str:
+    """Return the beginning of a long text, and the length of the rest."""
+    return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
+
+
+def clip(text: str) -> str:
+    """Return the beginning of a text beside a message, such as a name or a tool's result."""
+    return clipped(text, SHOWN)
+
+
+def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: clip(entry) if isinstance(entry, str) else entry for name, entry in data.items()}
+
+
+def folded(title: str, body: str) -> str:
+    """Return `body` folded behind its title."""
+    return f'<details class="rxllm-folded"><summary>{isolated(clip(title))}</summary>{body}</details>'
+
+
+def count(number: int, noun: str) -> str:
+    """Return a number and its noun.
+
+    >>> count(1, "step"), count(2000, "step")
+    ('1 step', '2,000 steps')
+    """
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+_STYLE = (
+    ".rxllm .rxllm-role{color:var(--dim);font-size:12px;font-weight:600;margin-top:8px}"
+    ".rxllm .rxllm-plain{white-space:pre-wrap;margin:0 0 8px}"
+    ".rxllm article>section:first-child>.rxllm-role{margin-top:0}"
+    ".rxllm article>section:last-child>.rxllm-plain:last-child{margin-bottom:0}"
+    ".rxllm details.rxllm-folded{color:inherit}"
+    ".rxllm.rxllm article td.rxllm-number{text-align:end;font-variant-numeric:tabular-nums}"
+    ".rxllm td,.rxllm th{overflow-wrap:break-word}"
+    ".rxllm figure{display:inline-block;margin:0 8px 8px 0;max-width:100%;vertical-align:top}"
+    ".rxllm [data-state=value]>footer::before{display:none}"
+    ".rxllm .rxllm article{border:0;padding:0}"
+)
