@@ -93,7 +93,7 @@ def choose_screen() -> Screen:
     """Return the screen of this process."""
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
-        return _Cell()
+        return Cell()
     if marimo is not None and marimo.running_in_notebook():
         return _MarimoCell()
     if sys.stdout.isatty() and find_spec("rich") is not None:
@@ -255,7 +255,7 @@ class _Hook:
             self._hook(value)
 
 
-class _Cell(Screen):
+class Cell(Screen):
     """A notebook cell: one output, redrawn, with a stop button of ipywidgets until the end if there is a `stop`.
 
     At the end the output is plain HTML, which a saved notebook keeps.
