@@ -80,12 +80,12 @@ class HaltedStep(msgspec.Struct, frozen=True):
         results = tuple(result for result in thread if result.role == "tool" and result.tool_call_id in ids)
         metadata = halt_metadata(state.halt)
         if self.question is not None:
-            asked = self.question.metadata
+            notes = self.question.metadata
             metadata = {
                 "halted_reason": "ask_user",
                 "pending_question": self.question.text,
-                "pending_tool_call_id": asked.get("tool_call_id"),
-                "ask_user_opts": asked.get("ask_user_opts", {}),
+                "pending_tool_call_id": notes.get("tool_call_id"),
+                "ask_user_opts": notes.get("ask_user_opts", {}),
             }
         metadata |= waiting.of(self.calls)
         return state.with_agents(StepResult(thread, response, results, done=bool(metadata), metadata=metadata))
