@@ -11,18 +11,18 @@ event                                         frames
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
 ``Steered``                                   a text message of the user
-``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages that are void, if the encoder
-                                              knows those that the client has sent
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the void messages, if the encoder has the
+                                              client's messages
 the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
                                               it failed or was cut off
 ============================================  ==========================================================================
 
-Whatever these cannot express follows them in a ``CUSTOM`` frame of the name ``rxllm``: its ``value["event"]`` is the
-event as JSON. The frames before it that mean no event of their own have the ``rawEvent`` ``"rxllm"``. So only raw
+An event that these frames cannot express follows them in a ``CUSTOM`` frame named ``rxllm``: its ``value["event"]`` is
+the event as JSON. The frames before it are no events by themselves: their ``rawEvent`` is ``"rxllm"``. So only raw
 frames and the provider's data are lost.
 
-A call that waits for approval, and a question to the user, are interrupts of the run; their ids are those of the calls,
-after the ids of the calls of the agents around them, joined by ``/``. Calls that the client answers are pending.
+A call that waits for approval, and a question to the user, are interrupts of the run. The id of an interrupt is its
+call's id, after the ids of the agents' calls around it, joined by ``/``. The client's own calls are pending.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ VERSION = "1.0"
 
 
 class Encoder:
-    """Events to frames of the run `run_id` of the conversation `thread_id`, which are random by default.
+    """Events to frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
 
-    `messages` are the client's: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat. So without them no
-    snapshot is sent, and a client shows the void part of a step that is answered again. With `edits` an approval may
-    rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of this.
+    `messages` are the client's messages. A client removes the messages that a ``MESSAGES_SNAPSHOT`` does not repeat, so
+    without `messages` no snapshot is sent, and the client keeps the void part of a restarted step. With `edits` an
+    approval may rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of these arguments.
     """
 
     END: ClassVar[bytes] = b""
@@ -95,7 +95,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames of `event`: `source` alone if it means the event, otherwise an own frame after it."""
+        """Return the frames of `event`: `source` if it decodes to the event, otherwise an own frame after it."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -142,7 +142,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame of a delta that continues the only open block: nearly every event does."""
+        """Return the frame of a delta that continues the only open block, as nearly every event does."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -162,7 +162,7 @@ class Encoder:
         return [*frames, *_block_end(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new one after the frames that begin it."""
+        """Return the open block with this `id`, or a new block after the frames that begin it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -199,7 +199,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begun(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`; `frames` get the frames that begin the agents on the way."""
+        """Return the lane of the agent at `path`, after adding to `frames` the frames that begin new agents on it."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -215,7 +215,7 @@ class Encoder:
     def _closed_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return the frames that end the agents inside a lane, the innermost first, or only the agent of its `call`."""
+        """Return the frames that end a lane's inner agents, innermost first, or only the agent of the lane's `call`."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -238,7 +238,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # A client keeps its reasoning unless the snapshot has some.
+            # A client keeps its reasoning unless the snapshot has reasoning too.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
@@ -287,7 +287,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tagged(lane: Lane, frame: Frame) -> Frame:
-    """Return `frame` with the id of the lane's agent; a snapshot belongs to the conversation."""
+    """Return `frame` with the id of the lane's agent. A snapshot belongs to the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
@@ -302,7 +302,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed: the answers of a user or results of tools that it waits for."""
+    """Return the outcome of a run that has not failed, with the answers and the tool results that it waits for."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -334,7 +334,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field for the agent of this call."""
+    """Return the field that names the agent of the call `id`; none for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

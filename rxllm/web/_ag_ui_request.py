@@ -1,7 +1,7 @@
-"""Requests of AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
+"""Requests of AG-UI: a ``RunAgentInput`` as a thread, with its answers to interrupts and tool calls.
 
-`rxllm.web._requests` has the table of what is accepted. An answer to a question becomes a user's message, or the result
-of the call if an agent inside asks. A tool of `client_tools` becomes a manual one, whose calls the client answers.
+`rxllm.web._requests` has the table of accepted input. The answer to a question becomes a user's message, or the result
+of the call if an inner agent asks. A tool of `client_tools` becomes a manual tool, whose calls the client answers.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ class AGUIInput(Incoming, frozen=True):
     edits: bool = False
 
     def encoder(self) -> Encoder:
-        """Return the encoder of the answer, as the ``protocol=`` of `streaming_response`."""
+        """Return the encoder of the answer, for the ``protocol=`` of `streaming_response`."""
         ids = {"thread_id": self.thread_id, "run_id": self.run_id}
         return Encoder(**ids, messages=self.messages, edits=self.edits)
 
@@ -132,10 +132,10 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
+    With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
     client's messages are the conversation, and no approval is accepted. `client_tools` are the names of the tools that
     run in the client: no other tools and results are accepted. With `edits` an approval may rewrite the arguments of
-    its call. Raises as `from_ui` does.
+    its call. Raises the errors of `from_ui`.
     """
     data = loaded(body, max_bytes)
     request = converted(data, _Input)
@@ -165,7 +165,7 @@ def _history(entries: list[_Message]) -> list[Message]:
                 if call.id in ids:
                     raise wrong("has a tool call whose id is not unique", "messages", i)
                 ids.add(call.id)
-            if entry.subagent_run_id is None:  # agents inside have conversations of their own
+            if entry.subagent_run_id is None:  # inner agents have their own conversations
                 answer.append(entry)
         elif entry.role in ("user", "tool"):
             messages += _assistant(answer, results)
@@ -230,7 +230,7 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
         edited = verdict.edited_args if is_edit else True
         conversation.approve(id, edited if verdict.approved else verdict.reason or False, "resume", i)
     elif id not in conversation.known:
-        raise wrong("is not a call that the server has made", "resume", i)
+        raise wrong("must answer a tool call of the stored conversation", "resume", i)
 
 
 def _new(entries: list[_Message]) -> list[Message]:

@@ -1,17 +1,17 @@
-"""Requests of Chat Completions: the engine, thread, tools and options that their fields ask for.
+"""Requests of Chat Completions: the engine, thread, tools and options in their fields.
 
 ==================================================  ====================================================================
 field                                               meaning
 ==================================================  ====================================================================
 ``messages``                                        the thread, as ``Thread.from_openai`` reads it
 ``tools``                                           the client's tools: manual ones, which are never run here
-``tool_choice``                                     one of these, "auto", "none" or "required"
+``tool_choice``                                     a tool's name, "auto", "none" or "required"
 ``response_format``                                 ``text``, ``json_object`` or ``json_schema``
-`OPTIONS`, ``max_completion_tokens``                options of the call; they go before the engine's
+`OPTIONS`, ``max_completion_tokens``                options of the call; they override the engine's
 `NOTES`                                             notes, in the request's ``metadata["client"]``
 `NEUTRAL`                                           accepted with these values, which change nothing
 ``model``, ``stream``, ``stream_options``           as in the protocol
-any other                                           refused, since ignoring it would change the meaning
+any other field                                     refused, since ignoring it would change the meaning
 ==================================================  ====================================================================
 
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
@@ -61,8 +61,6 @@ _WEB = re.compile("https?://", re.IGNORECASE)
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """A request that was read."""
-
     model: str
     thread: Thread
     tools: tuple[Tool, ...]
@@ -102,7 +100,7 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
         raise wrong("stream_options", "stream_options is only allowed with stream: true")
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # checks the options, and calls nothing
+        stream_of(engines[model], thread, **options)  # checks the options without a call
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
@@ -131,7 +129,7 @@ def _refuse_unsupported(fields: Frame) -> None:
             raise wrong(name[:80], f"{name[:80]!r} is not a parameter of this server", "unknown_parameter")
         if name in NEUTRAL and value not in NEUTRAL[name]:
             allowed = msgspec.json.encode(NEUTRAL[name][0]).decode()
-            raise wrong(name, f"{name} is not supported; leave it out, or write {allowed}", "unsupported_parameter")
+            raise wrong(name, f"{name} is not supported; omit it, or write {allowed}", "unsupported_parameter")
 
 
 def _read_thread(messages: Any) -> Thread:

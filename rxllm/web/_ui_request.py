@@ -1,6 +1,6 @@
-"""Requests of ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
+"""Requests of ``useChat``: a browser's messages as a thread, and its answers to tool calls.
 
-`rxllm.web._requests` has the table of what is accepted. A message of the assistant becomes one message per step.
+`rxllm.web._requests` has the table of accepted input. A message of the assistant becomes one message per step.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class _Part(msgspec.Struct, rename="camel"):
     def result(self) -> Any:
         """The tool's result, as `rxllm.resume` accepts it."""
         if self.state == "output-available":
-            output = cast(str | dict[str, Any] | None, self.output)  # or any other JSON
+            output = cast(str | dict[str, Any] | None, self.output)  # it may be any JSON
             return output if isinstance(output, str | dict) else json.dumps(output)
         return {"error": self.error_text or "denied"}
 
@@ -92,13 +92,13 @@ def from_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread).run().output_text
     'Hello'
 
-    `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
-    browser's messages are the conversation, as edits of earlier ones need, and no approval is accepted.
+    With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
+    browser's messages are the conversation, so that users can edit earlier messages, and no approval is accepted.
     `client_tools` are the names of the tools that run in the browser; no other results are accepted.
 
-    Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep or too large, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class
-    of `stored`.
+    Raises ``ValidationError("invalid_request")``, with the path, for a request that is malformed, longer than
+    `max_bytes`, too deep or too large, and for an answer to an unknown call; ``"invalid_option"`` for a `stored` of the
+    wrong class.
     """
     request = converted(loaded(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
@@ -157,12 +157,9 @@ def _assistant(step: list[_Part]) -> list[Message]:
             parts.append(ThinkingPart(part.text, _signature(part)))
         elif part.is_tool and part.is_answered and not part.provider_executed:
             name = part.tool_name or part.type.removeprefix("tool-")
-            answered.append((ToolCall(part.tool_call_id, name, _object(part.input)), part.result))
+            arguments = cast(dict[str, Any], part.input) if isinstance(part.input, dict) else {}
+            answered.append((ToolCall(part.tool_call_id, name, arguments), part.result))
     return turn(parts, answered)
-
-
-def _object(data: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], data) if isinstance(data, dict) else {}
 
 
 def _signature(part: _Part) -> str | None:
@@ -192,7 +189,7 @@ def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> 
             if approval.approved is None:
                 raise wrong("must be true or false", *path, "approval", "approved")
             if id not in conversation.known:
-                raise wrong("is not of a call that the server has made", *path, "approval")
+                raise wrong("must answer a tool call of the stored conversation", *path, "approval")
             if id in conversation.pending:
                 conversation.approve(id, approval.approved or approval.reason or False, *path, "approval")
         elif part.is_answered:

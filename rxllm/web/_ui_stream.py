@@ -20,13 +20,14 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Whatever these cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore: ``event`` is
-the event, ``covers`` is the number of following frames that mean no event of their own, and ``folded`` marks a message
-or result that the events so far fold to. The encoder reads its own frames, and adds that part wherever they mean
-anything but the event, so only raw frames are lost. The decoder reads the frames of this encoder, not of other servers.
+An event that these frames cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore:
+``event`` is the event, ``covers`` is the number of the following frames that are no events by themselves, and
+``folded`` marks a message or result to which the events so far fold. The encoder decodes its own frames, and adds this
+part if the result is not the event, so only raw frames are lost. The decoder reads the frames of this encoder, not of
+other servers.
 
-A call inside an agent that waits for approval is announced like one outside; its id is joined by ``/`` to the ids of
-the calls around it.
+An inner agent's call that waits for approval is announced like an outer call; the ids of the calls around it precede
+its id, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter
 
 
 class Encoder:
-    """Events to frames."""
-
     END: ClassVar[bytes] = b"data: [DONE]\n\n"
     HEADERS: ClassVar[dict[str, str]] = {
         "content-type": "text/event-stream",
@@ -126,7 +125,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame of an event without blocks or steps; none if a browser shows nothing of it."""
+        """Return the frame of an event outside blocks and steps; none if a browser cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -166,7 +165,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _ended_parts(self) -> list[Frame]:
-        """Return the frames that close open parts: a browser would show them as streaming forever."""
+        """Return the frames that close open parts, which a browser would show as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -176,7 +175,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return the metadata of a message. A browser merges it with earlier ones, so an absent counter is None."""
+        """Return the metadata of a message. A browser merges it with earlier metadata, so absent counters are None."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
@@ -193,7 +192,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new one after the frame that begins it."""
+        """Return the open block with this `id`, or a new block after the frame that begins it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -206,15 +205,13 @@ class Encoder:
 
 
 class Decoder:
-    """The encoder's frames to events."""
-
     def __init__(self) -> None:
         self.fold = ClientFold()
         self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
         self.calls: dict[str, list[str]] = {}  # the pieces of the open tool calls, by id
         self.names: dict[str, str] = {}  # the tools of all calls, by id
-        self._covered = 0
-        self._is_ended = False  # by the finish, or by an error
+        self._covered = 0  # the number of the next frames that are no events
+        self._is_ended = False  # whether a finish or an error was read
         self._is_finished = False
 
     def feed(self, frame: Frame) -> list[ev.Event]:
@@ -229,7 +226,7 @@ class Decoder:
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events that `frame` means, which `apply` is to take before the next frame is read."""
+        """Return the events in `frame`. Each must be passed to `apply` before the next frame is read."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -336,7 +333,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event of a frame that belongs to no block and no call."""
+    """Return the event of a frame outside blocks and calls."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -382,7 +379,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return the field of a frame for data of ours, which a browser sends back."""
+    """Return the field of a frame for rxllm's own data, which a browser sends back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -391,6 +388,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Return `frames` after the part with the `data` that they stand for."""
+    """Return `frames` after the part with the `data` that they show."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]
