@@ -1,4 +1,4 @@
-"""Plugins: what other packages add through the entry points ``rxllm.adapters`` and ``rxllm.operators``.
+"""Plugins: adapters and operators of other packages, from their entry points.
 
 ::
 
@@ -8,9 +8,9 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-A plugin is imported when it is first used. A package that fails does not affect the others, and the error names it.
-rxllm's own names win over a plugin's, which is logged once. A name that two packages use is an error when it is used,
-and names both: what a name means must not depend on what else is installed.
+A plugin is imported at its first use. A package that fails does not affect other packages, and the error names it. A
+plugin with one of rxllm's own names is not used, which is logged once. The use of a name that two packages register is
+an error that names both: the meaning of a name must not depend on other installed packages.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def names(group: Group) -> list[str]:
 
 
 def load(group: Group, name: str) -> Any:
-    """Return the function that `name` stands for.
+    """Return the function of the plugin `name`.
 
-    Raises ``KeyError`` if there is no such plugin, ``EngineError``: ``missing_dependency`` if it does not load or is
+    Raises ``KeyError`` for an unknown name, ``EngineError``: ``missing_dependency`` if the plugin does not load or is
     not a function, ``invalid_engine`` if several packages use the name.
     """
     point = _point(group, name)
@@ -56,18 +56,17 @@ def load(group: Group, name: str) -> Any:
 
 
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return the adapter that the plugin `provider` makes for `model`: once, or anew with `options`.
+    """Return the adapter that the plugin `provider` makes for `model`; without `options` it is made only once.
 
-    Raises as `load` does, and the plugin's own ``LLMError``. Any other failure, and a result that is not an adapter, is
-    an ``EngineError("invalid_engine")``, and so are options that the plugin does not take an ``unknown_option``.
+    Raises as `load` does, the plugin's own ``LLMError``, and ``EngineError``: ``unknown_option`` for options that the
+    plugin does not take, ``missing_dependency`` for an import that fails, ``invalid_engine`` for any other failure and
+    for a result that is not an adapter.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually a class is registered; another version of the package may be no better
-        remedy = (
-            "Its package must register a function def connect(model): ...; until then write Engine(adapter, model=...)"
-        )
+    if fault is not None:  # usually a class is registered; upgrading the package may not help
+        remedy = "Its package must register def connect(model): ...; until then write Engine(adapter, model=...)"
         raise _failed(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
         message = f"{_described(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
@@ -90,7 +89,7 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 
 def about(group: Group, name: str) -> str:
-    """Return a description of the plugin `name` and its package. Raises ``KeyError`` if there is none."""
+    """Return a description of the plugin `name` and its package. Raises ``KeyError`` for an unknown name."""
     return _described(_points_by_name(group)[name][0])
 
 
@@ -99,13 +98,13 @@ def listed(group: Group) -> list[str]:
     return [f"{name} ({_joined(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
-def tell_taken(group: Group, taken: Iterable[str]) -> None:
+def warn_of_taken(group: Group, taken: Iterable[str]) -> None:
     """Log the plugins that are not used because their names are `taken`."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
             _warn_once(
-                f"{_described(point)} is not used: rxllm itself uses that name. Import it from its module instead"
+                f"{_described(point)} is not used: rxllm has that name itself. Import it from its module"
             )
 
 
@@ -113,7 +112,7 @@ def _point(group: Group, name: str) -> EntryPoint:
     points = _points_by_name(group)[name]
     if len(points) > 1:
         users = _joined(f"{_package(point)} ({point.value})" for point in points)
-        remedy = "Uninstall one of them, or import the one that you mean from its module"
+        remedy = "Uninstall a package, or import the right plugin from its module"
         raise EngineError("invalid_engine", f"the name {name!r} in {group} is used by {users}. {remedy}")
     return points[0]
 
@@ -132,7 +131,7 @@ def _joined(parts: Iterable[str]) -> str:
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # some package's metadata is unreadable, and importlib reads those of all packages at once
+    except Exception:  # importlib reads the metadata of all packages at once, and some package's is unreadable
         return [point for point in _readable() if point.group == group]
 
 
@@ -140,7 +139,7 @@ def _readable() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # a package may be installed twice; the first one counts, as for import
+        if name in seen:  # a package may be installed twice; its first place counts, as for import
             continue
         seen |= {name} - {""}
         try:
@@ -152,7 +151,7 @@ def _readable() -> Iterable[EntryPoint]:
 def _identity(package: Distribution | None) -> tuple[str, str]:
     try:
         return (package.name or "", package.version or "") if package else ("", "")
-    except Exception:  # a folder without metadata
+    except Exception:  # the folder has no metadata
         return ("", "")
 
 

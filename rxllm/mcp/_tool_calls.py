@@ -1,11 +1,11 @@
 """Tool calls at a server: their progress and results, and the server's questions to the user.
 
-A question halts the chat. The halt has everything that the next run of the tool call needs, so that may be in another
-process: its options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit; its state has the
-requests of the server, the responses so far, and the server's own state.
+A question halts the chat. The halt has everything that the next run of the tool call needs, so the next run may be in
+another process. The halt's options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit.
+Its state has the server's requests, the responses so far, and the server's own state.
 
-In the handshake's era a server waits inside the tool call for the answer. The call is then cancelled, and runs again
-from its beginning with the answer at hand. So does a call whose server no longer accepts its own state.
+In the handshake's era a server waits for the answer inside the tool call. The call is then cancelled, and runs again
+from its beginning with the answer. So does a call whose server no longer accepts its own state.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""The address of a page for the user: neither a program nor a file of the user's machine."""
+"""The address of a page for the user; not a program or a file on the user's machine."""
 
 
 async def call_tool(
@@ -76,7 +76,7 @@ def _error(context: ToolContext, message: str) -> ToolError:
 
 
 class _Call:
-    """One request of a tool call: the messages while it runs, and its result."""
+    """One request of a tool call: its messages and its result."""
 
     def __init__(self, context: ToolContext, questions: Questions) -> None:
         self._context, self._questions = context, questions
@@ -99,12 +99,12 @@ class _Call:
         blocks = [object_of(block) for block in cast(list[Any], content)] if isinstance(content, list) else []
         text = "\n".join(filter(None, map(self._text, blocks)))
         if result.get("isError"):
-            raise _error(self._context, text or "the tool failed and did not say why")
+            raise _error(self._context, text or "the tool failed without an explanation")
         structured = result.get("structuredContent")
         return text if text or structured is None else structured
 
     def _text(self, block: Json) -> str:
-        """Return the text of a block for the model; images and files are reported as progress."""
+        """Return the text of a block for the model. Images and files are reported as progress."""
         match block:
             case {"type": "text", "text": str(text)}:
                 return text
@@ -135,13 +135,13 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Leaves a tool call whose server waits inside it for the user's answer."""
+    """Leaves a tool call, inside which the server waits for the user's answer."""
 
 
 class Questions(msgspec.Struct):
     """The parameters of a server's `requests` by their keys, the `responses` so far, and the server's `state`.
 
-    `is_inline` is whether the server waits inside the tool call; then the keys are the numbers of its questions there.
+    `is_inline` is whether the server waits inside the tool call; then the keys are the numbers of its questions.
     """
 
     requests: dict[str, Json] = {}
@@ -170,9 +170,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the server's requests in place of a result, with the responses to the same requests in `known`.
+        """Return the requests that a server sent in place of a result, with `known` responses to the same requests.
 
-        Raises ``AdapterError`` for a request without an answer, and ``ValidationError`` as `_checked` does.
+        Raises ``AdapterError`` for an unsupported request, and ``ValidationError`` as `_checked` does.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -186,7 +186,7 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server refuses its own state: it was restarted, or the answer was too late."""
+        """Whether the server refuses its own state, because it was restarted or the answer is too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
@@ -214,7 +214,7 @@ class Questions(msgspec.Struct):
         raise NeedsUserError
 
     def ask(self) -> Halt:
-        """Return the halt that asks the user the next question."""
+        """Return the halt with the next question to the user."""
         params = self.requests[self.open[0]]
         shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
         page = f" {shown['url']}" if isinstance(shown["url"], str) else ""

@@ -24,7 +24,7 @@ Server = Connection | str | Sequence[str]
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 MAX_NAMES = 10_000
-"""Maximum tools that a connection remembers, including those that its server no longer has."""
+"""Maximum tools that a connection remembers, including tools that its server no longer has."""
 DESCRIPTION = 4_000
 """Maximum characters of a tool's description for the model."""
 
@@ -43,12 +43,12 @@ def tools(
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
-    `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_".
-    ``metadata["mcp"]`` of a tool has its own name and the server's annotations. The process of a command ends with its
-    last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
+    `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_". A
+    tool's ``metadata["mcp"]`` has the server's name of the tool and its annotations. The process of a command ends with
+    its last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
 
-    A tool that is listed again with another description, schema or annotations under its name is left out, with a
-    warning in the log: it is not the tool that you looked at. `allow_changes` accepts it as it is now.
+    A tool that is listed again with another description, schema or annotations is omitted, with a warning in the log:
+    it is not the tool that you reviewed. `allow_changes` accepts it as it is now.
 
     Raises ``ValidationError("invalid_option")``. ``on_error`` gets the ``AdapterError`` or ``StreamError`` of a server
     that cannot be reached, takes too long, or sends anything but a list of tools.
@@ -76,7 +76,7 @@ def watch(
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    It ends when the server ends it, and fails when the connection is lost: ``.retry()`` then subscribes at once.
+    It ends when the server ends it, and fails when the connection is lost; ``.retry()`` then subscribes at once.
     """
     connection = _connected(server, headers, prefix)
 
@@ -94,7 +94,7 @@ def watch(
 
 def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
     check_instance("prefix", prefix, str, "a string")
-    check("headers", headers, headers is None or isinstance(server, str), "left out, except for a URL")
+    check("headers", headers, headers is None or isinstance(server, str), "omitted, except for a URL")
     if isinstance(server, Connection):
         return server
     if isinstance(server, str):
@@ -121,8 +121,8 @@ def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
-        remedy = "look at it, and list it with allow_changes=True"
-        log.warning("the MCP tool %r is left out: its server has changed it; %s", tool.name, remedy)
+        remedy = "review it, and list it with allow_changes=True"
+        log.warning("the MCP tool %r is omitted: its server has changed it; %s", tool.name, remedy)
         return False
     known[tool.name] = digest
     if len(known) > MAX_NAMES:
@@ -157,7 +157,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
     try:
         headers = parameter_headers(schema)
     except ValueError as error:
-        log.warning("the MCP tool %r is left out: %s", name[:80], error)
+        log.warning("the MCP tool %r is omitted: %s", name[:80], error)
         return None
     description = entry.get("description")
     own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
@@ -171,7 +171,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """The handler of a tool; its repr is in the error of two tools with the same name."""
+    """The handler of a tool. The error about two tools of the same name shows its repr."""
 
     checks_arguments = True
 
@@ -180,7 +180,7 @@ class _Handler(partial[Any]):
 
 
 def _legal(name: str) -> str:
-    """Return `name` as all providers accept it: letters, digits, "_" and "-", at most 64, and first a letter or "_"."""
+    """Return `name` with at most 64 letters, digits, "_" and "-", the first a letter or "_", as providers require."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 
