@@ -186,11 +186,11 @@ async def resolved(provider: str, key: ApiKey) -> str:
         return key
 
     def call() -> Any:
-        with _typed(provider):
+        with _wrap_errors(provider):
             return key()
 
     value = call() if iscoroutinefunction(key) else await in_thread(call, f"the api_key function of {provider}")
-    with _typed(provider):
+    with _wrap_errors(provider):
         value = await value if isawaitable(value) else value
     if not isinstance(value, str) or not value.strip():
         kind = "an empty string" if isinstance(value, str) else f"a value of the class {type(value).__name__}"
@@ -200,7 +200,7 @@ async def resolved(provider: str, key: ApiKey) -> str:
 
 
 @contextmanager
-def _typed(provider: str) -> Generator[None]:
+def _wrap_errors(provider: str) -> Generator[None]:
     # The message of the function's error may show a secret, so it stays in the cause.
     try:
         yield

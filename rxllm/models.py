@@ -202,12 +202,12 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
     provider = _PROVIDERS.get(provider, provider) or None
 
     def price(other: str | None, part: Usage) -> Usage:
-        return _filled(part, provider, [other] if other else [response_model, model], context)
+        return _fill_costs(part, provider, [other] if other else [response_model, model], context)
 
     return by_iteration(usage, price)
 
 
-def _filled(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
+def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
     """Return `usage` with the costs it lacks, at the prices of the first of `models` that genai-prices has."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)

@@ -51,7 +51,7 @@ def load(group: Group, name: str) -> Any:
         if not callable(loaded):
             raise TypeError(f"{point.value} is not a function")
     except (Exception, SystemExit) as error:
-        raise _failed(point, "does not load", error) from error
+        raise _failure(point, "does not load", error) from error
     return loaded
 
 
@@ -67,9 +67,9 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     fault = call_fault(make, model)
     if fault is not None:  # usually a class is registered; upgrading the package may not help
         remedy = "Its package must register def connect(model): ...; until then write Engine(adapter, model=...)"
-        raise _failed(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
+        raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
-        message = f"{_described(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
+        message = f"{_describe(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
         raise EngineError("unknown_option", message, provider=provider)
     try:
         adapter = make(model, **options) if options else _make_once(make, model)
@@ -80,7 +80,7 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
         raise
     except Exception as error:
         reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
-        raise _failed(point, "does not return an adapter", error, reason) from error
+        raise _failure(point, "does not return an adapter", error, reason) from error
 
 
 @lru_cache
@@ -90,12 +90,12 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 def about(group: Group, name: str) -> str:
     """Return a description of the plugin `name` and its package. Raises ``KeyError`` for an unknown name."""
-    return _described(_points_by_name(group)[name][0])
+    return _describe(_points_by_name(group)[name][0])
 
 
 def listed(group: Group) -> list[str]:
     """Return each name in `group` with the packages that use it, such as ``"shout (loud 1.0)"``."""
-    return [f"{name} ({_joined(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
+    return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def warn_of_taken(group: Group, taken: Iterable[str]) -> None:
@@ -103,15 +103,13 @@ def warn_of_taken(group: Group, taken: Iterable[str]) -> None:
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(
-                f"{_described(point)} is not used: rxllm has that name itself. Import it from its module"
-            )
+            _warn_once(f"{_describe(point)} is not used: rxllm has that name itself. Import it from its module")
 
 
 def _point(group: Group, name: str) -> EntryPoint:
     points = _points_by_name(group)[name]
     if len(points) > 1:
-        users = _joined(f"{_package(point)} ({point.value})" for point in points)
+        users = _join(f"{_package(point)} ({point.value})" for point in points)
         remedy = "Uninstall a package, or import the right plugin from its module"
         raise EngineError("invalid_engine", f"the name {name!r} in {group} is used by {users}. {remedy}")
     return points[0]
@@ -124,7 +122,7 @@ def _points_by_name(group: Group) -> dict[str, list[EntryPoint]]:
     return dict(points)
 
 
-def _joined(parts: Iterable[str]) -> str:
+def _join(parts: Iterable[str]) -> str:
     return " and ".join(parts)
 
 
@@ -132,10 +130,10 @@ def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
     except Exception:  # importlib reads the metadata of all packages at once, and some package's is unreadable
-        return [point for point in _readable() if point.group == group]
+        return [point for point in _readable_packages() if point.group == group]
 
 
-def _readable() -> Iterable[EntryPoint]:
+def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
@@ -159,16 +157,16 @@ def _package(point: EntryPoint) -> str:
     return " ".join(_identity(point.dist)).strip() or "an unknown package"
 
 
-def _described(point: EntryPoint) -> str:
+def _describe(point: EntryPoint) -> str:
     return f"the plugin {point.name!r} ({point.value}) in {point.group} of {_package(point)}"
 
 
-def _failed(
+def _failure(
     point: EntryPoint, what: str, error: BaseException, reason: str = "missing_dependency", remedy: str = ""
 ) -> EngineError:
     name, version = _identity(point.dist)
     again = f"Try: pip install --upgrade {name}; or: pip uninstall {name}" if name else "Reinstall or remove it"
-    message = f"{_described(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
+    message = f"{_describe(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
     return EngineError(reason, message, metadata={"distribution": name, "version": version})
 
 

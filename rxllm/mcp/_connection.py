@@ -224,15 +224,10 @@ class Connection(ABC):
         try:
             async with asyncio.timeout(seconds), to_async_iter(sent) as received:
                 async for message in received:
-                    if answers(message, id):
-                        if has_result(message):
-                            return message["result"]
-                        raise keys.redacted(error_of(message), self.secrets)
-                    if is_of_another(message, id):
-                        continue
-                    result = None if on_message is None else on_message(message)
-                    if "id" in message:
-                        await self._notify(version, response(message, result), self._timeout)
+                    if is_response_to(message, id):
+                        return self._result_of(message)
+                    if not is_about_another(message, id):
+                        await self._receive(version, message, on_message)
             raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
         except AdapterError:
             raise
@@ -243,6 +238,16 @@ class Connection(ABC):
                 raise
         fault = f"the MCP server did not answer {method} within {seconds or self._timeout:g} s"
         raise AdapterError("timeout", f"{fault}; pass a longer timeout=...", provider=PROVIDER)
+
+    def _result_of(self, response: Json) -> Json:
+        if not has_result(response):
+            raise keys.redacted(error_of(response), self.secrets)
+        return response["result"]
+
+    async def _receive(self, version: str, message: Json, on_message: OnMessage | None) -> None:
+        result = None if on_message is None else on_message(message)
+        if "id" in message:
+            await self._notify(version, response(message, result), self._timeout)
 
     async def _notify(self, version: str, message: Json, seconds: float) -> None:
         """Send a notification or a response."""
@@ -316,12 +321,12 @@ def object_of(data: Any) -> Json:
     return cast(Json, data) if isinstance(data, dict) else {}
 
 
-def answers(message: Json, id: int | str) -> bool:
+def is_response_to(message: Json, id: int | str) -> bool:
     """Whether `message` is the response to the request `id`."""
     return "method" not in message and message.get("id") == id
 
 
-def is_of_another(message: Json, id: int | str) -> bool:
+def is_about_another(message: Json, id: int | str) -> bool:
     """Whether `message` is the response to or the progress of another request than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)

@@ -21,9 +21,9 @@ from rxllm.mcp._connection import (
     PROVIDER,
     Connection,
     Json,
-    answers,
     error_of,
     has_result,
+    is_response_to,
     messages_in,
     object_of,
 )
@@ -147,7 +147,7 @@ class _Decoder(FrameDecoder):
 
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
         for message in messages_in(payload):
-            is_answer = self._id is not None and answers(message, self._id)
+            is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
                 self.fail(error_of(message))  # keys are redacted from events, not from exceptions of a decoder
                 return
@@ -212,13 +212,13 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
             yield from _places(inner, None)
 
 
-def mirrored(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
+def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
     """Return the headers of a call with these `arguments`. An argument that is absent or null has no header."""
-    found = {name: _at(arguments, path) for path, name in headers.items()}
+    found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 
 
-def _at(argument: Any, path: Path) -> str | None:
+def _text_at(argument: Any, path: Path) -> str | None:
     for name in path:
         argument = object_of(argument).get(name)
     if isinstance(argument, bool):

@@ -232,7 +232,7 @@ class Process(asyncio.SubprocessProtocol):
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
         await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
-        guard = await self._guarded()
+        guard = await self._start_guard()
         started.set_result(None)
         try:
             await self._is_over.wait()
@@ -241,7 +241,7 @@ class Process(asyncio.SubprocessProtocol):
             if self.finalizer is not None:
                 self.finalizer.detach()
 
-    async def _guarded(self) -> asyncio.subprocess.Process | None:
+    async def _start_guard(self) -> asyncio.subprocess.Process | None:
         """Return the process of `_GUARD`, or None without a shell, where only the group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)

@@ -21,7 +21,7 @@ import msgspec
 
 from rxllm import AdapterError, LLMError, ToolContext, ToolError, ValidationError, ask_user, validate
 from rxllm.mcp._connection import PROVIDER, Connection, Json, malformed, object_of
-from rxllm.mcp._http import Path, mirrored
+from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
@@ -51,7 +51,9 @@ async def call_tool(
             params = {"name": name, "arguments": dict(arguments), **questions.params()}
             call = _Call(context, questions)
             try:
-                result = await connection.request("tools/call", params, mirrored(headers, arguments), call.receive)
+                result = await connection.request(
+                    "tools/call", params, mirror_arguments(headers, arguments), call.receive
+                )
             except NeedsUserError:
                 continue
             except AdapterError as error:
@@ -109,18 +111,18 @@ class _Call:
             case {"type": "text", "text": str(text)}:
                 return text
             case {"type": "image" | "audio", "data": str(data), "mimeType": str(kind)}:
-                return self._reported(data, kind)
+                return self._report_file(data, kind)
             case {"type": "resource", "resource": {"text": str(text), **named}}:
                 return f"{named.get('uri', '')}:\n{text}"
             case {"type": "resource", "resource": {"blob": str(data), **named}}:
-                return self._reported(data, str(named.get("mimeType") or "application/octet-stream"))
+                return self._report_file(data, str(named.get("mimeType") or "application/octet-stream"))
             case {"type": "resource_link", "uri": str(uri)}:
                 named = (block.get(name) for name in ("name", "description"))
                 return ": ".join((uri, *(text for text in named if isinstance(text, str) and text)))
             case _:
                 return ""
 
-    def _reported(self, data: str, kind: str) -> str:
+    def _report_file(self, data: str, kind: str) -> str:
         try:
             binary = base64.b64decode(data, validate=True)
         except ValueError as error:
@@ -172,7 +174,7 @@ class Questions(msgspec.Struct):
     def required(cls, result: Json, known: Questions) -> Questions:
         """Return the requests that a server sent in place of a result, with `known` responses to the same requests.
 
-        Raises ``AdapterError`` for an unsupported request, and ``ValidationError`` as `_checked` does.
+        Raises ``AdapterError`` for an unsupported request, and ``ValidationError`` as `_check_page` does.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -181,7 +183,7 @@ class Questions(msgspec.Struct):
         for request in requests.values():
             if request.get("method") != "elicitation/create":
                 raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
-        params_by_key = {key: _checked(object_of(request.get("params"))) for key, request in requests.items()}
+        params_by_key = {key: _check_page(object_of(request.get("params"))) for key, request in requests.items()}
         same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
@@ -202,9 +204,9 @@ class Questions(msgspec.Struct):
     def response_to(self, number: int, params: Json) -> Json:
         """Return the response to the question `number` inside the tool call, or raise `NeedsUserError`.
 
-        Raises ``ValidationError`` as `_checked` does.
+        Raises ``ValidationError`` as `_check_page` does.
         """
-        key, params = str(number), _checked(params)
+        key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
             return self.responses[key]
         earlier = [str(index) for index in range(number)]
@@ -223,7 +225,7 @@ class Questions(msgspec.Struct):
         return ask_user(text, calls_again=True, tool_state=msgspec.structs.asdict(self), **options)
 
 
-def _checked(params: Json) -> Json:
+def _check_page(params: Json) -> Json:
     """Return the parameters of a question. Raises ``ValidationError("invalid_request")`` for a page not on the web."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
@@ -246,7 +248,7 @@ def _response(reply: str, params: Json) -> Json | None:
     fields = object_of(object_of(params.get("requestedSchema")).get("properties"))
     if data is None and len(fields) < 2:
         try:
-            data = {name: _converted(reply, object_of(field).get("type")) for name, field in fields.items()}
+            data = {name: _convert_reply(reply, object_of(field).get("type")) for name, field in fields.items()}
         except (ValueError, KeyError):
             return None
     return None if data is None else {"action": "accept", "content": data}
@@ -265,7 +267,7 @@ def _fault(answer: Json, params: Json) -> str:
     return ""
 
 
-def _converted(reply: str, kind: Any) -> Any:
+def _convert_reply(reply: str, kind: Any) -> Any:
     """Return `reply` as a field of this type. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
     match kind:
         case "boolean":

@@ -53,11 +53,11 @@ def tools(
     Raises ``ValidationError("invalid_option")``. ``on_error`` gets the ``AdapterError`` or ``StreamError`` of a server
     that cannot be reached, takes too long, or sends anything but a list of tools.
     """
-    connection = _connected(server, headers, prefix)
+    connection = _connect(server, headers, prefix)
 
     async def listing() -> AsyncIterator[tuple[Tool, ...]]:
         try:
-            yield await _listed(connection, prefix, allow_changes)
+            yield await _list_tools(connection, prefix, allow_changes)
         except BaseException:
             if connection is not server:
                 await connection.aclose()
@@ -78,21 +78,21 @@ def watch(
 
     It ends when the server ends it, and fails when the connection is lost; ``.retry()`` then subscribes at once.
     """
-    connection = _connected(server, headers, prefix)
+    connection = _connect(server, headers, prefix)
 
     async def listings() -> AsyncIterator[tuple[Tool, ...]]:
         version = await connection.version()
         async with to_async_iter(connection.changes(version)) as changes:
             if version != MODERN:
-                yield await _listed(connection, prefix, allow_changes)
+                yield await _list_tools(connection, prefix, allow_changes)
             async for change in changes:
                 if change.get("method") in (_CHANGED, _BEGUN):
-                    yield await _listed(connection, prefix, allow_changes)
+                    yield await _list_tools(connection, prefix, allow_changes)
 
     return from_async_iter(listings)
 
 
-def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
+def _connect(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
     check_instance("prefix", prefix, str, "a string")
     check("headers", headers, headers is None or isinstance(server, str), "omitted, except for a URL")
     if isinstance(server, Connection):
@@ -106,12 +106,12 @@ def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> C
     return Stdio(*cast(list[str], server))
 
 
-async def _listed(connection: Connection, prefix: str, allow_changes: bool) -> tuple[Tool, ...]:
+async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
     async for entry in _entries(connection):
         tool = _tool(connection, entry, prefix)
         if tool is not None:
-            name = _unique(tool.name, tools)
+            name = _unique_name(tool.name, tools)
             tools[name] = replace(tool, name=name)
     return tuple(tool for tool in tools.values() if _is_listed(connection.definitions, tool, allow_changes))
 
@@ -162,7 +162,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
     description = entry.get("description")
     own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
     return Tool(
-        _legal(prefix + name),
+        _legal_name(prefix + name),
         description[:DESCRIPTION] if isinstance(description, str) else "",
         schema,
         _Handler(call_tool, connection, name, headers),
@@ -179,13 +179,13 @@ class _Handler(partial[Any]):
         return f"mcp.tools({self.args[0]!r}, prefix=...)"
 
 
-def _legal(name: str) -> str:
+def _legal_name(name: str) -> str:
     """Return `name` with at most 64 letters, digits, "_" and "-", the first a letter or "_", as providers require."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 
 
-def _unique(name: str, known: Mapping[str, Any]) -> str:
+def _unique_name(name: str, known: Mapping[str, Any]) -> str:
     number, unique = 1, name
     while unique in known:
         number += 1

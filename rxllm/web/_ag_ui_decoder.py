@@ -55,12 +55,12 @@ class Decoder:
         return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
-        return all_of(frame, self._applied(frame))
+        return all_of(frame, self._read_and_apply(frame))
 
     def close(self) -> list[ev.Event]:
         return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
 
-    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+    def _read_and_apply(self, frame: Frame) -> Iterator[ev.Event]:
         for long_form in self._chunks.read(frame):
             for event in self._events(long_form):
                 self._fold.apply(event)
@@ -295,7 +295,7 @@ class ForeignRun:
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
-            yield from self._response_start()
+            yield from self._start_response()
             lane = self._lanes.lane(run := frame["subagentRunId"])
             if run not in self._agents:
                 self._agents[run] = ForeignRun(self._fold.agent(lane.path), self._lanes, Unfinished())
@@ -309,54 +309,54 @@ class ForeignRun:
     def _read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         for event in events:
             if isinstance(event, ev.ToolResultEncoded):
-                yield from self._response_end()
+                yield from self._end_response()
                 self._has_results = True
             elif not isinstance(event, ev.Custom):
-                yield from self._response_start()
+                yield from self._start_response()
             yield event
         match kind:
             case "RUN_ERROR" | "SUBAGENT_ERROR":
-                yield from self._failed(StreamError("adapter_error", str(frame["message"])))
+                yield from self._fail(StreamError("adapter_error", str(frame["message"])))
             case "RUN_FINISHED" | "SUBAGENT_FINISHED":
-                yield from self._finished(frame)
+                yield from self._finish(frame)
             case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
                 yield ev.RawChunk(kind, frame)
             case _:
                 pass
 
-    def _finished(self, frame: Frame) -> Iterator[ev.Event]:
+    def _finish(self, frame: Frame) -> Iterator[ev.Event]:
         outcome = frame.get("outcome") or {"type": "success"}
         usage = to_usage(frame)
         if usage is not None:
             yield ev.UsageUpdated(usage)
         if outcome["type"] == "cancelled":
-            yield from self._failed(StreamError("cancelled"))
+            yield from self._fail(StreamError("cancelled"))
             return
         if not self._has_results:
-            yield from self._response_start()
-        yield from self._response_end()
+            yield from self._start_response()
+        yield from self._end_response()
         self._has_results = True
-        yield from self._step_end()
+        yield from self._end_step()
         yield self._chat(outcome)
 
-    def _failed(self, error: StreamError) -> Iterator[ev.Event]:
-        yield from self._response_start()
+    def _fail(self, error: StreamError) -> Iterator[ev.Event]:
+        yield from self._start_response()
         yield from self._open.close()
         yield ev.ErrorEvent(error)
 
-    def _response_start(self) -> Iterator[ev.Event]:
+    def _start_response(self) -> Iterator[ev.Event]:
         if not self._has_response:
-            yield from self._step_end()
+            yield from self._end_step()
             self._has_response = True
             yield ev.MessageStarted(Message("assistant"))
 
-    def _response_end(self) -> Iterator[ev.Event]:
+    def _end_response(self) -> Iterator[ev.Event]:
         if self._has_response:
             self._has_response = False
             reason = "tool_calls" if self._fold.state.to_response().tool_calls else "stop"
             yield self._fold.filled(ev.MessageCompleted(Message("assistant"), reason))
 
-    def _step_end(self) -> Iterator[ev.Event]:
+    def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
             is_done = not self._fold.state.to_response().tool_calls  # calls without a result are the client's

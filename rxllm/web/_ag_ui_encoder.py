@@ -75,8 +75,8 @@ class Encoder:
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.RawChunk):
             return []
-        frames = self._started()
-        lane = self._begun(path, frames)
+        frames = self._start_run()
+        lane = self._begin_agents(path, frames)
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
         if isinstance(inner, ev.StepCompleted | ev.StepRestarted):
@@ -84,13 +84,13 @@ class Encoder:
         return frames
 
     def close(self) -> list[Frame]:
-        return [*self._started(), *map(_covered, self._end())]
+        return [*self._start_run(), *map(_cover, self._end())]
 
-    def _started(self) -> list[Frame]:
+    def _start_run(self) -> list[Frame]:
         if self._is_started:
             return []
         self._is_started = True
-        start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
+        start = _cover({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
         self._lanes.read(start)
         return [start]
 
@@ -99,25 +99,25 @@ class Encoder:
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
-            frames.append(frame := _tagged(lane, untagged))
+            frames.append(frame := _tag(lane, untagged))
             events += self._lanes.read(frame)
         if events == [event]:
             return frames
         own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
-        return [*map(_covered, frames), _tagged(lane, own)]
+        return [*map(_cover, frames), _tag(lane, own)]
 
     def _frames(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
         match event:
             case ev.MessageStarted():
-                return [*_step_end(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
+                return [*_end_step(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
             case ev.TextDelta(delta=delta, id=id):
                 return self._delta(lane, "TEXT", id, delta)
             case ev.ThinkingDelta(delta=delta, id=id):
                 return self._delta(lane, "REASONING", id, delta)
             case ev.TextCompleted(text=text, id=id):
-                return self._completed(lane, "TEXT", id, text)
+                return self._complete_block(lane, "TEXT", id, text)
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
-                return self._completed(lane, "REASONING", id, text, signature)
+                return self._complete_block(lane, "REASONING", id, text, signature)
             case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
                 return self._call(lane, event)
             case ev.ToolResultEncoded(id=id, content=content):
@@ -125,19 +125,19 @@ class Encoder:
             case ev.ToolHalt(tool_call_id=id, content=content, result=result):
                 return [self._result(lane, id, str(result) if content is None else content)]
             case ev.ToolExecutionCompleted(id=id, error=error):
-                return self._closed_agents(lane, id, error)
+                return self._end_agents(lane, id, error)
             case ev.Custom(name=name) if name != OWN:
                 return [{"type": "CUSTOM", "name": name, "value": serializer.to_data(event).get("data")}]
             case ev.Steered(message=Message(role="user", content=str(text)), used=True):
                 name = self._mint()
                 start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
-                return [start, _content("TEXT", name, text), *_block_end("TEXT", name)]
+                return [start, _content("TEXT", name, text), *_end_block("TEXT", name)]
             case ev.MessageCompleted() | ev.ErrorEvent():
-                return _closings(lane)
+                return _close_parts(lane)
             case ev.StepCompleted() | ev.ChatCompleted():
-                return _step_end(lane)
+                return _end_step(lane)
             case ev.StepRestarted():
-                return self._restarted(lane)
+                return self._restart_step(lane)
             case _:
                 return []
 
@@ -155,11 +155,13 @@ class Encoder:
         frames, block = self._block(lane, kind, id)
         return [*frames, _content(kind, block.name, delta)]
 
-    def _completed(self, lane: Lane, kind: str, id: str | None, text: str, signature: str | None = None) -> list[Frame]:
+    def _complete_block(
+        self, lane: Lane, kind: str, id: str | None, text: str, signature: str | None = None
+    ) -> list[Frame]:
         frames, block = self._block(lane, kind, id)
         if left_out := rest(text, block.text):
             frames.append(_content(kind, block.name, left_out))
-        return [*frames, *_block_end(kind, block.name, signature)]
+        return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
         """Return the open block with this `id`, or a new block after the frames that begin it."""
@@ -198,7 +200,7 @@ class Encoder:
         result = {"type": "TOOL_CALL_RESULT", "messageId": self._mint(), "toolCallId": lane.wire_id(id)}
         return {**result, "content": content, "role": "tool"}
 
-    def _begun(self, path: Path, frames: list[Frame]) -> Lane:
+    def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
         """Return the lane of the agent at `path`, after adding to `frames` the frames that begin new agents on it."""
         lane = self._lanes.lane(None)
         for call in path:
@@ -212,7 +214,7 @@ class Encoder:
             lane = lane.agents[call]
         return lane
 
-    def _closed_agents(
+    def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
         """Return the frames that end a lane's inner agents, innermost first, or only the agent of the lane's `call`."""
@@ -225,12 +227,12 @@ class Encoder:
                 end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
             elif waiting:
                 end["outcome"] = {"type": "suspended", "interruptIds": waiting}
-            frames += self._closed_agents(agent, interrupts=interrupts)
-            frames += [_tagged(agent, frame) for frame in (*_step_end(agent), end)]
+            frames += self._end_agents(agent, interrupts=interrupts)
+            frames += [_tag(agent, frame) for frame in (*_end_step(agent), end)]
         return frames
 
-    def _restarted(self, lane: Lane) -> Iterator[Frame]:
-        yield from [*self._closed_agents(lane), *_closings(lane)]
+    def _restart_step(self, lane: Lane) -> Iterator[Frame]:
+        yield from [*self._end_agents(lane), *_close_parts(lane)]
         noted, depth = self._lanes.messages, len(lane.path)
         kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
         self._lanes.keep(kept)
@@ -250,20 +252,20 @@ class Encoder:
             error = StreamError("truncated")
         ending: Frame = _outcome(state, self._lanes, self._edits) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
-        frames = [*self._closed_agents(root, interrupts=waiting), *_step_end(root)]
+        frames = [*self._end_agents(root, interrupts=waiting), *_end_step(root)]
         usage = _usage(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
             return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]
         return [*frames, {"type": "RUN_ERROR", "message": error.message, "code": error.reason, **usage}]
 
 
-def _closings(lane: Lane) -> list[Frame]:
+def _close_parts(lane: Lane) -> list[Frame]:
     """Return the frames that close the open blocks and calls."""
     calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
-    return [*(frame for block in lane.blocks.values() for frame in _block_end(block.kind, block.name)), *calls]
+    return [*(frame for block in lane.blocks.values() for frame in _end_block(block.kind, block.name)), *calls]
 
 
-def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame]:
+def _end_block(kind: str, name: str, signature: str | None = None) -> list[Frame]:
     end: Frame = {"type": f"{kind}_MESSAGE_END", "messageId": name}
     if kind == "TEXT":
         return [end]
@@ -272,10 +274,10 @@ def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame
     return [end, *signatures, {"type": "REASONING_END", "messageId": name}]
 
 
-def _step_end(lane: Lane) -> list[Frame]:
+def _end_step(lane: Lane) -> list[Frame]:
     """Return the frames that close the open blocks, calls and step."""
     end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
-    return [*_closings(lane), *end]
+    return [*_close_parts(lane), *end]
 
 
 def _content(kind: str, name: str, delta: str) -> Frame:
@@ -286,14 +288,14 @@ def _arguments(wire_id: str, delta: str) -> Frame:
     return {"type": "TOOL_CALL_ARGS", "toolCallId": wire_id, "delta": delta}
 
 
-def _tagged(lane: Lane, frame: Frame) -> Frame:
+def _tag(lane: Lane, frame: Frame) -> Frame:
     """Return `frame` with the id of the lane's agent. A snapshot belongs to the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
 
 
-def _covered(frame: Frame) -> Frame:
+def _cover(frame: Frame) -> Frame:
     return {**frame, "rawEvent": OWN}
 
 

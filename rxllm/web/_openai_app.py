@@ -83,10 +83,10 @@ def openai_app(
         isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
     ):
         raise invalid_option("key", "must be a non-empty string of printable ASCII, or None for no key")
-    return _App(_checked(engines), key, timeout, max_body, max_requests)
+    return _App(_check_engines(engines), key, timeout, max_body, max_requests)
 
 
-def _checked(engines: Mapping[str, Any]) -> dict[str, Engine]:
+def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
     names = list[Any](engines) if isinstance(cast(Any, engines), Mapping) else []
     fits = bool(names) and all(isinstance(name, str) and name for name in names)
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
@@ -152,12 +152,7 @@ class _App:
                 if self._places.locked():
                     raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
                 async with self._places:
-                    body = await read_body(receive, headers, self._max_body)
-                    # A long request takes a second to read, in which the loop serves other requests.
-                    reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
-                    chat, thread = self._read(body) if reading is None else await reading
-                    watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
-                    await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
+                    await self._chat(await read_body(receive, headers, self._max_body), receive, response)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
@@ -183,6 +178,13 @@ class _App:
         if name not in self._engines:
             raise unknown_model(name)
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
+
+    async def _chat(self, body: bytes, receive: Receive, response: Response) -> None:
+        # A long request takes a second to read, in which the loop serves other requests.
+        reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
+        chat, thread = self._read(body) if reading is None else await reading
+        watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
+        await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
         """Return the request in `body`, and its thread with the messages of kept runs."""

@@ -58,7 +58,7 @@ class Incoming(msgspec.Struct, frozen=True):
     results: Mapping[str, str | Mapping[str, Any]] = {}
 
 
-def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
+def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
     """Return a request as data. Raises ``ValidationError`` if it is too long, too large, too deep, or not JSON."""
     if not isinstance(body, bytes | str):
         _check_size(body)
@@ -66,10 +66,10 @@ def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
     text = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     if len(text) > max_bytes:
         raise wrong(f"is longer than {max_bytes} bytes", "body")
-    return parsed(text, lambda text: json.loads(text.decode(errors="surrogatepass")))
+    return parse_json(text, lambda text: json.loads(text.decode(errors="surrogatepass")))
 
 
-def parsed(text: bytes, parse: Callable[[bytes], Any]) -> Any:
+def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
     """Return `text` as `parse` reads it. Raises ``ValidationError`` if `parse` fails or `text` holds too much."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
@@ -94,7 +94,7 @@ def _check_size(data: Any) -> None:
         count += len(level) + sum(map(_most_values, texts))
         if count > MAX_VALUES:
             raise _too_large()
-        level += map(_arguments, texts)
+        level += map(_load_arguments, texts)
     if level:
         raise _too_deep()
 
@@ -106,7 +106,7 @@ def _most_values(text: bytes) -> int:
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
 
-def _arguments(text: bytes) -> Any:
+def _load_arguments(text: bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
@@ -123,7 +123,7 @@ def _too_deep() -> ValidationError:
     return wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
 
 
-def converted(data: Any, cls: type[T], *path: str | int) -> T:
+def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
     """Return `data`, which is at `path` of a request, as a `cls`; unknown fields are dropped."""
     try:
         return msgspec.convert(data, cls)
@@ -182,7 +182,7 @@ class StoredConversation:
 
         Raises ``ValidationError`` if there is nothing new, as after a second click or in a second tab.
         """
-        new = self._without_repeated(new)
+        new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
             if call.name in self._client_tools:
                 self.results.setdefault(id, {"error": UNANSWERED})
@@ -197,7 +197,7 @@ class StoredConversation:
             raise wrong("must answer a waiting call, or hold a new message of the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results)
 
-    def _without_repeated(self, new: list[Message]) -> list[Message]:
+    def _drop_repeated(self, new: list[Message]) -> list[Message]:
         """Return `new` without the unanswered messages at the end of the thread, which a client repeats."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # The borders of Knuth, Morris and Pratt: comparing each length would take seconds for thousands of messages.
@@ -218,10 +218,10 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
         return []
     calls = tuple(call for call, _ in answered)
     results = [tool_result(call.id, result) for call, result in answered]
-    return [Message("assistant", plain(parts), tool_calls=calls), *results]
+    return [Message("assistant", plain_content(parts), tool_calls=calls), *results]
 
 
-def plain(parts: list[Part]) -> str | tuple[Part, ...]:
+def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
     """Return `parts` as the content of a message: plain text if possible."""
     match parts:
         case []:

@@ -80,7 +80,9 @@ def streaming_response(
     is_name = isinstance(protocol, str) or not hasattr(protocol, "feed")
     frames = encoder(cast(str, protocol)) if is_name else cast(Encoder, protocol)
     chunks = stream.pipe(ops.errors_as_events(), filter or for_client(), ops.lift(lambda: _Chunks(frames)))
-    fields = _raw(_HEADERS | frames.HEADERS | {name.lower(): value for name, value in (headers or {}).items()})
+    fields = _encode_headers(
+        _HEADERS | frames.HEADERS | {name.lower(): value for name, value in (headers or {}).items()}
+    )
     responses = sys.modules.get("starlette.responses")
     cls = StreamingResponse if responses is None else _starlette_response(responses.Response)
     return cls(chunks, frames, fields, heartbeat or math.inf, send_timeout)
@@ -142,7 +144,7 @@ class _Chunks:
         return (b"".join(map(sse, self._encoder.close())) + self._encoder.END,)
 
 
-def _raw(headers: Mapping[str, str]) -> Fields:
+def _encode_headers(headers: Mapping[str, str]) -> Fields:
     for name, value in headers.items():
         check("headers", value, not any(end in name + value for end in "\r\n\0"), f"one line for {name!r}")
     # HTTP/2 forbids the header "connection".
@@ -217,7 +219,7 @@ class Client:
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run all of `work` concurrently until the first ends. Raise `GoneError` once the client has left."""
-    leaving = asyncio.ensure_future(_gone(receive))
+    leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:
         await asyncio.sleep(0)  # the client may have left already
@@ -233,7 +235,7 @@ async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, N
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     raise GoneError

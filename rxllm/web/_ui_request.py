@@ -18,10 +18,10 @@ from rxllm.web._requests import (
     Incoming,
     Name,
     StoredConversation,
-    converted,
+    convert_to,
     file_part,
-    loaded,
-    plain,
+    load_request,
+    plain_content,
     turn,
     wrong,
 )
@@ -100,7 +100,7 @@ def from_ui(
     `max_bytes`, too deep or too large, and for an answer to an unknown call; ``"invalid_option"`` for a `stored` of the
     wrong class.
     """
-    request = converted(loaded(body, max_bytes), _Request)
+    request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
     if not messages:
         raise wrong("must hold a message of the user", "messages")
@@ -116,7 +116,7 @@ def from_ui(
     elif request.message_id is not None:
         raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
-    return conversation.incoming([message for i, entry in messages[first:] for message in _user(i, entry)])
+    return conversation.incoming([message for i, entry in messages[first:] for message in _user_messages(i, entry)])
 
 
 def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
@@ -124,17 +124,17 @@ def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
     ids: set[str] = set()
     for i, entry in entries:
         if entry.role == "user":
-            messages += _user(i, entry)
+            messages += _user_messages(i, entry)
             continue
         step: list[_Part] = []
         for j, part in enumerate(entry.parts):
             if part.is_tool:
                 _check_call(part, ids, i, j)
             if part.type == "step-start":
-                messages += _assistant(step)
+                messages += _assistant_messages(step)
                 step = []
             step.append(part)
-        messages += _assistant(step)
+        messages += _assistant_messages(step)
     return messages
 
 
@@ -146,7 +146,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
     ids.add(part.tool_call_id)
 
 
-def _assistant(step: list[_Part]) -> list[Message]:
+def _assistant_messages(step: list[_Part]) -> list[Message]:
     """Return the message of a step and the results of its tools, without the calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
@@ -170,14 +170,14 @@ def _signature(part: _Part) -> str | None:
             return None
 
 
-def _user(i: int, entry: _Message) -> list[Message]:
+def _user_messages(i: int, entry: _Message) -> list[Message]:
     parts: list[Part] = []
     for j, part in enumerate(entry.parts):
         if part.type == "text":
             parts.append(TextPart(part.text))
         elif part.type == "file":
             parts.append(file_part(part.url, part.media_type, "messages", i, "parts", j, "url", name=part.filename))
-    return [Message("user", plain(parts))] if parts else []
+    return [Message("user", plain_content(parts))] if parts else []
 
 
 def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> None:

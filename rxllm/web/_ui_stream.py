@@ -73,7 +73,7 @@ class Encoder:
         fold = self._decoder.fold
         state = fold.state
         reason = state.to_response().finish_reason
-        frames = self._ended_parts()
+        frames = self._end_parts()
         if fold.is_answering:
             reason = "error"
             frames.append({"type": "error", "errorText": StreamError("truncated").message})
@@ -82,7 +82,7 @@ class Encoder:
             finish["finishReason"] = _FINISH_REASONS.get(reason, reason)
         if state.chat_result is not None:
             finish["messageMetadata"] = self._usage(state.chat_result.usage)
-        return [*self._start(), *_cover({}, [*frames, *self._ended_step(), finish])]
+        return [*self._start(), *_cover({}, [*frames, *self._end_step(), finish])]
 
     def _start(self) -> list[Frame]:
         was_started, self._is_started = self._is_started, True
@@ -95,24 +95,24 @@ class Encoder:
             case ev.ThinkingDelta(delta=delta, id=id):
                 return self._delta("reasoning", id, delta)
             case ev.TextCompleted(text=text, id=id):
-                return self._completed("text", id, text, {})
+                return self._complete_block("text", id, text, {})
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
-                return self._completed("reasoning", id, text, _own("signature", signature))
+                return self._complete_block("reasoning", id, text, _own("signature", signature))
             case ev.MessageStarted():
-                step = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
+                step = [] if self._step == "reset" else [*self._end_step(), {"type": "start-step"}]
                 self._step = "open"
-                return [*self._ended_parts(), *step]
+                return [*self._end_parts(), *step]
             case ev.MessageCompleted():
-                return self._ended_parts()
+                return self._end_parts()
             case ev.StepRestarted():
                 was_open, self._step = self._step is not None, self._step and "reset"
                 return [{"type": "reset-step"}] if was_open else []
             case ev.StepCompleted() | ev.ChatCompleted():
-                return [*self._ended_parts(), *self._ended_step()]
+                return [*self._end_parts(), *self._end_step()]
             case ev.ErrorEvent(error=error):
                 if error.reason == "cancelled":
-                    return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
-                return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
+                    return [*self._end_parts(), {"type": "abort", "reason": error.message}]
+                return [*self._end_parts(), {"type": "error", "errorText": error.message}]
             case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
                 return []
             case ev.ToolApprovalRequested(id=id):
@@ -160,11 +160,11 @@ class Encoder:
             case _:
                 return []
 
-    def _ended_step(self) -> list[Frame]:
+    def _end_step(self) -> list[Frame]:
         was_open, self._step = self._step is not None, None
         return [{"type": "finish-step"}] if was_open else []
 
-    def _ended_parts(self) -> list[Frame]:
+    def _end_parts(self) -> list[Frame]:
         """Return the frames that close open parts, which a browser would show as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
@@ -185,7 +185,7 @@ class Encoder:
         frames, block = self._block(kind, id)
         return [*frames, {"type": f"{kind}-delta", "id": block.name, "delta": delta}]
 
-    def _completed(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
+    def _complete_block(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
         frames, block = self._block(kind, id)
         if left_out := rest(text, block.text):
             frames += _cover({}, [{"type": f"{kind}-delta", "id": block.name, "delta": left_out}])
@@ -215,12 +215,12 @@ class Decoder:
         self._is_finished = False
 
     def feed(self, frame: Frame) -> list[ev.Event]:
-        return all_of(frame, self._applied(frame))
+        return all_of(frame, self._read_and_apply(frame))
 
     def close(self) -> list[ev.Event]:
         return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
 
-    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+    def _read_and_apply(self, frame: Frame) -> Iterator[ev.Event]:
         for event in self.read(frame):
             self.apply(event)
             yield event
@@ -315,7 +315,7 @@ class Decoder:
             case {"type": "tool-input-available" | "tool-input-error" as kind, "toolName": str(name)}:
                 started = [] if id in self.calls else [ev.ToolCallStarted(id, name, _call_metadata(frame))]
                 text = "".join(self.calls.get(id, ()))
-                return [*started, _completed_call(id, name, text, frame, kind == "tool-input-available")]
+                return [*started, _complete_call(id, name, text, frame, kind == "tool-input-available")]
             case {"type": "tool-approval-request"}:
                 call = self.fold.state.current_tool_calls.get(id) or ToolCall(id, name)
                 return [ev.ToolApprovalRequested(id, call.name, call.arguments)]
@@ -351,7 +351,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
             raise malformed(frame)
 
 
-def _completed_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
+def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
     """Return the call that `frame` completes; `text` is its arguments so far."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
