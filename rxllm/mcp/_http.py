@@ -114,9 +114,8 @@ class _Wire(HTTPAdapter):
             fault = "the MCP tools were pickled, without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        built = self.post("", message, call, headers={"accept": "application/json, text/event-stream"})
-        if not self._ends_in_slash:  # some servers take a path with a slash at its end for another path
-            built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
+        path = "/" if self._ends_in_slash else ""  # some servers have another path without the slash
+        built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
         headers = {name: text for name, text in built.headers.items() if not name.startswith("content-")}

@@ -54,10 +54,8 @@ class AGUI(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         key = self.key(call)
         headers = {"accept": "text/event-stream", **({"authorization": f"Bearer {key}"} if key else {})}
-        built = self.post("", to_input(request), call, headers=headers)
-        if not self._ends_in_slash:  # some servers take a path with a slash at its end for another path
-            built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
-        return built
+        path = "/" if self._ends_in_slash else ""  # some servers have another path without the slash
+        return self.post(path, to_input(request), call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> AGUIDecoder:
         return AGUIDecoder(request, raw=raw)

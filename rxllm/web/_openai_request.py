@@ -101,7 +101,7 @@ def unknown_model(name: str) -> RefusedError:
 
 
 def _read_fields(data: bytes) -> Frame:
-    """Return the fields of a request without those that are null."""
+    """Return the fields of a request except null fields."""
     try:
         body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:

@@ -157,7 +157,8 @@ def _assistant_messages(step: list[_Part]) -> list[Message]:
             parts.append(ThinkingPart(part.text, _signature(part)))
         elif part.is_tool and part.is_answered and not part.provider_executed:
             name = part.tool_name or part.type.removeprefix("tool-")
-            arguments = cast(dict[str, Any], part.input) if isinstance(part.input, dict) else {}
+            data: Any = part.input
+            arguments = cast(dict[str, Any], data) if isinstance(data, dict) else {}
             answered.append((ToolCall(part.tool_call_id, name, arguments), part.result))
     return turn(parts, answered)
 

@@ -131,21 +131,17 @@ class FrameDecoder(ABC):
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
         text = self._joined(frame.strip())
-        if text == DONE:
-            self._read_done()
-            return
-        try:
-            data = read_json(text)
-        except UNREADABLE:
-            self.read_plain(kind, text.decode(errors="replace"))
-        else:
-            self.read_unfit(kind, data, text)
-
-    def _read_done(self) -> None:
-        if self.blocks.started:
+        if text == DONE and self.blocks.started:
             self.end(over=True)
-        else:
+        elif text == DONE:
             self.fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
+        else:
+            try:
+                data = read_json(text)
+            except UNREADABLE:
+                self.read_plain(kind, text.decode(errors="replace"))
+            else:
+                self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
         """Return `frame` with the pending half in place. A half at the end of a string is removed, and pending."""
@@ -181,7 +177,8 @@ class FrameDecoder(ABC):
         if kind == "error":
             self.fail(self.error_of(text))
         elif text:
-            self.fail(malformed(text, self.provider))
+            fault = f"a frame is not JSON: {text[:200]}"
+            self.fail(StreamError("malformed_event", fault, provider=self.provider))
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
@@ -190,10 +187,6 @@ def unreadable(error: Exception, provider: str) -> StreamError:
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
     return failure
-
-
-def malformed(text: str, provider: str) -> StreamError:
-    return StreamError("malformed_event", f"a frame is not JSON: {text[:200]}", provider=provider)
 
 
 def raw_kind(kind: str) -> str:
