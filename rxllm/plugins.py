@@ -98,7 +98,7 @@ def listed(group: Group) -> list[str]:
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
-def warn_of_taken(group: Group, taken: Iterable[str]) -> None:
+def tell_taken(group: Group, taken: Iterable[str]) -> None:
     """Log the plugins that are not used because their names are `taken`."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):

@@ -69,7 +69,7 @@ def _settings(provider: str) -> tuple[Any, ...]:
 
 @cache  # reading the entry points of all packages takes some milliseconds
 def _warn_of_taken_names() -> None:
-    plugins.warn_of_taken("rxllm.adapters", {*OWN, *PROFILES})
+    plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
 
 
 class Compatible(OpenAIChat):

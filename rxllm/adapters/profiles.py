@@ -83,7 +83,7 @@ OWN = {
 
 def providers() -> list[str]:
     """Return the names of all providers: built in, compatible, and of installed plugins, which are not imported."""
-    plugins.warn_of_taken("rxllm.adapters", {*OWN, *PROFILES})
+    plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
     return sorted({*OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
 
