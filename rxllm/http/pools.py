@@ -188,7 +188,7 @@ class AddressError(ValueError):
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None for errors that no transport raises; `begun` is a response's."""
+    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: whether a response had begun."""
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
     if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; its cause has the right class

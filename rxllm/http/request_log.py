@@ -50,7 +50,7 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return a decoder with the same events, which passes them to `see_events`."""
+        """Return `decoder`, or if DEBUG is on a decoder that also passes its events to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:

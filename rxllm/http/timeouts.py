@@ -114,7 +114,7 @@ class IdleTimeout:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 
     def restart(self) -> None:
-        """Let a silence begin now."""
+        """Begin a silence now."""
         self._since = time.monotonic()
 
     def pause(self) -> None:

@@ -148,7 +148,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # keys are redacted from events, not from exceptions of a decoder
+                self.fail(error_of(message))  # an event, because keys are redacted from events
                 return
             self.blocks.raw("message", message)
             if is_answer:

@@ -94,7 +94,7 @@ class FrameDecoder(ABC):
 
     @abstractmethod
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
-        """Report to `blocks` what a frame means; `kind` is the name of its event, `payload` is its decoded data."""
+        """Interpret a frame, and report to `blocks`; `kind` is the name of its event, `payload` its decoded data."""
 
     @abstractmethod
     def error_of(self, payload: Any) -> AdapterError:

@@ -13,7 +13,7 @@ new                   known                that id's call, if it has no name; ot
 new                   none, or new         a new call
 None, null or -1      known                that id's call
 None, null or -1      new                  a new call
-None, null or -1      none                 the latest call, unless it has a name that cannot be that call's
+None, null or -1      none                 the latest call, unless the delta's name cannot be the call's
 ====================  ===================  ==================================================================
 
 A call starts once its id and name are known and the calls before it have started; until then its deltas wait. The first
