@@ -310,9 +310,11 @@ def messages_in(data: Any) -> Iterator[Json]:
 
 def _is_too_deep(data: Any) -> bool:
     level: list[Any] = [data]
-    for _ in range(DEPTH):
+    depth = 0
+    while level and depth < DEPTH:
         lists = [[*cast(Json, item).values()] if isinstance(item, dict) else item for item in level]
         level = [inner for items in lists if isinstance(items, list) for inner in cast(list[Any], items)]
+        depth += 1
     return bool(level)
 
 
