@@ -174,7 +174,7 @@ class Client:
         self._send = send
         self._lock = asyncio.Lock()  # a server takes one message at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the latest message was sent, and then when it was accepted
+        self._since = self._now()  # the time at which the latest message was sent, and then accepted
 
     async def begin(self) -> None:
         """Send the head at once."""
