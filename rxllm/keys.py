@@ -1,20 +1,20 @@
-"""API keys, and the places in which they are looked up, in order. The first that is not empty is used.
+"""API keys, and the places where they are looked up, in order. The first key that is not empty is used.
 
 ================  ====================================================================
-source            how a key gets there
+source            set by
 ================  ====================================================================
 ``"call"``        ``generate(..., api_key="...")``
 ``"adapter"``     ``OpenAIChat(api_key="...")``
 ``"store"``       ``rxllm.keys.put("openai", "...")``
 ``"environment"`` the variable ``OPENAI_API_KEY``
-``"dotenv"``      the same, in a file, once ``rxllm.keys.load_dotenv()`` was called
+``"dotenv"``      the same variable in a file, after ``rxllm.keys.load_dotenv()``
 ================  ====================================================================
 
-In the first three places it may be a function that returns the key, for tokens that expire: it is called for each
-attempt at a call, in a thread, or awaited if it is async.
+For tokens that expire, the first three places accept a function that returns the key: it is called for each attempt at
+a call, in a thread, or awaited if it is async.
 
-White space around a key is not part of it, and an empty string is not a key. Keys are kept here, in calls and in the
-headers of requests, and nowhere else.
+White space around a key is not part of it, and an empty string is not a key. Keys are kept only here, in calls, and in
+the headers of requests.
 """
 
 from __future__ import annotations
@@ -59,11 +59,11 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""The variables of providers that have other names than most, in the order of their own SDK."""
+"""The variables of providers with unusual names, in the order of the provider's SDK."""
 
 
 class _Dotenv:
-    """The variables of the dotenv file at the time of reading; the process's environment stays as it is."""
+    """The variables of the dotenv file when it was read. The process's environment does not change."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -71,7 +71,7 @@ class _Dotenv:
 
     def described(self, variable: str) -> str:
         if self.path is None:
-            return "a dotenv file (none is read; rxllm.keys.load_dotenv() does)"
+            return "a dotenv file (none is loaded; call rxllm.keys.load_dotenv())"
         if not Path(self.path).is_file():
             return f"the dotenv file {self.path}, which does not exist"
         return f"{variable} in the dotenv file {self.path}"
@@ -85,9 +85,9 @@ _dotenv = _Dotenv()
 def put(provider: str, key: ApiKey) -> None:
     """Keep `key`, or a function that returns it, for `provider` in this process.
 
-    A `provider` of an adapter of your own may have any name; one that is close to a known name is kept with a warning.
+    The `provider` of your own adapter may have any name; a name that resembles a known provider's gets a warning.
 
-    Raise ``ValidationError("invalid_option")`` if `key` is neither.
+    Raise ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
     """
     if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
         raise invalid_option("key", "must be a string, or a function that returns one")
@@ -99,7 +99,7 @@ def put(provider: str, key: ApiKey) -> None:
 
 
 def providers_from(names: Callable[[], Iterable[str]]) -> None:
-    """Register `names`, which returns the providers of a higher layer, for the warning of `put`."""
+    """Register a function that returns the providers of a higher layer, for the warning of `put`."""
     _known[:] = [names]
 
 
@@ -109,17 +109,17 @@ def delete(provider: str) -> None:
 
 
 def clear() -> None:
-    """Forget every key that was put here, and the dotenv file."""
+    """Forget the keys from `put`, and the dotenv file."""
     _store.clear()
     _dotenv.path = None
     _dotenv.variables = {}
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """From now on, look in a dotenv file too: at `path`, or the nearest ``.env`` from the working directory upwards.
+    """Look for keys in a dotenv file too: at `path`, or the nearest ``.env`` from the working directory upwards.
 
-    Return whether there is such a file. It is read once, now, and the environment stays as it is. Needs
-    ``rxllm[dotenv]``: without it ``EngineError("missing_dependency")`` is raised.
+    Return whether the file exists. It is read once, now, and the environment does not change. Needs ``rxllm[dotenv]``;
+    without it, raise ``EngineError("missing_dependency")``.
     """
     try:
         dotenv = import_module("dotenv")
@@ -128,7 +128,7 @@ def load_dotenv(path: str | Path | None = None) -> bool:
         raise EngineError("missing_dependency", message) from error
     file = str(path) if path is not None else dotenv.find_dotenv(usecwd=True)
     _dotenv.path = os.path.abspath(file or ".env")
-    # A key is read as it is written: a "$" in it does not name another variable.
+    # A key is read literally: a "$" in it does not name another variable.
     variables: dict[str, str | None] = (
         dotenv.dotenv_values(_dotenv.path, interpolate=False) if os.path.exists(_dotenv.path) else {}
     )
@@ -137,15 +137,15 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 
 
 def get(provider: str) -> ApiKey | None:
-    """Return the key of `provider` from the store, the environment or the dotenv file; None if there is none.
+    """Return the key of `provider` from the store, the environment or the dotenv file; None without a key.
 
-    A function is returned as it was put.
+    A function is returned as it was put, without a call.
     """
     return find(provider, None, None)
 
 
 def source(provider: str) -> Source | None:
-    """Return where `get` finds the key of `provider`; None if nowhere."""
+    """Return the place where `get` finds the key of `provider`; None without a key."""
     return next((place for place, _ in _candidates(provider, None, None, None)), None)
 
 
@@ -164,7 +164,7 @@ def _variables(provider: str, variable: str | None) -> tuple[str, ...]:
 
 
 def from_environment(variable: str) -> str | None:
-    """Return the value of a variable, from the environment or the dotenv file; None if it is empty or not set."""
+    """Return the value of a variable from the environment or the dotenv file; None if it is empty or not set."""
     values = (os.environ.get(variable), _dotenv.variables.get(variable))
     return next((text for value in values if value and (text := value.strip())), None)
 
@@ -172,25 +172,25 @@ def from_environment(variable: str) -> str | None:
 def find(
     provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None = None
 ) -> ApiKey | None:
-    """Return the first key along the chain, or None if there is none; for adapters."""
+    """Return the first key along the chain, or None; for adapters."""
     return next((key for _, key in _candidates(provider, call_key, adapter_key, variable)), None)
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key`, or what it returns if it is a function; for adapters.
+    """Return `key`, or the result of `key` if it is a function; for adapters.
 
-    Raise ``EngineError("missing_key")`` if the function fails or does not return a key. Its own `LLMError` is raised as
-    it is, and retried like the provider's.
+    Raise ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` of the function
+    is raised unchanged, and retried like a provider's error.
     """
     if isinstance(key, str):
         return key
 
     def call() -> Any:
-        with _typed(provider):
+        with _wrap_errors(provider):
             return key()
 
     value = call() if iscoroutinefunction(key) else await in_thread(call, f"the api_key function of {provider}")
-    with _typed(provider):
+    with _wrap_errors(provider):
         value = await value if isawaitable(value) else value
     if not isinstance(value, str) or not value.strip():
         kind = "an empty string" if isinstance(value, str) else f"a value of the class {type(value).__name__}"
@@ -200,8 +200,8 @@ async def resolved(provider: str, key: ApiKey) -> str:
 
 
 @contextmanager
-def _typed(provider: str) -> Generator[None]:
-    # The message of the function's error may show a secret: it is left to the cause.
+def _wrap_errors(provider: str) -> Generator[None]:
+    # The message of the function's error may show a secret, so it stays in the cause.
     try:
         yield
     except LLMError:
@@ -212,7 +212,7 @@ def _typed(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key, which names every place that was searched; for adapters."""
+    """Return the error for a missing key, which names every searched place; for adapters."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
@@ -223,13 +223,13 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
     )
     message = (
         f"no API key for {provider}: set the environment variable {variable}, write rxllm.keys.put({provider!r}, ...), "
-        f"or pass it as the call's api_key= or the adapter's api_key=; looked also in {places[-1]}"
+        f"or pass it as the call's api_key= or the adapter's api_key=; also searched: {places[-1]}"
     )
     return EngineError("missing_key", message, provider=provider, metadata={"checked_sources": list(places)})
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for an adapter whose key was not pickled with it, and is missing where it was sent."""
+    """Return the error for an adapter that was pickled without its key, where no other key is found."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled, without the secrets in its {' and '.join(arguments)}; "

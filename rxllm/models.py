@@ -1,6 +1,6 @@
-"""The catalogue of models: what each can do and what it costs, as far as you have entered it. It starts empty.
+"""The catalogue of models: the capabilities and prices that you have entered. It starts empty.
 
-Prices that are not entered are those of genai-prices, where it is installed.
+Other prices are looked up in genai-prices, if it is installed.
 
 ::
 
@@ -9,19 +9,19 @@ Prices that are not entered are those of genai-prices, where it is installed.
 ================================  =====================================================================================
 if a model's entry                a call of that model
 ================================  =====================================================================================
-lacks what is requested           is refused before it is sent: ``ValidationError("unsupported_capability")``, whose
+lacks a requested capability      is refused before it is sent: ``ValidationError("unsupported_capability")``, whose
                                   `errors` are ``(("tools",), "tools_disabled")``,
                                   ``(("response_format",), "json_native_disabled")``,
                                   ``(("vision",), "vision_disabled")``, ``(("images",), "images_disabled")``,
                                   ``(("response_format",), "excludes_tools")``
 excludes tools with a schema      is made in two passes by ``chat``, as with ``structured_finalize``, unless that option
                                   is passed
-has prices                        has its costs filled in where the provider states none
+has prices                        gets the costs that the provider does not state
 ================================  =====================================================================================
 
-A model without an entry, and whatever an entry leaves out, is left to the provider. The provider in an entry's name is
-the adapter's, or the name of the adapter's class or function, in upper or lower case; an adapter that always uses the
-same model has an entry of the provider's name alone.
+For a model without an entry, and for fields that an entry omits, the provider decides. The provider in an entry's name
+is the adapter's, or the name of the adapter's class or function, in upper or lower case. The entry of an adapter that
+always uses the same model has the provider's name alone.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _entries: dict[str, ModelInfo] = {}
 
 
 def put(*entries: ModelInfo) -> None:
-    """Keep `entries` in this process, each in place of an earlier one of its name.
+    """Keep `entries` in this process; an entry replaces an earlier entry of its name.
 
     Raises ``ValidationError("invalid_option")`` unless each is a `ModelInfo`.
     """
@@ -65,12 +65,12 @@ def put(*entries: ModelInfo) -> None:
 
 
 def get(name: str) -> ModelInfo | None:
-    """Return the entry of ``"provider:model"``; None if there is none."""
+    """Return the entry of ``"provider:model"``, or None."""
     return _entries.get(_key(name))
 
 
 def find(provider: str, model: str | None) -> ModelInfo | None:
-    """Return the entry of a provider's `model`; None if there is none."""
+    """Return the entry of a provider's `model`, or None."""
     return get(f"{provider}:{model}" if model else provider) if _entries else None
 
 
@@ -90,14 +90,14 @@ def clear() -> None:
 
 
 def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usage:
-    """Return `usage` with the costs it lacks, at the prices of ``"provider:model"``: its entry's, or genai-prices'.
+    """Return `usage` with the costs it lacks, at the prices of the entry of ``"provider:model"`` or of genai-prices.
 
     >>> priced("anthropic:claude-3-haiku-20240307", Usage(1_000_000, 100_000)).total_cost
     0.375
-    >>> priced("nobody:knows", Usage(1_000_000, 100_000)).total_cost is None
+    >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    In the list, `response_model` is looked up first: the name that the provider gives the model in its response. Raises
+    genai-prices is first searched for `response_model`, the model's name in the provider's response. Raises
     ``EngineError("missing_dependency")`` without genai-prices, unless the entry has prices, and
     ``ValidationError("invalid_option")`` unless `name` is ``"provider:model"`` and `usage` a `Usage`.
     """
@@ -116,7 +116,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 
 
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
-    """Return the prices of `entry` as a function, in which an iteration of another model has that model's."""
+    """Return a function that adds costs at the prices of `entry`; an iteration of another model has its own prices."""
 
     def price(other: str | None, part: Usage) -> Usage:
         try:
@@ -128,16 +128,16 @@ def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:
-    """Return the first entry that has every capability in `require`, by the order of providers in `prefer`.
+    """Return the first entry with all capabilities in `require`, in the order of providers in `prefer`.
 
     >>> put(ModelInfo("a:one", tools=True), ModelInfo("b:two", tools=True, vision=True))
     >>> select(require=["tools"], prefer=["b", "a"]).name
     'b:two'
     >>> clear()
 
-    Among several, the one that was put first is chosen. Capabilities are the fields of `ModelInfo` that are True or
-    False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has them all, and
-    ``ValidationError("invalid_option")`` for an unknown capability.
+    Among several entries of a provider the entry that was put first is chosen. Capabilities are the fields of
+    `ModelInfo` that are True or False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has
+    all of them, and ``ValidationError("invalid_option")`` for an unknown capability.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
     unknown = [name for name in wanted if name not in CAPABILITIES]
@@ -145,10 +145,8 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
         raise invalid_option("require", f"{unknown[0]!r} is not a capability; they are {', '.join(CAPABILITIES)}")
     able = [entry for entry in _entries.values() if all(getattr(entry, name) is True for name in wanted)]
     if not able:
-        message = (
-            f"none of the {len(_entries)} models in the catalogue has {', '.join(wanted) or 'an entry'}; see models.put"
-        )
-        raise EngineError("missing_model", message)
+        fault = f"none of the {len(_entries)} models in the catalogue has {', '.join(wanted) or 'an entry'}"
+        raise EngineError("missing_model", f"{fault}; see models.put")
     places = {name: place for place, name in enumerate(providers)}
     return min(able, key=lambda entry: places.get(_canonical(entry.provider), len(places)))
 
@@ -163,11 +161,11 @@ def _canonical(provider: str) -> str:
     return _ALIASES.get(name, name)
 
 
-# The prices of genai-prices, and the counts that have prices of their own there
+# The prices of genai-prices, and the counts that it prices separately
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
-"""Providers that have other names in genai-prices."""
+"""The names of providers in genai-prices, where they differ."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -195,22 +193,22 @@ _EXTRA = {
 """The counters that Anthropic, Google, OpenAI and Perplexity add to ``Usage.extra``, by the name of the count."""
 
 _CONTEXT = ("service_tier", "speed")
-"""Facts about the answer that select a price list."""
+"""Facts about the answer on which its prices depend."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with the costs it lacks, at the prices of `response_model`, or else of ``"provider:model"``."""
+    """Return `usage` with the costs it lacks, at the prices of `response_model`, or otherwise of the model `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
     def price(other: str | None, part: Usage) -> Usage:
-        return _filled(part, provider, [other] if other else [response_model, model], context)
+        return _fill_costs(part, provider, [other] if other else [response_model, model], context)
 
     return by_iteration(usage, price)
 
 
-def _filled(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with the costs it lacks, at the prices of the first of `models` that is in the list."""
+def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
+    """Return `usage` with the costs it lacks, at the prices of the first of `models` that genai-prices has."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
@@ -230,15 +228,15 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
     for counts in (all_counts(usage), token_counts(usage)):
         try:
             return calc_price(Counts(**counts), model, provider_id=provider, price_context=context)
-        except LookupError:  # the model is not in the list
+        except LookupError:  # the model is unknown
             return None
-        except ValueError:  # impossible counts, or too few to tell text from the rest
+        except ValueError:  # the counts are impossible, or cannot be split into text and other tokens
             continue
     return None
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' function and its counts. Raises ``EngineError("missing_dependency")`` without it."""
+    """Return genai-prices' function and class of counts. Raises ``EngineError("missing_dependency")`` without it."""
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
@@ -249,7 +247,7 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts that every model has a price for."""
+    """Return the counts for which every model has a price."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -259,7 +257,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return `token_counts`, counts with another price for some models (sound, images, one-hour caches), and searches.
+    """Return `token_counts`, counts with a separate price for some models (audio, images, long caches), and searches.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2
@@ -271,7 +269,7 @@ def all_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def price_context(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the answer's service tier and speed; `metadata` is that of ``MessageCompleted``."""
+    """Return the answer's service tier and speed, from the metadata of ``MessageCompleted`` or from `usage`."""
     known = {name: metadata.get(name) or usage.extra.get(name) for name in _CONTEXT}
     return {name: text for name, text in known.items() if isinstance(text, str)}
 

@@ -1,4 +1,4 @@
-"""Plugins: what other packages add through the entry points ``rxllm.adapters`` and ``rxllm.operators``.
+"""Plugins: adapters and operators of other packages, from their entry points.
 
 ::
 
@@ -8,9 +8,9 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-A plugin is imported when it is first used. A package that fails does not affect the others, and the error names it.
-rxllm's own names win over a plugin's, which is logged once. A name that two packages use is an error when it is used,
-and names both: what a name means must not depend on what else is installed.
+A plugin is imported at its first use. A package that fails does not affect other packages, and the error names it. A
+plugin with one of rxllm's own names is not used, which is logged once. The use of a name that two packages register is
+an error that names both: the meaning of a name must not depend on other installed packages.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def names(group: Group) -> list[str]:
 
 
 def load(group: Group, name: str) -> Any:
-    """Return the function that `name` stands for.
+    """Return the function of the plugin `name`.
 
-    Raises ``KeyError`` if there is no such plugin, ``EngineError``: ``missing_dependency`` if it does not load or is
+    Raises ``KeyError`` for an unknown name, ``EngineError``: ``missing_dependency`` if the plugin does not load or is
     not a function, ``invalid_engine`` if several packages use the name.
     """
     point = _point(group, name)
@@ -51,26 +51,25 @@ def load(group: Group, name: str) -> Any:
         if not callable(loaded):
             raise TypeError(f"{point.value} is not a function")
     except (Exception, SystemExit) as error:
-        raise _failed(point, "does not load", error) from error
+        raise _failure(point, "does not load", error) from error
     return loaded
 
 
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return the adapter that the plugin `provider` makes for `model`: once, or anew with `options`.
+    """Return the adapter that the plugin `provider` makes for `model`; without `options` it is made only once.
 
-    Raises as `load` does, and the plugin's own ``LLMError``. Any other failure, and a result that is not an adapter, is
-    an ``EngineError("invalid_engine")``, and so are options that the plugin does not take an ``unknown_option``.
+    Raises as `load` does, the plugin's own ``LLMError``, and ``EngineError``: ``unknown_option`` for options that the
+    plugin does not take, ``missing_dependency`` for an import that fails, ``invalid_engine`` for any other failure and
+    for a result that is not an adapter.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually a class is registered; another version of the package may be no better
-        remedy = (
-            "Its package must register a function def connect(model): ...; until then write Engine(adapter, model=...)"
-        )
-        raise _failed(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
+    if fault is not None:  # usually a class is registered; upgrading the package may not help
+        remedy = "Its package must register def connect(model): ...; until then write Engine(adapter, model=...)"
+        raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
-        message = f"{_described(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
+        message = f"{_describe(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
         raise EngineError("unknown_option", message, provider=provider)
     try:
         adapter = make(model, **options) if options else _make_once(make, model)
@@ -81,7 +80,7 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
         raise
     except Exception as error:
         reason = "missing_dependency" if isinstance(error, ImportError) else "invalid_engine"
-        raise _failed(point, "does not return an adapter", error, reason) from error
+        raise _failure(point, "does not return an adapter", error, reason) from error
 
 
 @lru_cache
@@ -90,13 +89,13 @@ def _make_once(make: Callable[[str], Any], model: str) -> Any:
 
 
 def about(group: Group, name: str) -> str:
-    """Return a description of the plugin `name` and its package. Raises ``KeyError`` if there is none."""
-    return _described(_points_by_name(group)[name][0])
+    """Return a description of the plugin `name` and its package. Raises ``KeyError`` for an unknown name."""
+    return _describe(_points_by_name(group)[name][0])
 
 
 def listed(group: Group) -> list[str]:
     """Return each name in `group` with the packages that use it, such as ``"shout (loud 1.0)"``."""
-    return [f"{name} ({_joined(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
+    return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
@@ -104,16 +103,14 @@ def tell_taken(group: Group, taken: Iterable[str]) -> None:
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(
-                f"{_described(point)} is not used: rxllm itself uses that name. Import it from its module instead"
-            )
+            _warn_once(f"{_describe(point)} is not used: rxllm has that name itself. Import it from its module")
 
 
 def _point(group: Group, name: str) -> EntryPoint:
     points = _points_by_name(group)[name]
     if len(points) > 1:
-        users = _joined(f"{_package(point)} ({point.value})" for point in points)
-        remedy = "Uninstall one of them, or import the one that you mean from its module"
+        users = _join(f"{_package(point)} ({point.value})" for point in points)
+        remedy = "Uninstall a package, or import the right plugin from its module"
         raise EngineError("invalid_engine", f"the name {name!r} in {group} is used by {users}. {remedy}")
     return points[0]
 
@@ -125,22 +122,22 @@ def _points_by_name(group: Group) -> dict[str, list[EntryPoint]]:
     return dict(points)
 
 
-def _joined(parts: Iterable[str]) -> str:
+def _join(parts: Iterable[str]) -> str:
     return " and ".join(parts)
 
 
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # some package's metadata is unreadable, and importlib reads those of all packages at once
-        return [point for point in _readable() if point.group == group]
+    except Exception:  # importlib reads the metadata of all packages at once, and some package's is unreadable
+        return [point for point in _readable_packages() if point.group == group]
 
 
-def _readable() -> Iterable[EntryPoint]:
+def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # a package may be installed twice; the first one counts, as for import
+        if name in seen:  # a package may be installed twice; its first place counts, as for import
             continue
         seen |= {name} - {""}
         try:
@@ -152,7 +149,7 @@ def _readable() -> Iterable[EntryPoint]:
 def _identity(package: Distribution | None) -> tuple[str, str]:
     try:
         return (package.name or "", package.version or "") if package else ("", "")
-    except Exception:  # a folder without metadata
+    except Exception:  # the folder has no metadata
         return ("", "")
 
 
@@ -160,16 +157,16 @@ def _package(point: EntryPoint) -> str:
     return " ".join(_identity(point.dist)).strip() or "an unknown package"
 
 
-def _described(point: EntryPoint) -> str:
+def _describe(point: EntryPoint) -> str:
     return f"the plugin {point.name!r} ({point.value}) in {point.group} of {_package(point)}"
 
 
-def _failed(
+def _failure(
     point: EntryPoint, what: str, error: BaseException, reason: str = "missing_dependency", remedy: str = ""
 ) -> EngineError:
     name, version = _identity(point.dist)
     again = f"Try: pip install --upgrade {name}; or: pip uninstall {name}" if name else "Reinstall or remove it"
-    message = f"{_described(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
+    message = f"{_describe(point)} {what}: {type(error).__name__}: {error}. {remedy or again}"
     return EngineError(reason, message, metadata={"distribution": name, "version": version})
 
 

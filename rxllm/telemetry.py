@@ -1,4 +1,4 @@
-"""Telemetry: what an engine's observers are given about its calls, steps, chats, tools and images.
+"""Telemetry: the values that an engine's observers receive about its calls, steps, chats, tools and images.
 
 =================================  ================================================================================
 value                              emitted
@@ -13,13 +13,13 @@ value                              emitted
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
-seconds, on the clock of the subscription's scheduler; an observer is called at the moment itself. The values hold no
-key, no question and no answer, except in the `content` that a `Tracer` may ask for; an `error` is the raised one.
+seconds, on the clock of the subscription's scheduler; an observer is called at once. The values hold no key, no
+question and no answer, except in the `content` that a `Tracer` may request. An `error` is the raised error itself.
 
-`session_id` is the conversation's. `request_id` is the same for everything that one call of the facade does. `id` is
-the same in all values about one call, step, chat or tool. `parent_id` is the `id` of what it is part of: the step of a
-call or a tool, the chat of a step, and the tool of what a tool asks. `path` holds the ids of the tool calls it runs in,
-outermost first.
+`session_id` is the conversation's. `request_id` is the same in all values of one call of the facade. `id` is the same
+in all values about one call, step, chat or tool. `parent_id` is the `id` of the enclosing unit: the step of a call or a
+tool, the chat of a step, and the tool of an agent's chat. `path` holds the ids of the enclosing tool calls, outermost
+first.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of all values: see the module."""
+    """The fields of all values; the module describes them."""
 
     id: str = ""
     parent_id: str | None = None
@@ -78,13 +78,12 @@ class _ModelSpan(_RequestSpan, frozen=True):
 
 
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Details of a call: the first five fields from its start on, the others at its finish.
+    """Details of a call: the first five fields are set from its start on, the others at its finish.
 
-    `parameters` are the fields of the `Request` that are set, by name, without its schema.
-    `metadata` is the caller's. `address` and `port` are the server's. `queued` is the seconds that ``rate_limited`` has
-    held the call back before its start. `attempts` is the number of requests sent; `chunks` are the times at which
-    chunks of the answer arrived, in seconds since the request that was answered, and are kept only for a `Tracer`.
-    `response_id` and `response_model` are the provider's.
+    `parameters` are the fields of the `Request` that are set, by name, without its schema. `metadata` is the caller's.
+    `address` and `port` are the server's. `queued` is the time that the call waited in ``rate_limited``, in seconds.
+    `attempts` is the number of requests sent. `chunks` are the times at which chunks of the answer arrived, in seconds
+    since its request was sent, and are kept only for a `Tracer`. `response_id` and `response_model` are the provider's.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -99,7 +98,7 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallStarted(_ModelSpan, frozen=True):
-    """A model is asked. `provider` is the adapter's, or the adapter's name if it has none.
+    """A model is called. `provider` is the adapter's, or the adapter's name if it has no provider.
 
     `content` is a Request with the messages and tools alone.
     """
@@ -115,7 +114,7 @@ class FirstToken(_ModelSpan, frozen=True):
 
 
 class CallFinished(_ModelSpan, frozen=True):
-    """The response has ended; `finish_reason` and `usage` are the `Response`'s, as far as it arrived.
+    """The response has ended; `finish_reason` and `usage` are the `Response`'s, even if it is incomplete.
 
     `content` is a message with its text and tool calls, or None if it has neither.
     """
@@ -144,7 +143,7 @@ class StepStarted(_RequestSpan, frozen=True):
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step has ended, its tools with it; `usage` is the `StepResult`'s, with its agents'."""
+    """A step and its tools have ended; `usage` is the `StepResult`'s, with its agents' usage."""
 
     outcome: Outcome
     seconds: float
@@ -154,9 +153,9 @@ class StepFinished(_RequestSpan, frozen=True):
 
 
 class ToolStarted(_RequestSpan, frozen=True):
-    """A tool is about to run; `content` is its arguments. An agent is a tool whose chat is in the values that follow.
+    """A tool is about to run; `content` is its arguments. An agent is a tool; the next values are about its chat.
 
-    A context variable that an observer sets now holds in the tool's function, and nowhere else.
+    A context variable that an observer sets now is visible in the tool's function only.
     """
 
     tool: str
@@ -167,7 +166,7 @@ class ToolStarted(_RequestSpan, frozen=True):
 
 
 class ToolFinished(_RequestSpan, frozen=True):
-    """A tool has returned, failed, or was left behind; `content` is what it returned."""
+    """A tool has returned, has failed, or was abandoned; `content` is its result."""
 
     tool: str
     tool_call_id: str
@@ -195,7 +194,7 @@ class ChatFinished(_RequestSpan, frozen=True):
 
 
 class ImagesStarted(_ModelSpan, frozen=True):
-    """An image model is asked for `n` images."""
+    """An image model is called for `n` images."""
 
     operation: str
     n: int
@@ -232,10 +231,10 @@ Telemetry = (
 
 
 class Tracer:
-    """An observer that follows a call everywhere: the base class of those that write traces, such as ``rxllm.otel``'s.
+    """The base class of observers that write traces, such as ``rxllm.otel``'s.
 
-    It observes the agents among an engine's tools too, at every depth, whatever engine they have. With `content` the
-    values have the messages, tools, arguments and results; the model's reasoning is left out of them.
+    It also observes the agents among an engine's tools, at every depth and with any engine. With `content` the values
+    have the messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer
@@ -253,9 +252,9 @@ class Tracer:
     content: bool = False
 
     def __call__(self, value: Telemetry) -> object:
-        """Take a value, as every observer does."""
+        """Receive a value; a subclass must define it."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return the headers to send with the next attempt at the call with this `id`; all other headers win."""
+        """Return headers for the next attempt at the call `call_id`. Headers from elsewhere override them."""
         return {}

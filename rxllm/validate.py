@@ -1,15 +1,15 @@
-"""The rules that values must keep to be sent.
+"""The rules for values that are sent.
 
-Each function returns None, or raises one ``ValidationError`` that lists all faults: ``errors`` pairs a path with the
-code of what is wrong there, ``(("messages", 0, "role"), "unknown")``; the message says it in words. What only a
-provider can know is not checked.
+Each function returns None, or raises a ``ValidationError`` that lists all faults: ``errors`` pairs the path of a fault
+with its code, ``(("messages", 0, "role"), "unknown")``; the message describes it. Rules that only a provider knows are
+not checked.
 
 ==========================  ===========================================================================================
 `request`                   messages ``empty``; tools ``duplicate_name``; temperature ``out_of_range`` (0 to 2);
                             top_p ``out_of_range`` (above 0 to 1); max_tokens ``must_be_positive``;
                             response_format ``invalid_shape``;
-                            structured_finalize ``requires_json_schema``; the faults of its messages and tools; and
-                            those of a thread, unless its `options` have ``previous_response_id`` or ``conversation``
+                            structured_finalize ``requires_json_schema``; the faults of its messages and tools; and the
+                            thread's, unless its `options` have ``previous_response_id`` or ``conversation``
 `thread`                    the faults of its messages; tool_call_id ``result_without_call`` of a tool message whose
                             call is in no earlier message
 `message`                   role ``unknown``; content ``invalid_type``, ``invalid_part_type``; tool_call_id ``required``
@@ -23,8 +23,8 @@ provider can know is not checked.
                             ``required_for_operation``, input_images ``invalid_count`` without any; for a variation:
                             prompt ``not_allowed_for_operation``, input_images ``invalid_count`` unless one; a mask
                             except to edit ``not_allowed_for_operation``
-`capabilities`              what the model cannot do according to its entry in ``rxllm.models``, see there
-`data`                      where JSON data does not fit a JSON schema, in jsonschema-rs's words
+`capabilities`              capabilities that the model's entry in ``rxllm.models`` excludes, see there
+`data`                      the faults of JSON data by a JSON schema, in jsonschema-rs's words
 everywhere                  ``wrong_type``
 ==========================  ===========================================================================================
 """
@@ -77,7 +77,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""The words of `tool_choice`, which no tool can have as its name."""
+"""The words of `tool_choice`, which cannot be names of tools."""
 
 
 def request(value: Request) -> None:
@@ -122,8 +122,8 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 def data(value: Any, schema: Mapping[str, Any]) -> None:
     """Raise ``ValidationError("invalid_output")`` unless the JSON data `value` fit the JSON `schema`.
 
-    Raises ``ValidationError("invalid_option")`` for a wrong schema. Without jsonschema-rs, which ``rxllm[schema]``
-    installs, nothing is checked, and the log says so once.
+    Raises ``ValidationError("invalid_option")`` for an invalid schema. Without jsonschema-rs, which ``rxllm[schema]``
+    installs, nothing is checked, which is logged once.
     """
     try:
         errors = schema_faults(schema, value)
@@ -141,12 +141,12 @@ def is_temperature(number: float) -> bool:
 
 
 def is_top_p(number: float) -> bool:
-    """Whether a request may choose among the tokens of this share of the probability."""
+    """Whether a request may have this top_p."""
     return 0 < number <= 1
 
 
 def is_response_format(value: Any) -> bool:
-    """Whether a request may have this format; ``values.as_response_format`` turns a type into one."""
+    """Whether a request may have this response format; ``values.as_response_format`` makes it from a type."""
     match value:
         case None | "text" | {"type": "text" | "json_object"}:
             return True
@@ -171,8 +171,7 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""What each function takes, by the reason of its error."""
-
+"""The value that each function checks, by the reason of its error."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
@@ -188,7 +187,7 @@ _EXPECTED = {
     "not_a_map": "a mapping",
     "invalid_image": "an Image, made by Image.from_file or another of its constructors",
 }
-"""What a value with this fault must be; some codes mean something else in each field."""
+"""The expected value by the code of a fault, or by the field and the code if the code depends on the field."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
@@ -197,7 +196,7 @@ _STATEMENTS = {
     "requires_json_schema": "requires response_format=json_schema(...)",
     "required": "must be the id of the tool call that the message answers",
     "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message with the "
-    "call, or leave its results out too, as rxllm.trim_thread does",
+    "call, or omit its results too, as rxllm.trim_thread does",
     "required_for_status": "must be set while the session has this status",
     "error_required_for_status": "must hold an 'error' while the session has this status",
     "required_for_operation": "must be set for this operation",
@@ -205,11 +204,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must hold at least one image to edit, and exactly one for a variation",
 }
-"""What to say of the faults whose value is missing, or says nothing."""
+"""The descriptions of faults whose value is missing or explains nothing."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Return a fault of `root`, which must be the `expected`: the place, what must be there, and what is there."""
+    """Return a fault of `root`, which must be `expected`, as text: its place, the expected and the actual value."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -225,7 +224,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""The options by which a server has the earlier messages, and so the calls that results answer."""
+"""The options with which a server has the earlier messages, and so the calls of the results."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -248,7 +247,7 @@ def request_faults(value: Any) -> Iterator[Fault]:
     yield from number_faults("top_p", value.top_p, is_top_p, "out_of_range")
     yield from whole_faults("max_tokens", value.max_tokens, lambda number: number > 0, "must_be_positive")
     yield from whole_faults("seed", value.seed, lambda number: True, "wrong_type")
-    yield from each_of("stop", value.stop, _text_faults)
+    yield from each_of("stop", value.stop, _faults_unless(str))
     if not is_response_format(value.response_format):
         yield ("response_format",), "invalid_shape"
     elif value.structured_finalize and not _is_json_schema(value.response_format):
@@ -264,7 +263,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result without its call, as at the start of ``thread[2:]``: providers refuse it."""
+    """Yield a fault for each tool result without its call, as in ``thread[2:]``: providers refuse it."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -300,7 +299,7 @@ def message_faults(value: Any) -> Iterator[Fault]:
     yield from _content_faults(value.content, value.role)
     if value.role == "tool" and not value.tool_call_id:
         yield ("tool_call_id",), "required"
-    yield from each_of("tool_calls", value.tool_calls, _call_faults)
+    yield from each_of("tool_calls", value.tool_calls, _faults_unless(ToolCall))
 
 
 def _content_faults(content: Any, role: str) -> Iterator[Fault]:
@@ -316,14 +315,8 @@ def _content_faults(content: Any, role: str) -> Iterator[Fault]:
             yield ("content",), "invalid_type"
 
 
-def _call_faults(value: Any) -> Iterator[Fault]:
-    if not isinstance(value, ToolCall):
-        yield (), "wrong_type"
-
-
-def _text_faults(value: Any) -> Iterator[Fault]:
-    if not isinstance(value, str):
-        yield (), "wrong_type"
+def _faults_unless(cls: type[Any]) -> Callable[[Any], Iterator[Fault]]:
+    return lambda value: iter([] if isinstance(value, cls) else [((), "wrong_type")])
 
 
 def tool_faults(value: Any) -> Iterator[Fault]:
@@ -429,7 +422,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults of all `items` of the field `name`, which must be a tuple."""
+    """Yield the faults of all `items` in the field `name`, which must be a tuple."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return

@@ -199,7 +199,7 @@ class HTTPBase(ABC):
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a POST of `body`, as JSON, to `path` under the base URL."""
+        """Build a POST of `body`, as JSON, to `path` under the base URL, or without a `path` to the base URL itself."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
@@ -216,7 +216,8 @@ class HTTPBase(ABC):
         all_headers = {name.lower(): text for layer in layers for name, text in layer.items()}
         _check_headers(all_headers)
         base, _, query = self.base_url.partition("?")
-        url = f"{base.rstrip('/')}/{path.lstrip('/')}" + (f"{'&' if '?' in path else '?'}{query}" if query else "")
+        below = f"/{path.lstrip('/')}" if path else ""
+        url = base.rstrip("/") + below + (f"{'&' if '?' in path else '?'}{query}" if query else "")
         try:
             built = self._clients.any().build_request("POST", url, headers=all_headers, **content, **timing)
         except Exception as error:

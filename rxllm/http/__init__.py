@@ -1,12 +1,12 @@
-"""HTTP: one request a subscription, and how its response is read, timed out, redirected and closed.
+"""HTTP: one request per subscription; its response is read, timed out, redirected and closed.
 
 ================================  =====================================================================================
 file                              holds
 ================================  =====================================================================================
 ``stream``                        the source: a request, its response, and the events that a decoder makes of its bytes
-``clients``, ``pools``            which client and which connections a call uses, and who closes them
+``clients``, ``pools``            the client and the connections of a call, and their closing
 ``timeouts``                      the seconds of each timeout
-``redirects``                     redirects, and what is not sent to another host
+``redirects``                     redirects, and the removal of secrets on the way to another host
 ``decompression``                 bodies that are decompressed slice by slice
 ``secrets``, ``request_log``      keys, kept out of errors, URLs and logs; requests in the log
 ================================  =====================================================================================

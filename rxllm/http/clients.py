@@ -1,13 +1,13 @@
-"""HTTP clients: certificates, proxies, cookies and transport, which client a call uses, and who closes it.
+"""HTTP clients: their certificates, proxies, cookies and transports, the choice of a call's client, and its closing.
 
 A connection belongs to the event loop that opened it, so an adapter has clients for each loop.
 
 =========================  ===============================================  ============================================
 ``client=``                clients                                          closed by
 =========================  ===============================================  ============================================
-None                       rxllm's own: some per loop, see ``pools``       their loop's end, the adapter's, `aclose`
-a function                 what it makes: one per loop                      the same
-a client                   that one, on the loop of its first call only     its owner
+None                       rxllm's own: several per loop, see ``pools``     their loop's end, the adapter's, `aclose`
+a function                 its results: one per loop                        the same
+a client                   this client, on the loop of its first call only  its owner
 =========================  ===============================================  ============================================
 """
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
-    """Return a client such as an adapter makes for itself, of httpx or httpx2.
+    """Return a client of httpx or httpx2 with the settings of an adapter's own client.
 
-    It has no limit on connections: a bounded pool loses places to calls that are cancelled in its queue (httpcore
+    Its connections are unlimited: a bounded pool loses places to calls that are cancelled in its queue (httpcore
     1.0.9).
     """
     package = imported(library)
@@ -57,9 +57,9 @@ def imported(transport: str) -> Any:
 
 
 def aiohttp_client() -> httpx.AsyncClient:
-    """Return a client like those that adapters make for themselves, over aiohttp.
+    """Return a client over aiohttp with the settings of an adapter's own client.
 
-    ``rxllm.http.use_transport`` says what differs. Needs ``rxllm[aiohttp]``; without it, raise
+    ``rxllm.http.use_transport`` lists the differences. Needs ``rxllm[aiohttp]``; without it, raise
     ``EngineError("missing_dependency")``.
 
     >>> from rxllm.adapters import OpenAIChat
@@ -69,18 +69,18 @@ def aiohttp_client() -> httpx.AsyncClient:
     from urllib.request import getproxies
 
     httpx_aiohttp = imported("aiohttp")
-    if any(url.startswith("socks") for url in getproxies().values()):  # it would speak HTTP to the proxy
+    if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would speak HTTP to the proxy
         message = "aiohttp cannot use the SOCKS proxy that the environment names; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
-    # To aiohttp 0 is no limit, and None is 100.
+    # In aiohttp 0 removes the limit, and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
-    for transport in {client._transport, *client._mounts.values()} - {None}:  # those of proxies too
+    for transport in {client._transport, *client._mounts.values()} - {None}:  # transports of proxies too
         transport.client = functools.partial(_session_without_cookies, transport)
     return client
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return the session that `transport` makes, but without aiohttp's own cookies beside those of httpx."""
+    """Return the session that `transport` makes, without aiohttp's cookies: httpx has its own."""
     import aiohttp
 
     transport.client = None
@@ -97,7 +97,7 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # The environment's proxy is the only setting that is not rxllm's. Its URL is not shown: it may hold a password.
+        # The environment's proxy is the only setting from outside. Its URL may hold a password, so it is not shown.
         message = f"a proxy that the environment names cannot be used ({type(error).__name__}): check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -106,24 +106,24 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the arguments with which rxllm makes an ``AsyncClient`` of httpx or httpx2, whatever its transport."""
+    """Return the arguments of rxllm's own ``AsyncClient`` of httpx or httpx2, for any transport."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
     return {
         "verify": _certificates(),
         "timeout": httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None),
-        # uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is httpx's default as well: a
-        # call that is sent in that instant fails.
+        # uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is also httpx's default: a
+        # call that is sent at that moment fails.
         "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=4.0),
         "headers": {"accept-encoding": "gzip, deflate"},  # what ``decompression`` can read
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # nothing passes from one call to another
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # calls share no cookies
     }
 
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    # Loading the certificates costs more than everything else in a client, and they are the same for all.
+    # Loading the certificates costs more than the rest of a client, and all clients share them.
     import httpx
 
     return httpx.create_ssl_context()
@@ -135,7 +135,7 @@ _prepared: set[str] = set()
 async def prepare(modules: tuple[str, ...]) -> None:
     """Import `modules` and load the certificates in a thread, so that clients are made without delay."""
     if not _prepared.issuperset(modules):
-        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because others wait for it too
+        await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls wait for it too
 
 
 @functools.cache
@@ -144,7 +144,7 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # A client leaves some imports to its first connection. A failure here is raised again where the module is needed.
+    # Clients defer some imports to their first connection. A failure here is raised again where the module is needed.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
@@ -161,7 +161,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """How clients are made, how many calls share one (None is any number), and the modules that a call needs."""
+    """A maker of clients, the number of calls that share a client (None: any), and the modules that a call needs."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -181,25 +181,26 @@ _chosen: str | None = None
 
 
 def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
-    """Send requests over `name` from now on, also those of ``"provider:model"``. None undoes it.
+    """Send requests over `name` from now on, also for ``"provider:model"``. None restores the default.
 
     ::
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    The default is ``RXLLM_TRANSPORT``, or else httpx, whatever is installed. The choice applies to the clients that
-    rxllm makes itself: at once where the model is named, and to an adapter on loops where it has made no call so far.
-    It does not apply to adapters with a `client`, nor to ``"local"``.
+    The default is ``RXLLM_TRANSPORT``, or otherwise httpx, even if other transports are installed. The choice applies
+    to rxllm's own clients: at once for ``"provider:model"``, and for an adapter on loops where it has made no call so
+    far. It does not apply to adapters with a `client`, nor to ``"local"``.
 
     =============  ========================  ===========================================================================
-    transport      needs                     what differs
+    transport      needs                     differences
     =============  ========================  ===========================================================================
     ``"httpx"``    nothing                   a call that is disposed while it connects ends once it is connected
     ``"httpx2"``   ``rxllm[httpx2]``         the same
-    ``"aiohttp"``  ``rxllm[aiohttp]``        about half the CPU time where events arrive one by one, and many streams at
-                                             once delay each other less: for services. A dispose ends at once. No SOCKS
-                                             proxy: ``EngineError("invalid_engine")``. Errors have the same classes and
-                                             reasons, and aiohttp's words. Mocks of httpx's transport do not see it
+    ``"aiohttp"``  ``rxllm[aiohttp]``        for services: about half the CPU time if events arrive singly, and many
+                                             concurrent streams delay each other less. A dispose ends at once. A SOCKS
+                                             proxy raises ``EngineError("invalid_engine")``. Errors have the same
+                                             classes and reasons, but aiohttp's messages. Mocks of httpx's transport do
+                                             not see its requests
     =============  ========================  ===========================================================================
 
     Raise ``ValidationError("invalid_option")`` for another name, ``EngineError("missing_dependency")`` if its package
@@ -226,15 +227,15 @@ def _find(argument: str, name: Any) -> Transport:
 
 
 class Clients:
-    """The clients of one adapter. `client` is what the user has passed: a client, a function that makes one, or None.
+    """The clients of an adapter. `client` is the user's argument: a client, a function that makes clients, or None.
 
-    A client that the user has passed belongs to the loop of its first call: ``EngineError("wrong_loop")`` is raised on
-    another. Clients of a loop that was closed without ``shutdown_asyncgens`` are closed by the first call on another.
+    The user's client belongs to the loop of its first call: on other loops it raises ``EngineError("wrong_loop")``.
+    Clients of a loop that was closed without ``shutdown_asyncgens`` are closed by the first call on another loop.
     """
 
     def __init__(self, client: Any = None) -> None:
         self._client: httpx.AsyncClient | None = None if callable(client) else client
-        # None for rxllm's own clients: their transport is the one that is chosen when a loop has its first call.
+        # None for rxllm's own clients, whose transport is chosen at the first call on a loop.
         self._transport = Transport(cast("Callable[[], httpx.AsyncClient]", client)) if callable(client) else None
         self._by_loop: dict[asyncio.AbstractEventLoop, Pools] = {}
         self._owner: weakref.ref[asyncio.AbstractEventLoop] | None = None
@@ -267,7 +268,7 @@ class Clients:
         return self._builder
 
     async def aclose(self) -> None:
-        """Close the running loop's clients. The next call makes a new one."""
+        """Close the running loop's clients. The next call makes new clients."""
         pools = self._by_loop.get(asyncio.get_running_loop())
         if pools is not None:
             await pools.aclose()
@@ -280,6 +281,6 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif self._owner() is not loop:  # a loop that is gone has left its connections in the client
+        elif self._owner() is not loop:  # the client still holds the owner's connections, even if that loop is gone
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

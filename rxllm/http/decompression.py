@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES = 1 << 16
-"""How much is decompressed at a time."""
+"""Maximum bytes that are decompressed at a time."""
 
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -21,7 +21,7 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """A body is not compressed as its headers say."""
+    """A body is not compressed as its headers state."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
@@ -30,9 +30,9 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed body, with an empty piece for bytes that give no output yet.
+    """Yield the decompressed body, with an empty piece for bytes without output so far.
 
-    Left to httpx: encodings other than gzip and deflate, and what a mock transport has read already.
+    httpx decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
     """
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
@@ -52,7 +52,7 @@ async def _decompressed(raw: AsyncGenerator[bytes, None], layers: list[_Decompre
             count = 0
             for piece in _through(layers, data):
                 if count:
-                    await asyncio.sleep(0)  # a large burst leaves other tasks their turn
+                    await asyncio.sleep(0)  # other tasks run during a large burst
                 count += 1
                 yield piece
             if not count:
@@ -67,7 +67,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: known from its head
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate is chosen by the head
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -77,7 +77,7 @@ class _Decompressor:
             return
         inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        # A full slice may have left output inside zlib although all input is taken.
+        # After a full slice zlib may hold more output, even without more input.
         while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
             try:
                 piece = inflate.decompress(data, SLICE_BYTES)
@@ -89,5 +89,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # RFC 1950 has a header; some servers leave it out and send RFC 1951 alone.
+    # RFC 1950 has a header; some servers omit it, and send RFC 1951 alone.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

@@ -1,9 +1,9 @@
-"""The connection pools of one event loop, and what rxllm knows of the transports below them.
+"""The connection pools of an event loop, and the errors of the transports below them.
 
-A client of httpx is a pool of connections, and for each call that begins or ends httpcore 1.0.9 looks at every
-connection of the pool, at idle ones once for each other: a hundred calls over a hundred idle connections wait for
-seconds. So the calls of a loop are spread over several small pools. Each call takes the first that has room, so that
-calls one after another use one connection.
+A client of httpx is a pool of connections. For each call that begins or ends, httpcore 1.0.9 looks at every connection
+of the pool, and compares idle connections with each other: a hundred calls over a hundred idle connections wait for
+seconds. So the calls of a loop are spread over several small pools. Each call takes the first pool with room, so that
+successive calls use the same connection.
 
 ==========================================  ========================================================================
 the pools                                   are closed
@@ -14,8 +14,8 @@ all, when their adapter is dropped          by a finalizer, soon, on their loop
 all, if the loop was closed without that    by `close_dead`, on another loop
 ==========================================  ========================================================================
 
-Errors and clients are recognised by the names of their classes, so that httpx and httpx2, over httpcore and over
-aiohttp, are alike.
+Errors and clients are recognised by the names of their classes: the same code handles httpx and httpx2, over httpcore
+and over aiohttp.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ if TYPE_CHECKING:
 
 
 CALLS = 4
-"""How many calls share one of rxllm's own clients. With fewer, clients cost more than small pools save."""
+"""Maximum calls that share one of rxllm's own clients. With fewer, clients cost more than small pools save."""
 IDLE_SECONDS = 5.0
-"""How long the connections of a burst are kept for the next one, as httpx keeps each."""
+"""Seconds for which idle pools of a burst are kept for the next burst; httpx keeps an idle connection as long."""
 
 
 class Load:
-    """How many calls use a client, and since when it is idle."""
+    """The number of calls that use a client, and the time since which it is idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -55,7 +55,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
     """Count a call as a user of `client` while inside."""
-    load = _loads.get(client) or Load()  # the load of a client that the user has passed is not read
+    load = _loads.get(client) or Load()  # the load of a user's client is not read
     load.calls += 1
     try:
         yield
@@ -65,10 +65,10 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 
 
 class Pools:
-    """An adapter's clients on one loop. `make` makes them, for `calls` calls each (None is any number); `by_loop` is
-    the adapter's table of pools, from which these remove themselves.
+    """An adapter's clients on a loop, which `make` makes for `calls` calls each (None: any number).
 
-    They outlive the adapter until they are closed, because the garbage collector cannot close a connection.
+    `by_loop` is the adapter's table of pools, from which closed pools remove themselves. Pools outlive their adapter
+    until they are closed, because the garbage collector cannot close a connection.
     """
 
     def __init__(
@@ -107,9 +107,9 @@ class Pools:
         await self._lifetime.aclose()
 
     async def close_dead(self) -> None:
-        """Close what a loop that was closed without ``shutdown_asyncgens`` has left open."""
+        """Close the clients of a loop that was closed without ``shutdown_asyncgens``."""
         self._finalizer.detach()
-        with contextlib.suppress(AttributeError):  # of uvloop, which closes all connections itself
+        with contextlib.suppress(AttributeError):  # uvloop allows no assignment, and closes all connections itself
             cast(Any, self._loop).call_soon = _call_close
         for client in self._clients:
             with contextlib.suppress(Exception):
@@ -139,10 +139,10 @@ class Pools:
         finally:
             self._finalizer.detach()
             self._by_loop.pop(self._loop, None)
-            for timer in self._timers.values():  # each would keep a client in memory until its time
+            for timer in self._timers.values():  # a timer would keep its client in memory
                 timer.cancel()
             self._timers.clear()
-            async with contextlib.AsyncExitStack() as stack:  # closes all, even if one fails
+            async with contextlib.AsyncExitStack() as stack:  # closes all clients, even if one fails
                 for client in self._clients:
                     stack.push_async_callback(client.aclose)
                 self._clients.clear()
@@ -158,8 +158,8 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # Transports schedule their close for the next turn of their loop, which a closed loop does not have: run it now.
-    # Other callbacks, such as those of tasks, are not run.
+    # Transports schedule their close for the next turn of their loop. A closed loop has none, so it is run now.
+    # Other callbacks, such as the callbacks of tasks, are not run.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)
 
@@ -188,10 +188,10 @@ class AddressError(ValueError):
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: the response had begun."""
+    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: whether a response had begun."""
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; the error it wraps knows better
+    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; its cause has the right class
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
@@ -203,7 +203,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message repeats all that a user needs of it
+    result.__context__, result.__suppress_context__ = error, True  # the message repeats all that a user needs
     return result
 
 
@@ -214,7 +214,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Whether a request of `client` may be cancelled while it connects: aiohttp's may, httpcore's may not."""
+    """Whether a request of `client` may be cancelled while it connects: true over aiohttp, not over httpcore."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

@@ -1,7 +1,4 @@
-"""Follow redirects, if the client does, without sending the call's keys to another host.
-
-httpx removes ``Authorization`` there, and leaves every other key in place.
-"""
+"""Follow redirects without sending the call's keys to another host, where httpx removes only ``Authorization``."""
 
 from __future__ import annotations
 
@@ -16,7 +13,7 @@ if TYPE_CHECKING:
 
 
 BODY_BYTES = 1 << 16
-"""How much of a redirect's own body is read, so that its connection can be used again."""
+"""Maximum bytes of a redirect's own body that are read, so that its connection can be used again."""
 
 _HARMLESS = frozenset(
     {
@@ -35,7 +32,7 @@ _HARMLESS = frozenset(
 async def followed(
     client: httpx.AsyncClient, response: httpx.Response, send: Callable[..., Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Return the response at the end of the redirects of `response`; ``send(request, auth=None)`` follows each."""
+    """Return the response at the end of all redirects; ``send(request, auth=None)`` follows a redirect."""
     for _ in range(client.max_redirects):
         redirect = response.next_request
         if redirect is None:
@@ -43,7 +40,7 @@ async def followed(
         await _finish(response)
         if not _is_same_host(response.request.url, redirect.url):
             _strip_secrets(redirect, response.request)
-        response = await send(redirect, auth=None)  # what the client's own ``auth`` added is in the headers already
+        response = await send(redirect, auth=None)  # the headers of the client's own ``auth`` are already there
     if response.next_request is None:
         return response
     await response.aclose()

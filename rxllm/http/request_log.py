@@ -1,4 +1,4 @@
-"""Log HTTP requests at DEBUG, on the logger ``rxllm``: four lines for each, without content, keys and headers.
+"""Log HTTP requests at DEBUG, on the logger ``rxllm``: four lines per request, without content, keys and headers.
 
 ::
 
@@ -8,7 +8,7 @@
     request 4f2: completed after 2.10 s
 
 The last line is ``completed``, ``cancelled`` or ``failed (AdapterError rate_limited)``. Retries and the steps of a chat
-have one request id, and follow one another.
+share a request id.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, method: str, url: str, provider: str, model: str | None) -> RequestLog:
-    """Return the log of a request that is about to be sent; one that does nothing unless DEBUG is on."""
+    """Return the log of a request that is about to be sent. It does nothing unless DEBUG is on."""
     is_on = log.isEnabledFor(logging.DEBUG)
     if is_on:
         log.debug("request %s: %s %s (%s, model %s)", request_id, method, url, provider, model)
@@ -37,7 +37,7 @@ def request_log(request_id: str, method: str, url: str, provider: str, model: st
 
 
 class RequestLog:
-    """Logs the lines after the first, if it `is_on`."""
+    """Logs the lines after the first line, if it `is_on`."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -50,11 +50,11 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`; the first of its events is logged, and all are seen."""
+        """Return `decoder`, or if DEBUG is on a decoder that also passes its events to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Keep the last of `items`, which decides how the request ends."""
+        """Keep the last of `items`, which decides the last line."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
@@ -95,9 +95,9 @@ class _Watched:
         return events
 
     def close(self) -> list[Any]:
-        return self._decoder.close()  # what it returns may be changed before it is emitted
+        return self._decoder.close()  # not logged here, because these events may be changed before they are emitted
 
 
 def _named(error: Exception) -> str:
-    # Only its class and reason: its message may have content, and a server may send a key back in any header.
+    # Only the class and the reason: the message may have content, and a server may send a key back in any header.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

@@ -1,6 +1,6 @@
 """Find the secrets of a call, in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
 
-``rxllm.values.secret_names`` lists the names that stand for secrets.
+``rxllm.values.secret_names`` lists the names of secrets.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rxllm.values.errors import with_origin
 from rxllm.values.secret_names import MASK, is_secret_name, mapped
 
 SECRET_LENGTH = 8
-"""Shorter strings are not masked: no provider issues such keys, and they may be words of any text."""
+"""Minimum length of a string that is masked: no provider issues shorter keys, and they may be ordinary words."""
 
 E = TypeVar("E", bound=LLMError)
 
@@ -25,7 +25,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings under names of secrets in `value`, and each word of them, such as the KEY of ``Bearer KEY``."""
+    """Yield the strings under names of secrets in `value`, and each of their words, such as KEY in ``Bearer KEY``."""
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()  # `seen` keeps its objects, and so their ids
     while waiting:
         item, is_secret = waiting.pop()
@@ -44,7 +44,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user and the password in `url`, and the values in its query that stand under names of secrets."""
+    """Yield the user and the password in `url`, and the values under names of secrets in its query."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
@@ -63,7 +63,7 @@ def public_url(url: str) -> str:
 
 
 def keyless_url(url: str) -> str:
-    """Return `url` without its user, and without the part of its query that stands under names of secrets.
+    """Return `url` without its user, and without the parameters with names of secrets in its query.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'
@@ -74,17 +74,17 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # where Azure Functions expect their key
+    return is_secret_name(name) or name == "code"  # Azure Functions expect their key there
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """Return `value` with a mask in place of each of `secrets`, in all its strings and bytes; see `SECRET_LENGTH`."""
+    """Return `value` with a mask in place of `secrets` in all its strings and bytes; see `SECRET_LENGTH`."""
     forms = {form for secret in secrets if len(secret) >= SECRET_LENGTH for form in _forms(secret)}
     return _without(value, sorted(forms, key=len, reverse=True))
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """Return `error` without `secrets` in any of its fields: some servers repeat the key that they refuse.
+    """Return `error` without `secrets` in its fields: some servers repeat the key that they refuse.
 
     A cause that shows a secret is dropped.
     """
@@ -94,7 +94,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # one that cannot be shown: it is too deep, or holds a number that is too long
+    except Exception:  # a cause cannot be shown: it is too deep, or has a number with too many digits
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error
@@ -103,7 +103,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """Filter httpx's log, which shows the URL of every request with its query."""
+    """Hide queries in httpx's log, which shows the URL of every request."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True
@@ -114,14 +114,14 @@ def _hidden_url(url: object) -> object:
 
 
 def _text_of_causes(error: BaseException) -> str:
-    """Return the text of all causes of `error`, whether a traceback shows them or not."""
+    """Return the text of all causes of `error`, including suppressed causes."""
     cause = error.__cause__ or error.__context__
     return f"{cause!r} {cause} {_text_of_causes(cause)}" if cause is not None else ""
 
 
 def _forms(secret: str) -> set[str]:
-    """Return all ways to write `secret`: in text, in a URL and in JSON."""
-    sent = secret.encode(errors="replace")  # what cannot be encoded becomes a question mark
+    """Return all forms of `secret`: in text, in a URL and in JSON."""
+    sent = secret.encode(errors="replace")  # half a surrogate pair becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 
 

@@ -8,7 +8,7 @@
 
 An error before the status goes to ``on_error``; after it, the decoder ends the stream with an ``ErrorEvent``.
 
-Over httpcore 1.0.9 a dispose cannot cancel the task at any time; `_send` tells the pump when it can:
+Over httpcore 1.0.9 a dispose must not cancel the task at any time; `_send` holds and releases the pump by this table:
 
 =============================  =========================  =====================================================
 while the call                 a dispose cancels it       because otherwise
@@ -17,7 +17,7 @@ waits for a place in the pool  when it has its place      the pool loses the pla
 connects                       when it is connected       the same
 sends, over HTTP/2             when the request is sent   the connection breaks for all calls that share it
 waits for headers, or reads    at once
-closes the response            never: it is ending        the connection stays open for ever
+closes the response            never: it is ending        the connection is never closed
 =============================  =========================  =====================================================
 """
 
@@ -56,14 +56,14 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 ERROR_BODY_SECONDS = 5.0
 DRAIN_SECONDS = 0.25
-"""How long to wait for the end of a finished response, so that its connection can be used again."""
+"""Seconds to wait for the end of a finished response, so that its connection can be used again."""
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The traces of httpcore after which a call may be cancelled: connected, and over HTTP/2 the request is sent."""
+"""The traces of httpcore after which a call may be cancelled: it is connected, and over HTTP/2 its request is sent."""
 
 _LEFT_OPEN = (
-    "%s was left over HTTP/2, where httpx cannot end one answer: the server may go on with it, and after many of them "
-    "new calls stall or are refused; make the client without http2=True, so that the call's own connection is closed"
+    "%s was left over HTTP/2, where httpx cannot end a single answer: the server may continue it, and after many such "
+    "calls new calls stall or are refused; make the client without http2=True, so that each call has a connection"
 )
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
@@ -78,7 +78,7 @@ class Decoder(Protocol):
 
 
 class Exchange(Protocol):
-    """One call, as an adapter describes it to the source.
+    """An adapter's description of a call.
 
     `content_only` is whether bytes without content, such as pings, count as silence. `discreet` returns an error
     without the call's secrets.
@@ -111,12 +111,12 @@ def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
 
 
 async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
-    """Return what `work` returns; an error that it raises goes through `discreet`."""
+    """Return the result of `work`; its error is raised as `discreet` returns it."""
     try:
         return await work
     except LLMError as error:
         redacted = discreet(error)
-    raise redacted  # outside of ``except``: the first error, which may show a key, must not become its context
+    raise redacted  # outside ``except``, because the original error may show a key and must not become the context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
@@ -148,7 +148,7 @@ async def _exchange(
             since = began if exchange.content_only else None
             await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)
     except Exception as error:
-        # A subscriber's own error passes unchanged, even if it is a transport's error.
+        # A subscriber's own error passes unchanged, even if its class is a transport's.
         failure = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
         if failure is None:
             raise
@@ -169,7 +169,7 @@ def address(request: httpx.Request) -> str:
 async def opened(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """Send `request`, and close the response at the end; its body is not read. `options` are those of ``send``."""
+    """Send `request`, and close the response at the end; its body is not read. `options` are arguments of ``send``."""
     extensions = request.extensions
     with in_use(client):
         try:
@@ -179,7 +179,7 @@ async def opened(
             finally:
                 with pump.holding():
                     await response.aclose()
-                    await asyncio.sleep(0)  # a loop closes a socket in its next turn; aiohttp does not wait for that
+                    await asyncio.sleep(0)  # a loop closes a socket in its next turn, for which aiohttp does not wait
         finally:
             request.extensions = extensions  # restored, in case the request is sent again
 
@@ -193,7 +193,7 @@ async def _send(
 
     async def trace(name: str, info: Any) -> None:
         nonlocal is_whole
-        if name in _CANCELLABLE:  # again after a redirect
+        if name in _CANCELLABLE:  # repeated after a redirect
             is_whole = False
             pump.release()
         elif name.endswith("response_closed.started"):
@@ -203,7 +203,7 @@ async def _send(
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # it has its place in the pool now, and need not connect any more
+            pump.release()  # it has its place in the pool, and need not connect
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -220,12 +220,12 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Whether a response calls itself HTML, as login pages and pages of wrong addresses do."""
+    """Whether a response has the type HTML, as login pages and error pages do."""
     return "html" in headers.get("content-type", "").lower()
 
 
 def begins_page(data: bytes) -> bool:
-    """Whether a body that may be a page is one: neither an event stream nor JSON begins like this."""
+    """Whether `data` begins a page: neither an event stream nor JSON begins like this."""
     return data.lstrip()[:1] == b"<"
 
 
@@ -242,7 +242,7 @@ async def _deliver(
     page: Callable[[], AdapterError],
     since: float | None,
 ) -> None:
-    """Emit the events of `response`. `since` is when the model's silence began, or None where any bytes end it."""
+    """Emit the events of `response`. `since` is the start of the model's silence, or None if any bytes end it."""
     if pump.disposed:
         return
     is_suspect = may_be_page(response.headers)
@@ -266,12 +266,12 @@ async def _deliver(
                 await pump.ready()
                 watch.restart()
             elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
-                watch.restart()  # an unfinished line: more is on its way; pings are whole lines
+                watch.restart()  # after an unfinished line more bytes follow; pings are whole lines
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    """Return the read timeout of `request`, in seconds, after taking it away from the transport."""
-    # httpcore reads the extension again for the body. aiohttp does not, and keeps its own timeout as well.
+    """Return the read timeout of `request`, in seconds, and remove it from the request."""
+    # httpcore reads the extension again for the body. aiohttp does not: its own timeout stays in force.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
     return limits.get("read")
@@ -285,9 +285,9 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return the body that explains a refusal, as far as it arrives in `ERROR_BODY_SECONDS`."""
+    """Return the part of an error's body that arrives within `ERROR_BODY_SECONDS`."""
     body = b""
-    with contextlib.suppress(Exception):  # the status says more than why its body broke off
+    with contextlib.suppress(Exception):  # the status matters more than the reason why its body broke off
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
@@ -297,7 +297,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return the end of a cut stream with the `failure` that cut it in place of a mere ``truncated``."""
+    """Return the last `events` of a broken stream, with the `failure` in place of a ``truncated`` without details."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

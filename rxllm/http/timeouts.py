@@ -2,13 +2,13 @@
 
 ::
 
-    armed ──> fires: was something heard meanwhile? ── yes ──> armed again for the rest
+    armed ──> fires: have bytes arrived since? ── yes ──> armed again for the rest
                             │ no
-                            └──> one last look after `LAST_CHANCE_SECONDS` ── still nothing ──> the read is cancelled
+                            └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
 httpx sets a timer for each read instead. Cancelled timers stay in asyncio's heap for a while, where they outlive the
-garbage collector's young generations: while a thousand streams are read it runs several times a second, and now and
-then over everything, which stops the process for tenths of a second.
+garbage collector's young generations. With a thousand streams the collector would run several times a second, and
+sometimes over all objects, which stops the process for tenths of a second.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The longest silence of a provider: a model may think for minutes before its first word."""
+"""Maximum silence of a provider: a model may think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Limits of one response, in seconds; None is no limit. See ``operators.time_limits``.
+    """Limits of a response, in seconds; None removes a limit. See ``operators.time_limits``.
 
-    `first` is how long its first content may take, `idle` how long it may then be silent, `total` how long all of it
-    may take. As a call's option, `first` and `idle` are each attempt's, `total` is for all attempts together.
+    `first` limits the time to the first content, `idle` every later silence, `total` the time of the whole response.
+    In a call's option `first` and `idle` apply to each attempt, `total` to all attempts together.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
@@ -58,16 +58,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Return the limits that a call's `timeout` means: a number is the longest silence, before the first content
-        too.
-        """
+        """Return a call's `timeout` as limits: a number limits every silence, also before the first content."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
 
     @property
     def silence(self) -> float | None:
-        """The longest silence allowed at any time, for a transport's own timeout; None leaves that as it is."""
+        """The maximum silence at any time, for the transport's timeout; None keeps the transport's default."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -75,7 +73,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""A loop that was blocked gets this time to read what has arrived, before silence is an error."""
+"""Seconds in which a loop that was blocked can read waiting bytes before their absence is an error."""
 
 
 class IdleTimeoutError(TimeoutError):
@@ -83,12 +81,12 @@ class IdleTimeoutError(TimeoutError):
 
 
 class IdleTimeout:
-    """Raise `IdleTimeoutError` inside, once no bytes have arrived for `seconds`; None is no limit.
+    """Raise `IdleTimeoutError` inside, once no bytes have arrived for `seconds`; None removes the limit.
 
     The silence began at `since`, of ``time.monotonic()``, or begins now.
 
-    The timer is lazy: it is armed again when it fires, so that `restart` costs a look at the clock. A pump that is held
-    is not interrupted: httpcore 1.0.9, cancelled by ``asyncio.timeout`` while it closes, keeps the connection for ever.
+    The timer is lazy: it is armed again when it fires, so that `restart` only reads the clock. A held pump is not
+    interrupted: httpcore 1.0.9, cancelled by ``asyncio.timeout`` while it closes, never closes the connection.
     """
 
     def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:
@@ -116,11 +114,11 @@ class IdleTimeout:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 
     def restart(self) -> None:
-        """Begin the silence now."""
+        """Begin a silence now."""
         self._since = time.monotonic()
 
     def pause(self) -> None:
-        """Count no silence until the next `restart`."""
+        """Stop counting silence until the next `restart`."""
         self._since = None
 
     def _arm(self, seconds: float, *, last: bool = False) -> None:

@@ -1,7 +1,7 @@
 """Tools of MCP servers, over HTTP and stdio: https://modelcontextprotocol.io/specification/2026-07-28.
 
-`tools` lists a server's tools as plain ``rxllm.Tool``s, `watch` lists them again whenever they change. A server is its
-URL, its command as a list, or a connection with options: `HTTP` or `Stdio`.
+`tools` lists a server's tools as plain ``rxllm.Tool``s; `watch` lists them again whenever they change. A server is a
+URL, a command as a list, or a connection with options: `HTTP` or `Stdio`.
 """
 
 from rxllm.mcp._http import HTTP

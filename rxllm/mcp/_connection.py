@@ -1,4 +1,4 @@
-"""The base of connections: the messages of MCP in two eras, and requests with their limits and cancellation.
+"""The base class of connections: the messages of MCP in two eras, and requests with timeouts and cancellation.
 
 ====================  ==========================================  ====================================================
 era                   versions                                    first message
@@ -7,8 +7,8 @@ modern, stateless     2026-07-28                                  ``server/disco
 handshake             2024-11-05 to 2025-11-25                    ``initialize``, and a session over HTTP
 ====================  ==========================================  ====================================================
 
-A connection may be used from any loop and thread. Its first request detects the era of the server; others wait for it.
-A disposed request is cancelled at the server: by closing its POST in the modern era over HTTP, otherwise by
+A connection may be used from any loop and thread. Its first request detects the server's era; other requests wait for
+that. A disposed request is cancelled at the server: over HTTP in the modern era by closing its POST, otherwise by
 ``notifications/cancelled``.
 """
 
@@ -19,7 +19,7 @@ import contextlib
 import itertools
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Self, cast
 
@@ -35,34 +35,34 @@ METHOD_NOT_FOUND = -32601
 
 PROVIDER = "mcp"
 DEPTH = 100
-"""Maximum depth of a server's JSON: other code recurses into it."""
+"""Maximum depth of a server's JSON, into which other code recurses."""
 
 DATA_SHOWN = 4_000
-"""Maximum characters of the data of an error; longer data are dropped."""
+"""Maximum characters of an error's data; longer data are dropped."""
 
 GOODBYE_SECONDS = 2.0
-"""Seconds that a last message to a server, such as a cancellation, may take."""
+"""Timeout of the last message to a server, such as a cancellation."""
 
 _CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The part of the timeout for the first message of the modern era; some older servers never answer it."""
+"""The share of the timeout for the first message of the modern era, which some older servers never answer."""
 
 _OLD_TRANSPORT = (
-    "the MCP server takes no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
+    "the MCP server accepts no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
     "which rxllm does not; use its URL for streamable HTTP, often /mcp in place of /sse"
 )
 
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives the notifications and requests inside a tool call, and returns the results of those that it answers."""
+"""Receives a notification or a request inside a tool call, and returns the result of a request that it answers."""
 
 
 class Connection(ABC):
-    """A connection to a server, which may take `timeout` seconds to answer anything but a tool call.
+    """A connection to a server; `timeout` is in seconds, for every request except tool calls.
 
     With a `version` of the protocol the server is not asked for its versions. ``async with`` and ``with`` close the
     connection at the end; it connects again if it is used again.
@@ -70,7 +70,7 @@ class Connection(ABC):
 
     session: str | None = None
     secrets: Sequence[str] = ()
-    """Texts that no error may show, besides those that the transport redacts."""
+    """Texts that no error may show, besides the secrets that the transport redacts."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
@@ -80,7 +80,7 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digest of each tool when it was first listed, by its name here."""
+        """The digest of each tool's first definition, by the tool's name in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
@@ -88,14 +88,14 @@ class Connection(ABC):
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return the messages that the server sends by itself, in the handshake's era."""
+        """Return the messages that the server sends on its own, in the handshake's era."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
         """Whether a disposed request must be cancelled by a message."""
 
     async def aclose(self) -> None:
-        """Close the connection, which can be used again."""
+        """Close the connection; the next request opens it again."""
         with self._guard:
             self._version = self.session = None
 
@@ -122,9 +122,9 @@ class Connection(ABC):
     async def request(
         self, method: str, params: Json, headers: Mapping[str, str] = {}, on_message: OnMessage | None = None
     ) -> Json:
-        """Return the result of a request. With `on_message` it is a tool call, whose time limit is the caller's.
+        """Return the result of a request. With `on_message` it is a tool call, which the caller times out.
 
-        Raises ``AdapterError`` and ``StreamError``, and the errors of `on_message`.
+        Raises ``AdapterError``, ``StreamError``, and the errors of `on_message`.
         """
         seconds = self._timeout if on_message is None else None
         version = await self.version()
@@ -134,20 +134,20 @@ class Connection(ABC):
         except AdapterError as error:
             if error.status != 404 or session is None:
                 raise
-        with self._guard:  # the server has forgotten the session: begin another, once
+        with self._guard:  # the server has forgotten the session: start another session, once
             if self.session == session:
                 self._version = self.session = None
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the notices of changes; in the modern era the first acknowledges the subscription."""
+        """Return the notices of changes. In the modern era the first notice acknowledges the subscription."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
         return self.send(version, request(version, id, "subscriptions/listen", params), {})
 
     async def version(self) -> str:
-        """Return the version that the server speaks, which the first use negotiates."""
+        """Return the server's version of the protocol, which the first caller negotiates."""
         while True:
             with self._guard:
                 future, is_first = self._version, self._version is None
@@ -171,7 +171,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # this caller has left; the callers that wait try for themselves
+                future.cancel()  # this caller was cancelled; the waiting callers negotiate themselves
             raise
         future.set_result(version)
         return version
@@ -191,7 +191,7 @@ class Connection(ABC):
         try:
             return await self._shake_hands(HANDSHAKES[0])
         except AdapterError as error:
-            if is_modern(error):  # it was too slow to answer
+            if is_modern(error):  # its answer to the first message was too slow
                 return MODERN
             raise
 
@@ -224,15 +224,10 @@ class Connection(ABC):
         try:
             async with asyncio.timeout(seconds), to_async_iter(sent) as received:
                 async for message in received:
-                    if answers(message, id):
-                        if has_result(message):
-                            return message["result"]
-                        raise keys.redacted(error_of(message), self.secrets)
-                    if is_of_another(message, id):
-                        continue
-                    result = None if on_message is None else on_message(message)
-                    if "id" in message:
-                        await self._notify(version, response(message, result), self._timeout)
+                    if is_response_to(message, id):
+                        return self._result_of(message)
+                    if not is_about_another(message, id):
+                        await self._receive(version, message, on_message)
             raise StreamError("truncated", f"the MCP server ended its answer to {method} early", provider=PROVIDER)
         except AdapterError:
             raise
@@ -241,10 +236,18 @@ class Connection(ABC):
                 await self._cancel(version, id)
             if not isinstance(error, TimeoutError):
                 raise
-        text = (
-            f"the MCP server did not answer {method} within {seconds or self._timeout:g} s; pass a longer timeout=..."
-        )
-        raise AdapterError("timeout", text, provider=PROVIDER)
+        fault = f"the MCP server did not answer {method} within {seconds or self._timeout:g} s"
+        raise AdapterError("timeout", f"{fault}; pass a longer timeout=...", provider=PROVIDER)
+
+    def _result_of(self, response: Json) -> Json:
+        if not has_result(response):
+            raise keys.redacted(error_of(response), self.secrets)
+        return response["result"]
+
+    async def _receive(self, version: str, message: Json, on_message: OnMessage | None) -> None:
+        result = None if on_message is None else on_message(message)
+        if "id" in message:
+            await self._notify(version, response(message, result), self._timeout)
 
     async def _notify(self, version: str, message: Json, seconds: float) -> None:
         """Send a notification or a response."""
@@ -272,7 +275,7 @@ def _may_be_older(error: LLMError) -> bool:
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return a request, or without an `id` a notification, for a server of this version."""
+    """Return a request for a server of this version; without an `id` it is a notification."""
     meta: Json = {"progressToken": id} if method == "tools/call" else {}
     if version == MODERN:
         own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
@@ -286,7 +289,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a request of the server. Without a result, pings are answered and others refused."""
+    """Return the response to a server's request. Without a `result` it refuses every method except pings."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -307,15 +310,12 @@ def messages_in(data: Any) -> Iterator[Json]:
 
 def _is_too_deep(data: Any) -> bool:
     level: list[Any] = [data]
-    for _ in range(DEPTH):
-        level = [inner for item in level for inner in _inside(item)]
+    depth = 0
+    while level and depth < DEPTH:
+        lists = [[*cast(Json, item).values()] if isinstance(item, dict) else item for item in level]
+        level = [inner for items in lists if isinstance(items, list) for inner in cast(list[Any], items)]
+        depth += 1
     return bool(level)
-
-
-def _inside(item: Any) -> Iterable[Any]:
-    if isinstance(item, dict):
-        return cast(Json, item).values()
-    return cast(list[Any], item) if isinstance(item, list) else ()
 
 
 def object_of(data: Any) -> Json:
@@ -323,12 +323,12 @@ def object_of(data: Any) -> Json:
     return cast(Json, data) if isinstance(data, dict) else {}
 
 
-def answers(message: Json, id: int | str) -> bool:
+def is_response_to(message: Json, id: int | str) -> bool:
     """Whether `message` is the response to the request `id`."""
     return "method" not in message and message.get("id") == id
 
 
-def is_of_another(message: Json, id: int | str) -> bool:
+def is_about_another(message: Json, id: int | str) -> bool:
     """Whether `message` is the response to or the progress of another request than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
@@ -339,7 +339,7 @@ def has_result(response: Json) -> bool:
 
 
 def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response without a result, with its code, and its data in the metadata."""
+    """Return the error in a response without a result; its data are in the metadata."""
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")
@@ -359,7 +359,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Whether the error of a server that refuses the version of a request lists `MODERN` as supported."""
+    """Whether `error` refuses the version of a request, and lists `MODERN` as supported."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

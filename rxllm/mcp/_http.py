@@ -1,4 +1,4 @@
-"""Servers over HTTP: one POST per request, answered with JSON or an event stream; some arguments are headers too."""
+"""Servers over HTTP: one POST per request, answered with JSON or an event stream. Some arguments are also headers."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from rxllm.mcp._connection import (
     PROVIDER,
     Connection,
     Json,
-    answers,
     error_of,
     has_result,
+    is_response_to,
     messages_in,
     object_of,
 )
@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 class HTTP(Connection):
     """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
 
-    `client` is as in ``rxllm.adapters.HTTPAdapter``. The server may take `timeout` seconds to answer anything but a
-    tool call. `version="2025-11-25"` speaks that version, also to a server with later ones. Closing the connection ends
+    `client` is as in ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, for every request except tool calls.
+    `version="2025-11-25"` uses that version, also with a server that has later versions. Closing the connection ends
     its session, which only servers from before 2026 have.
     """
 
@@ -111,12 +111,11 @@ class _Wire(HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         if self._left_behind:
-            text = "the MCP tools were pickled, without the secrets in their headers and URL; list them where they run"
-            raise EngineError("missing_key", text, provider=PROVIDER)
+            fault = "the MCP tools were pickled, without the secrets in their headers and URL"
+            raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        built = self.post("", message, call, headers={"accept": "application/json, text/event-stream"})
-        if not self._ends_in_slash:  # the slash makes another path to some servers
-            built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
+        path = "/" if self._ends_in_slash else ""  # some servers have another path without the slash
+        built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
         headers = {name: text for name, text in built.headers.items() if not name.startswith("content-")}
@@ -147,9 +146,9 @@ class _Decoder(FrameDecoder):
 
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
         for message in messages_in(payload):
-            is_answer = self._id is not None and answers(message, self._id)
+            is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # as an event, from which keys are redacted
+                self.fail(error_of(message))  # an event, because keys are redacted from events
                 return
             self.blocks.raw("message", message)
             if is_answer:
@@ -162,8 +161,8 @@ class _Decoder(FrameDecoder):
         if over or self._id is None:
             super().end(over=True)
         else:
-            text = "the MCP server ended its answer before the response"
-            self.fail(StreamError("truncated", text, provider=PROVIDER))
+            fault = "the MCP server ended its answer before the response"
+            self.fail(StreamError("truncated", fault, provider=PROVIDER))
 
 
 # The headers of arguments
@@ -181,9 +180,9 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the headers of the parameters in `schema`, by the path of properties to each.
+    """Return the headers of the parameters in `schema`, by the path of property names to each parameter.
 
-    Raises ``ValueError`` for a header that the specification forbids; the tool must not be used then.
+    Raises ``ValueError`` for a header that the specification forbids. Such a tool must not be used.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):
@@ -192,13 +191,13 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
             message = f"{KEY} must be the name of a header, on a string, an integer or a boolean property"
             raise ValueError(f"{message}: got {str(token)[:80]!r}")
         if (name := f"mcp-param-{token.lower()}") in headers.values():
-            raise ValueError(f"{KEY} {token[:80]!r} is used twice")
+            raise ValueError(f"{KEY} {token[:80]!r} is the header of two parameters")
         headers[path] = name
     return headers
 
 
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield each schema with the `KEY`, and its path of properties, which is None behind other keywords."""
+    """Yield each schema with the `KEY`, and its path of property names, which is None behind other keywords."""
     if isinstance(place, list):
         for item in cast(list[Any], place):
             yield from _places(item, None)
@@ -212,13 +211,13 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
             yield from _places(inner, None)
 
 
-def mirrored(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a call with these `arguments`; an argument that is absent or null has none."""
-    found = {name: _at(arguments, path) for path, name in headers.items()}
+def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
+    """Return the headers of a call with these `arguments`. An argument that is absent or null has no header."""
+    found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 
 
-def _at(argument: Any, path: Path) -> str | None:
+def _text_at(argument: Any, path: Path) -> str | None:
     for name in path:
         argument = object_of(argument).get(name)
     if isinstance(argument, bool):
@@ -227,7 +226,7 @@ def _at(argument: Any, path: Path) -> str | None:
 
 
 def header_text(text: str) -> str:
-    """Return `text` as the value of a header: in base64 if a header cannot hold it as it is.
+    """Return `text` as the value of a header, encoded in base64 if a header cannot hold it unchanged.
 
     >>> header_text("plain"), header_text("à")
     ('plain', '=?base64?w6A=?=')

@@ -1,8 +1,8 @@
-"""Servers on standard input and output: one process for all tools of a connection, on a thread and loop of its own.
+"""Servers on standard input and output: one process for all tools of a connection, with its own thread and loop.
 
 So the tools may be called from any loop and thread, and the process survives a loop that ends or is blocked. The
-process and its descendants end when the connection is closed, when neither it nor a tool of it is left, and with this
-process, even if this process is killed: a shell waits beside the server for its end, see `_GUARD`.
+process and its descendants end when the connection is closed, when the connection and its tools are garbage, and when
+this process ends, even if it is killed: a shell beside the server waits for that, see `_GUARD`.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""Seconds that a server may take to end when its input is closed; then its process group is killed."""
+"""Seconds between closing a server's input and killing its process group."""
 MAX_WAITING = 1_000
-"""Maximum notices that wait for a reader; more are dropped."""
+"""Maximum notices that wait for a reader; further notices are dropped."""
 MAX_UNREAD = 32 * 2**20
 """Maximum bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000
@@ -54,15 +54,15 @@ It does so on a line of input, or `GRACE_SECONDS` after the end of this process,
 """
 
 _of_parent: list[Process] = []
-"""The parent's processes in a forked child: collecting one would take its pipes from the parent's loop."""
+"""The parent's processes in a forked child: their garbage collection would take pipes from the parent's loop."""
 
 
 class Stdio(Connection):
     """The server that ``command *arguments`` starts at the first use.
 
-    It inherits only `PATH`, `HOME` and the like, since your environment has your keys; `env` adds variables. After its
-    end, the next call starts it again. It may take `timeout` seconds to start and to answer anything but a tool call.
-    `version="2025-11-25"` speaks that version, also to a server with later ones.
+    It inherits only `PATH`, `HOME` and the like, since your environment has your keys; `env` adds variables. If the
+    server ends, the next call starts it again. `timeout` is in seconds, for its start and every request except tool
+    calls. `version="2025-11-25"` uses that version, also with a server that has later versions.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class Stdio(Connection):
             await process.aclose()
 
     def _leave_to_parent(self) -> None:
-        """Forget a process from before a fork, which belongs to the parent."""
+        """Forget a process from before a fork: it belongs to the parent."""
         if self._process is not None and self._process.owner != os.getpid():
             _of_parent.append(self._process)
             self._process = None
@@ -127,13 +127,13 @@ class Stdio(Connection):
         raise pickle.PicklingError("a Stdio is a process of this machine; list its tools where they are called")
 
     def __repr__(self) -> str:
-        program, *arguments = self._command  # other arguments may be secrets
+        program, *arguments = self._command  # arguments that are not files may be secrets
         files = [part for part in arguments if os.path.isfile(os.path.join(self._cwd or "", part))]
         return f"Stdio({', '.join(map(repr, (program, *files[:1])))})"
 
 
 class Inbox:
-    """The messages for one reader, from the thread of the process to the reader's loop."""
+    """The messages for a reader, passed from the thread of the process to the reader's loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -147,7 +147,7 @@ class Inbox:
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def get(self) -> Json:
-        """Return the next message. Raises the error that ended the process."""
+        """Return the next message. Raises the error of a process that has ended."""
         while not self._items:
             self._wake.clear()
             await self._wake.wait()
@@ -158,7 +158,7 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server. Only its own thread reads and writes; `failure` is why it can no longer be used."""
+    """One run of a server. Only its own thread reads and writes. `failure` is the error once it cannot be used."""
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.owner = os.getpid()
@@ -183,7 +183,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`, and yield the inbox of its answer if it is a request; without one, the inbox of all notices.
+        """Send `message`. Yield the inbox of the answer to a request, or without a `message` the inbox of all notices.
 
         Raises `failure`.
         """
@@ -203,13 +203,13 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the process, and wait at most a few seconds for its end."""
+        """End the process, and wait a few seconds at most."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the process now: it has no user left, or this process ends. A forked child has no such thread."""
-        if self._thread.is_alive():
+        """Kill the process now: its connection is garbage, or this process ends."""
+        if self._thread.is_alive():  # not in a forked child, which has no such thread
             self._kill()
             self._on_loop(self._fail, "was abandoned")
 
@@ -232,7 +232,7 @@ class Process(asyncio.SubprocessProtocol):
         pipes: Any = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         options: Any = {"env": self._env, "cwd": self._cwd, "start_new_session": _IS_POSIX}
         await self._loop.subprocess_exec(lambda: self, *self._command, **pipes, **options)
-        guard = await self._guarded()
+        guard = await self._start_guard()
         started.set_result(None)
         try:
             await self._is_over.wait()
@@ -241,8 +241,8 @@ class Process(asyncio.SubprocessProtocol):
             if self.finalizer is not None:
                 self.finalizer.detach()
 
-    async def _guarded(self) -> asyncio.subprocess.Process | None:
-        """Return the process of `_GUARD`, or None without a shell; then only the group is killed."""
+    async def _start_guard(self) -> asyncio.subprocess.Process | None:
+        """Return the process of `_GUARD`, or None without a shell, where only the group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -291,13 +291,13 @@ class Process(asyncio.SubprocessProtocol):
             self._fail(f"wrote a message that is too long: {error.message}")
             return
         for frame in frames:
-            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers print other text too
+            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers also print plain text
                 for message in messages_in(msgspec.json.decode(frame)):
                     self._deliver(message)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._loop.call_later(0.1, self._fail, "has closed its output")  # an exit code says more
+            self._loop.call_later(0.1, self._fail, "has closed its output")  # later, so that an exit code is reported
 
     def process_exited(self) -> None:
         self._has_exited.set()
@@ -320,7 +320,7 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        if "id" in message:  # a request does not say which call it belongs to, so only a single call can have it
+        if "id" in message:  # a request names no call, so it is delivered only if a single call runs
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]
 

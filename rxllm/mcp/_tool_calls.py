@@ -1,11 +1,11 @@
 """Tool calls at a server: their progress and results, and the server's questions to the user.
 
-A question halts the chat. The halt has everything that the next run of the tool call needs, so that may be in another
-process: its options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit; its state has the
-requests of the server, the responses so far, and the server's own state.
+A question halts the chat. The halt has everything that the next run of the tool call needs, so the next run may be in
+another process. The halt's options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit.
+Its state has the server's requests, the responses so far, and the server's own state.
 
-In the handshake's era a server waits inside the tool call for the answer. The call is then cancelled, and runs again
-from its beginning with the answer at hand. So does a call whose server no longer accepts its own state.
+In the handshake's era a server waits for the answer inside the tool call. The call is then cancelled, and runs again
+from its beginning with the answer. So does a call whose server no longer accepts its own state.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import msgspec
 
 from rxllm import AdapterError, LLMError, ToolContext, ToolError, ValidationError, ask_user, validate
 from rxllm.mcp._connection import PROVIDER, Connection, Json, malformed, object_of
-from rxllm.mcp._http import Path, mirrored
+from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
@@ -32,7 +32,7 @@ _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""The address of a page for the user: neither a program nor a file of the user's machine."""
+"""The address of a page for the user; not a program or a file on the user's machine."""
 
 
 async def call_tool(
@@ -51,7 +51,9 @@ async def call_tool(
             params = {"name": name, "arguments": dict(arguments), **questions.params()}
             call = _Call(context, questions)
             try:
-                result = await connection.request("tools/call", params, mirrored(headers, arguments), call.receive)
+                result = await connection.request(
+                    "tools/call", params, mirror_arguments(headers, arguments), call.receive
+                )
             except NeedsUserError:
                 continue
             except AdapterError as error:
@@ -76,7 +78,7 @@ def _error(context: ToolContext, message: str) -> ToolError:
 
 
 class _Call:
-    """One request of a tool call: the messages while it runs, and its result."""
+    """One request of a tool call: its messages and its result."""
 
     def __init__(self, context: ToolContext, questions: Questions) -> None:
         self._context, self._questions = context, questions
@@ -99,28 +101,28 @@ class _Call:
         blocks = [object_of(block) for block in cast(list[Any], content)] if isinstance(content, list) else []
         text = "\n".join(filter(None, map(self._text, blocks)))
         if result.get("isError"):
-            raise _error(self._context, text or "the tool failed and did not say why")
+            raise _error(self._context, text or "the tool failed without an explanation")
         structured = result.get("structuredContent")
         return text if text or structured is None else structured
 
     def _text(self, block: Json) -> str:
-        """Return the text of a block for the model; images and files are reported as progress."""
+        """Return the text of a block for the model. Images and files are reported as progress."""
         match block:
             case {"type": "text", "text": str(text)}:
                 return text
             case {"type": "image" | "audio", "data": str(data), "mimeType": str(kind)}:
-                return self._reported(data, kind)
+                return self._report_file(data, kind)
             case {"type": "resource", "resource": {"text": str(text), **named}}:
                 return f"{named.get('uri', '')}:\n{text}"
             case {"type": "resource", "resource": {"blob": str(data), **named}}:
-                return self._reported(data, str(named.get("mimeType") or "application/octet-stream"))
+                return self._report_file(data, str(named.get("mimeType") or "application/octet-stream"))
             case {"type": "resource_link", "uri": str(uri)}:
                 named = (block.get(name) for name in ("name", "description"))
                 return ": ".join((uri, *(text for text in named if isinstance(text, str) and text)))
             case _:
                 return ""
 
-    def _reported(self, data: str, kind: str) -> str:
+    def _report_file(self, data: str, kind: str) -> str:
         try:
             binary = base64.b64decode(data, validate=True)
         except ValueError as error:
@@ -135,13 +137,13 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Leaves a tool call whose server waits inside it for the user's answer."""
+    """Leaves a tool call, inside which the server waits for the user's answer."""
 
 
 class Questions(msgspec.Struct):
     """The parameters of a server's `requests` by their keys, the `responses` so far, and the server's `state`.
 
-    `is_inline` is whether the server waits inside the tool call; then the keys are the numbers of its questions there.
+    `is_inline` is whether the server waits inside the tool call; then the keys are the numbers of its questions.
     """
 
     requests: dict[str, Json] = {}
@@ -170,9 +172,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the server's requests in place of a result, with the responses to the same requests in `known`.
+        """Return the requests that a server sent in place of a result, with `known` responses to the same requests.
 
-        Raises ``AdapterError`` for a request without an answer, and ``ValidationError`` as `_checked` does.
+        Raises ``AdapterError`` for an unsupported request, and ``ValidationError`` as `_check_page` does.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -181,12 +183,12 @@ class Questions(msgspec.Struct):
         for request in requests.values():
             if request.get("method") != "elicitation/create":
                 raise AdapterError("unsupported_feature", f"it asks for {str(request)[:80]}", provider=PROVIDER)
-        params_by_key = {key: _checked(object_of(request.get("params"))) for key, request in requests.items()}
+        params_by_key = {key: _check_page(object_of(request.get("params"))) for key, request in requests.items()}
         same = (key for key, params in params_by_key.items() if known.requests.get(key) == params)
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server refuses its own state: it was restarted, or the answer was too late."""
+        """Whether the server refuses its own state, because it was restarted or the answer is too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
@@ -202,9 +204,9 @@ class Questions(msgspec.Struct):
     def response_to(self, number: int, params: Json) -> Json:
         """Return the response to the question `number` inside the tool call, or raise `NeedsUserError`.
 
-        Raises ``ValidationError`` as `_checked` does.
+        Raises ``ValidationError`` as `_check_page` does.
         """
-        key, params = str(number), _checked(params)
+        key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
             return self.responses[key]
         earlier = [str(index) for index in range(number)]
@@ -214,7 +216,7 @@ class Questions(msgspec.Struct):
         raise NeedsUserError
 
     def ask(self) -> Halt:
-        """Return the halt that asks the user the next question."""
+        """Return the halt with the next question to the user."""
         params = self.requests[self.open[0]]
         shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
         page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
@@ -223,7 +225,7 @@ class Questions(msgspec.Struct):
         return ask_user(text, calls_again=True, tool_state=msgspec.structs.asdict(self), **options)
 
 
-def _checked(params: Json) -> Json:
+def _check_page(params: Json) -> Json:
     """Return the parameters of a question. Raises ``ValidationError("invalid_request")`` for a page not on the web."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
@@ -246,7 +248,7 @@ def _response(reply: str, params: Json) -> Json | None:
     fields = object_of(object_of(params.get("requestedSchema")).get("properties"))
     if data is None and len(fields) < 2:
         try:
-            data = {name: _converted(reply, object_of(field).get("type")) for name, field in fields.items()}
+            data = {name: _convert_reply(reply, object_of(field).get("type")) for name, field in fields.items()}
         except (ValueError, KeyError):
             return None
     return None if data is None else {"action": "accept", "content": data}
@@ -265,7 +267,7 @@ def _fault(answer: Json, params: Json) -> str:
     return ""
 
 
-def _converted(reply: str, kind: Any) -> Any:
+def _convert_reply(reply: str, kind: Any) -> Any:
     """Return `reply` as a field of this type. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
     match kind:
         case "boolean":

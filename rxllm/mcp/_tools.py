@@ -24,7 +24,7 @@ Server = Connection | str | Sequence[str]
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 MAX_NAMES = 10_000
-"""Maximum tools that a connection remembers, including those that its server no longer has."""
+"""Maximum tools that a connection remembers, including tools that its server no longer has."""
 DESCRIPTION = 4_000
 """Maximum characters of a tool's description for the model."""
 
@@ -43,21 +43,21 @@ def tools(
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
-    `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_".
-    ``metadata["mcp"]`` of a tool has its own name and the server's annotations. The process of a command ends with its
-    last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
+    `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_". A
+    tool's ``metadata["mcp"]`` has the server's name of the tool and its annotations. The process of a command ends with
+    its last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
 
-    A tool that is listed again with another description, schema or annotations under its name is left out, with a
-    warning in the log: it is not the tool that you looked at. `allow_changes` accepts it as it is now.
+    A tool that is listed again with another description, schema or annotations is omitted, with a warning in the log:
+    it is not the tool that you reviewed. `allow_changes` accepts it as it is now.
 
     Raises ``ValidationError("invalid_option")``. ``on_error`` gets the ``AdapterError`` or ``StreamError`` of a server
     that cannot be reached, takes too long, or sends anything but a list of tools.
     """
-    connection = _connected(server, headers, prefix)
+    connection = _connect(server, headers, prefix)
 
     async def listing() -> AsyncIterator[tuple[Tool, ...]]:
         try:
-            yield await _listed(connection, prefix, allow_changes)
+            yield await _list_tools(connection, prefix, allow_changes)
         except BaseException:
             if connection is not server:
                 await connection.aclose()
@@ -76,25 +76,25 @@ def watch(
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    It ends when the server ends it, and fails when the connection is lost: ``.retry()`` then subscribes at once.
+    It ends when the server ends it, and fails when the connection is lost; ``.retry()`` then subscribes at once.
     """
-    connection = _connected(server, headers, prefix)
+    connection = _connect(server, headers, prefix)
 
     async def listings() -> AsyncIterator[tuple[Tool, ...]]:
         version = await connection.version()
         async with to_async_iter(connection.changes(version)) as changes:
             if version != MODERN:
-                yield await _listed(connection, prefix, allow_changes)
+                yield await _list_tools(connection, prefix, allow_changes)
             async for change in changes:
                 if change.get("method") in (_CHANGED, _BEGUN):
-                    yield await _listed(connection, prefix, allow_changes)
+                    yield await _list_tools(connection, prefix, allow_changes)
 
     return from_async_iter(listings)
 
 
-def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
+def _connect(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
     check_instance("prefix", prefix, str, "a string")
-    check("headers", headers, headers is None or isinstance(server, str), "left out, except for a URL")
+    check("headers", headers, headers is None or isinstance(server, str), "omitted, except for a URL")
     if isinstance(server, Connection):
         return server
     if isinstance(server, str):
@@ -106,12 +106,12 @@ def _connected(server: Any, headers: Mapping[str, str] | None, prefix: str) -> C
     return Stdio(*cast(list[str], server))
 
 
-async def _listed(connection: Connection, prefix: str, allow_changes: bool) -> tuple[Tool, ...]:
+async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) -> tuple[Tool, ...]:
     tools: dict[str, Tool] = {}
     async for entry in _entries(connection):
         tool = _tool(connection, entry, prefix)
         if tool is not None:
-            name = _unique(tool.name, tools)
+            name = _unique_name(tool.name, tools)
             tools[name] = replace(tool, name=name)
     return tuple(tool for tool in tools.values() if _is_listed(connection.definitions, tool, allow_changes))
 
@@ -121,8 +121,8 @@ def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
-        remedy = "look at it, and list it with allow_changes=True"
-        log.warning("the MCP tool %r is left out: its server has changed it; %s", tool.name, remedy)
+        remedy = "review it, and list it with allow_changes=True"
+        log.warning("the MCP tool %r is omitted: its server has changed it; %s", tool.name, remedy)
         return False
     known[tool.name] = digest
     if len(known) > MAX_NAMES:
@@ -157,12 +157,12 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
     try:
         headers = parameter_headers(schema)
     except ValueError as error:
-        log.warning("the MCP tool %r is left out: %s", name[:80], error)
+        log.warning("the MCP tool %r is omitted: %s", name[:80], error)
         return None
     description = entry.get("description")
     own = {key: entry[key] for key in ("name", "title", "annotations", "outputSchema") if key in entry}
     return Tool(
-        _legal(prefix + name),
+        _legal_name(prefix + name),
         description[:DESCRIPTION] if isinstance(description, str) else "",
         schema,
         _Handler(call_tool, connection, name, headers),
@@ -171,7 +171,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """The handler of a tool; its repr is in the error of two tools with the same name."""
+    """The handler of a tool. The error about two tools of the same name shows its repr."""
 
     checks_arguments = True
 
@@ -179,13 +179,13 @@ class _Handler(partial[Any]):
         return f"mcp.tools({self.args[0]!r}, prefix=...)"
 
 
-def _legal(name: str) -> str:
-    """Return `name` as all providers accept it: letters, digits, "_" and "-", at most 64, and first a letter or "_"."""
+def _legal_name(name: str) -> str:
+    """Return `name` with at most 64 letters, digits, "_" and "-", the first a letter or "_", as providers require."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 
 
-def _unique(name: str, known: Mapping[str, Any]) -> str:
+def _unique_name(name: str, known: Mapping[str, Any]) -> str:
     number, unique = 1, name
     while unique in known:
         number += 1

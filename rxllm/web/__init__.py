@@ -1,19 +1,21 @@
-"""To the browser and back: streams of events as frames of the protocols that web clients speak.
+"""Send streams of events to web clients and read their requests, in three protocols.
 
 ========================  ============================================================================================
-protocol                  is
+protocol                  frames
 ========================  ============================================================================================
 ``"rxllm"``               rxllm's own: each event as its JSON
 ``"ui"``                  the Vercel UI message stream, which ``useChat`` reads
 ``"ag-ui"``               AG-UI 1.0, which CopilotKit and ``@ag-ui/client`` read
 ========================  ============================================================================================
 
-`encode` and `decode` are operators between events and frames, which are JSON objects; `for_client` decides first what a
-client may see. `sse` writes a frame as a server-sent event, `from_sse` reads server-sent events. `streaming_response`
-is all of this as the response of a web server, and `Runs` keeps streams that continue without a browser.
+`for_client` removes what a client must not see; then `encode` turns events into frames, which are JSON objects, and
+`decode` turns frames into events. `sse` writes a frame as a server-sent event, `from_sse` reads server-sent events.
+`streaming_response` does all of this as the response of a web server. `Runs` keeps streams that continue without a
+browser.
 
-`from_ui` and `from_ag_ui` read the requests of clients; `AGUIEncoder` encodes the answer to a client of AG-UI. `AGUI`
-is an adapter that asks an agent over AG-UI like a model. `openai_app` serves engines as OpenAI's Chat Completions.
+`from_ui` and `from_ag_ui` read the requests of clients, and `AGUIEncoder` encodes the answer for a client of AG-UI.
+`AGUI` is an adapter that calls an agent over AG-UI like a model. `openai_app` serves engines as OpenAI's Chat
+Completions.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI

@@ -1,4 +1,4 @@
-"""The adapter for agents that speak AG-UI: requests, and the decoder of answers."""
+"""The adapter for agents that speak AG-UI: its requests, and the decoder of the answers."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ _PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "se
 
 
 class AGUI(HTTPAdapter):
-    """``POST url``, where an agent answers over AG-UI. A key is sent as a bearer token; most agents need none.
+    """Call the agent that answers ``POST url`` over AG-UI. A key is sent as a bearer token; most agents need no key.
 
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The request's tools are the client's tools of AG-UI: their calls are answered here. All other calls are the agent's
-    own, and their results are parts of the message. ``metadata["interrupts"]`` of the response has the interrupts.
-    Agents inside it report as ``Nested``; shared state arrives as raw chunks only.
+    The request's tools are the client's tools of AG-UI: they run here. All other calls are the agent's own, and their
+    results are parts of the message. The response's ``metadata["interrupts"]`` has the agent's interrupts. Its inner
+    agents report as ``Nested``; shared state arrives as raw chunks only.
 
-    ``Request.options`` are fields of ``RunAgentInput``, and replace the adapter's: ``{"threadId": "t1", "resume":
-    [...]}`` answers the interrupts of the last message. Without a ``threadId`` every request is a conversation of its
-    own; all messages are sent. Model and parameters are ``forwardedProps``, which agents may read.
+    ``Request.options`` are fields of ``RunAgentInput`` that replace the adapter's: ``{"threadId": "t1", "resume":
+    [...]}`` answers the interrupts of the last message. Without a ``threadId`` every request starts a conversation. All
+    messages are sent. Model and parameters are sent as ``forwardedProps``, which agents may read.
     """
 
     provider = PROVIDER
@@ -54,10 +54,8 @@ class AGUI(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         key = self.key(call)
         headers = {"accept": "text/event-stream", **({"authorization": f"Bearer {key}"} if key else {})}
-        built = self.post("", to_input(request), call, headers=headers)
-        if not self._ends_in_slash:  # the slash makes another path to some servers
-            built.url = built.url.copy_with(path=built.url.path.rstrip("/") or "/")
-        return built
+        path = "/" if self._ends_in_slash else ""  # some servers have another path without the slash
+        return self.post(path, to_input(request), call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> AGUIDecoder:
         return AGUIDecoder(request, raw=raw)
@@ -67,7 +65,7 @@ class AGUI(HTTPAdapter):
 
 
 class AGUIDecoder(FrameDecoder):
-    """Decodes the run that answers `request`; `raw` asks for a ``RawChunk`` of every frame."""
+    """Decodes the run that answers `request`; `raw` adds a ``RawChunk`` for every frame."""
 
     def __init__(self, request: Request, *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(request.messages))
@@ -76,8 +74,8 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # reads the agents inside
         self._calls: dict[str, int] = {}
-        self._undecided: set[str] = set()  # calls of the client's tools: completed with their result, or last
-        self._thinking: str | None = None  # the message of the latest block if it is thinking
+        self._undecided: set[str] = set()  # calls of the client's tools, which may turn out to be the agent's own
+        self._thinking: str | None = None  # the latest block's message, if the block is thinking
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
         if self.raw:
@@ -143,7 +141,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Report a call for an agent without one: the path of its events begins with the call."""
+        """Report a call for an agent that no call started: the path of its events must begin with a call."""
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -163,7 +161,7 @@ class AGUIDecoder(FrameDecoder):
             if id not in self._undecided:
                 self.blocks.complete_call(index)
         else:
-            if id in self._undecided:  # the agent has a tool of that name itself, and has run it
+            if id in self._undecided:  # the agent has a tool with the same name, and has run it
                 self.blocks.call(index, None, None, None, {"server": True})
                 self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
@@ -193,7 +191,7 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Return the usage of a run without the usage of the agents inside, which their own events report."""
+    """Return the usage of a run without its inner agents' usage, which their own events report."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
@@ -210,7 +208,7 @@ def to_input(request: Request) -> Frame:
         "threadId": uuid4().hex,
         "runId": uuid4().hex,
         "protocolVersion": VERSION,
-        "state": {},  # servers from before 1.0 need the empty ones
+        "state": {},  # servers from before 1.0 need the empty fields
         "messages": [{"id": f"message_{i}", **entry} for i, entry in enumerate(entries)],
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in request.tools
@@ -234,15 +232,16 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Return the entries of an answer, without calls that have no result unless it `waits` for them."""
+    """Yield the entries of an answer. A call of the agent's own without a result is sent only if the answer `waits`."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}
             yield {"role": "reasoning", "content": part.text, **signed}
     own = [part.data for part in message.parts if isinstance(part, ProviderPart) and part.provider == PROVIDER]
     answered = {result["id"] for result in own}
-    is_sent = {call.id: waits or call.id in answered or not call.metadata.get("server") for call in message.tool_calls}
-    calls = [_call(call) for call in message.tool_calls if is_sent[call.id]]
+    calls = [
+        _call(call) for call in message.tool_calls if waits or call.id in answered or not call.metadata.get("server")
+    ]
     if text or calls:
         yield {"role": "assistant", "content": text, **({"toolCalls": calls} if calls else {})}
     for result in own:

@@ -1,7 +1,7 @@
-"""The decoder of AG-UI, which reads the frames of any server; `rxllm.web._ag_ui_encoder` has the table of them.
+"""The decoder of AG-UI, which reads the frames of any server; `rxllm.web._ag_ui_encoder` has their table.
 
-Each agent has a `Lane` of its own, in which ids are unique. The frames of other servers mean content only: `ForeignRun`
-adds the borders of their responses, steps and chats.
+Each agent has a `Lane`, in which ids are unique. The frames of other servers hold content only: `ForeignRun` adds the
+starts and ends of their responses, steps and chats.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""Maximum depth of agents inside agents: each level takes part in the fold of every event below it."""
+"""Maximum depth of agents inside agents: every level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that stand for no event of their own."""
+"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that are no events by themselves."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -34,13 +34,12 @@ COUNTS = {
 }
 """The fields of `Usage` by the names of the counts in a run's usage."""
 
-
 Path = tuple[str, ...]
-"""The ids of the calls around an agent that runs inside another one."""
+"""The ids of the calls around an inner agent."""
 
 
 class Decoder:
-    """Frames to events. The steps and the chat of other servers are what their frames fold to."""
+    """Frames to events. Other servers' frames are folded to their steps and chat."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -52,16 +51,16 @@ class Decoder:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far, with the usage of the agents inside."""
+        """The usage so far, with the inner agents' usage."""
         return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
-        return all_of(frame, self._applied(frame))
+        return all_of(frame, self._read_and_apply(frame))
 
     def close(self) -> list[ev.Event]:
         return [] if self._is_ended else [*self._open.close(), ev.ErrorEvent(StreamError("truncated"))]
 
-    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+    def _read_and_apply(self, frame: Frame) -> Iterator[ev.Event]:
         for long_form in self._chunks.read(frame):
             for event in self._events(long_form):
                 self._fold.apply(event)
@@ -84,14 +83,14 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of a stream by the run ids of their agents, and the messages that a client has folded."""
+    """The lanes of a stream, by the run ids of their agents, and the client's fold of its messages."""
 
     def __init__(self) -> None:
         self.is_ours = False
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
-        self.messages: list[tuple[int, Path, Frame]] = []  # each with its number, and the path of its agent
+        self.messages: list[tuple[int, Path, Frame]] = []  # a message with its number and its agent's path
         self.count = 0  # the number of the latest message
-        self._by_id: dict[str, Frame] = {}  # the messages
+        self._by_id: dict[str, Frame] = {}  # the same messages by id
         self._prefix = ""
 
     def read(self, frame: Frame) -> list[ev.Event]:
@@ -110,7 +109,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return the lane of an agent, which a server may not have announced."""
+        """Return the lane of an agent, also of an agent that the server has not announced."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -118,7 +117,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the id of the block in a message. Our own messages have it after the run's id and a number."""
+        """Return the id of a message's block. In our own messages it follows the run's id and a number."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:
@@ -142,9 +141,9 @@ class Lanes:
 
 
 class Lane:
-    """One agent's part of a stream: the outermost agent, or an agent that runs as a tool.
+    """One agent's part of a stream: the outermost agent's, or an agent's that runs as a tool.
 
-    Ids of calls are unique in the lane only; on the wire the ids of the calls around it precede them.
+    Ids of calls are unique in their lane only; on the wire the lane's path precedes them.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -156,11 +155,11 @@ class Lane:
         self.agents: dict[str, Lane] = {}  # the running agents, by the ids of their calls
         self.step: str | None = None
         self.steps = 0
-        self.mark = 0  # the number of the latest message when its step began
-        self.parent: str | None = None  # the message of the next call
+        self.mark = 0  # the number of the latest message when the step began
+        self.parent: str | None = None  # the id of the next call's message
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # a block of thinking whose signature may follow
+        self._ended: Block | None = None  # the completed thinking whose signature may follow
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -253,7 +252,7 @@ class Chunks:
     """Expands chunks, the short form of starts, contents and ends."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, tuple[str, str]] = {}  # by agent: the kind and id that its chunks continue
+        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id that an agent's chunks continue, by agent
 
     def read(self, frame: Frame) -> Iterable[Frame]:
         kind, run = frame["type"], frame.get("subagentRunId")
@@ -284,19 +283,19 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the events that other servers have no frames for: the borders of responses, the steps, and the chat."""
+    """Adds events that other servers do not send: the starts and ends of responses, the steps, and the chat."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
         self._lanes = lanes
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the agents inside, by their runs
-        self._has_response = False  # an open one
-        self._has_results = False  # of the calls of the latest response
+        self._has_response = False  # whether a response is open
+        self._has_results = False  # whether calls of the latest response have results
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
-            yield from self._response_start()
+            yield from self._start_response()
             lane = self._lanes.lane(run := frame["subagentRunId"])
             if run not in self._agents:
                 self._agents[run] = ForeignRun(self._fold.agent(lane.path), self._lanes, Unfinished())
@@ -310,57 +309,57 @@ class ForeignRun:
     def _read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         for event in events:
             if isinstance(event, ev.ToolResultEncoded):
-                yield from self._response_end()
+                yield from self._end_response()
                 self._has_results = True
             elif not isinstance(event, ev.Custom):
-                yield from self._response_start()
+                yield from self._start_response()
             yield event
         match kind:
             case "RUN_ERROR" | "SUBAGENT_ERROR":
-                yield from self._failed(StreamError("adapter_error", str(frame["message"])))
+                yield from self._fail(StreamError("adapter_error", str(frame["message"])))
             case "RUN_FINISHED" | "SUBAGENT_FINISHED":
-                yield from self._finished(frame)
+                yield from self._finish(frame)
             case _ if kind.startswith(("STATE_", "ACTIVITY_", "MESSAGES_", "RAW")):
                 yield ev.RawChunk(kind, frame)
             case _:
                 pass
 
-    def _finished(self, frame: Frame) -> Iterator[ev.Event]:
+    def _finish(self, frame: Frame) -> Iterator[ev.Event]:
         outcome = frame.get("outcome") or {"type": "success"}
         usage = to_usage(frame)
         if usage is not None:
             yield ev.UsageUpdated(usage)
         if outcome["type"] == "cancelled":
-            yield from self._failed(StreamError("cancelled"))
+            yield from self._fail(StreamError("cancelled"))
             return
         if not self._has_results:
-            yield from self._response_start()
-        yield from self._response_end()
+            yield from self._start_response()
+        yield from self._end_response()
         self._has_results = True
-        yield from self._step_end()
+        yield from self._end_step()
         yield self._chat(outcome)
 
-    def _failed(self, error: StreamError) -> Iterator[ev.Event]:
-        yield from self._response_start()
+    def _fail(self, error: StreamError) -> Iterator[ev.Event]:
+        yield from self._start_response()
         yield from self._open.close()
         yield ev.ErrorEvent(error)
 
-    def _response_start(self) -> Iterator[ev.Event]:
+    def _start_response(self) -> Iterator[ev.Event]:
         if not self._has_response:
-            yield from self._step_end()
+            yield from self._end_step()
             self._has_response = True
             yield ev.MessageStarted(Message("assistant"))
 
-    def _response_end(self) -> Iterator[ev.Event]:
+    def _end_response(self) -> Iterator[ev.Event]:
         if self._has_response:
             self._has_response = False
             reason = "tool_calls" if self._fold.state.to_response().tool_calls else "stop"
             yield self._fold.filled(ev.MessageCompleted(Message("assistant"), reason))
 
-    def _step_end(self) -> Iterator[ev.Event]:
+    def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # the client answers calls without a result
+            is_done = not self._fold.state.to_response().tool_calls  # calls without a result are the client's
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:
@@ -384,7 +383,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage of the end of a run, or None if it has none."""
+    """Return the usage at the end of a run, or None without usage."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

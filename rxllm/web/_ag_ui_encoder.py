@@ -11,18 +11,18 @@ event                                         frames
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
 ``Steered``                                   a text message of the user
-``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the messages that are void, if the encoder
-                                              knows those that the client has sent
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the void messages, if the encoder has the
+                                              client's messages
 the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
                                               it failed or was cut off
 ============================================  ==========================================================================
 
-Whatever these cannot express follows them in a ``CUSTOM`` frame of the name ``rxllm``: its ``value["event"]`` is the
-event as JSON. The frames before it that mean no event of their own have the ``rawEvent`` ``"rxllm"``. So only raw
+An event that these frames cannot express follows them in a ``CUSTOM`` frame named ``rxllm``: its ``value["event"]`` is
+the event as JSON. The frames before it are no events by themselves: their ``rawEvent`` is ``"rxllm"``. So only raw
 frames and the provider's data are lost.
 
-A call that waits for approval, and a question to the user, are interrupts of the run; their ids are those of the calls,
-after the ids of the calls of the agents around them, joined by ``/``. Calls that the client answers are pending.
+A call that waits for approval, and a question to the user, are interrupts of the run. The id of an interrupt is its
+call's id, after the ids of the agents' calls around it, joined by ``/``. The client's own calls are pending.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ VERSION = "1.0"
 
 
 class Encoder:
-    """Events to frames of the run `run_id` of the conversation `thread_id`, which are random by default.
+    """Events to frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
 
-    `messages` are the client's: it removes those that a ``MESSAGES_SNAPSHOT`` does not repeat. So without them no
-    snapshot is sent, and a client shows the void part of a step that is answered again. With `edits` an approval may
-    rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of this.
+    `messages` are the client's messages. A client removes the messages that a ``MESSAGES_SNAPSHOT`` does not repeat, so
+    without `messages` no snapshot is sent, and the client keeps the void part of a restarted step. With `edits` an
+    approval may rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of these arguments.
     """
 
     END: ClassVar[bytes] = b""
@@ -75,8 +75,8 @@ class Encoder:
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
         if isinstance(inner, ev.RawChunk):
             return []
-        frames = self._started()
-        lane = self._begun(path, frames)
+        frames = self._start_run()
+        lane = self._begin_agents(path, frames)
         frames += self._read(lane, event, self._frames(lane, inner))
         self._fold.apply(event)
         if isinstance(inner, ev.StepCompleted | ev.StepRestarted):
@@ -84,40 +84,40 @@ class Encoder:
         return frames
 
     def close(self) -> list[Frame]:
-        return [*self._started(), *map(_covered, self._end())]
+        return [*self._start_run(), *map(_cover, self._end())]
 
-    def _started(self) -> list[Frame]:
+    def _start_run(self) -> list[Frame]:
         if self._is_started:
             return []
         self._is_started = True
-        start = _covered({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
+        start = _cover({"type": "RUN_STARTED", **self._ids, "protocolVersion": VERSION})
         self._lanes.read(start)
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames of `event`: `source` alone if it means the event, otherwise an own frame after it."""
+        """Return the frames of `event`: `source` if it decodes to the event, otherwise an own frame after it."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
-            frames.append(frame := _tagged(lane, untagged))
+            frames.append(frame := _tag(lane, untagged))
             events += self._lanes.read(frame)
         if events == [event]:
             return frames
         own = {"type": "CUSTOM", "name": OWN, "value": self._fold.packed(event)}
-        return [*map(_covered, frames), _tagged(lane, own)]
+        return [*map(_cover, frames), _tag(lane, own)]
 
     def _frames(self, lane: Lane, event: ev.Event) -> Iterable[Frame]:
         match event:
             case ev.MessageStarted():
-                return [*_step_end(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
+                return [*_end_step(lane), {"type": "STEP_STARTED", "stepName": str(lane.steps + 1)}]
             case ev.TextDelta(delta=delta, id=id):
                 return self._delta(lane, "TEXT", id, delta)
             case ev.ThinkingDelta(delta=delta, id=id):
                 return self._delta(lane, "REASONING", id, delta)
             case ev.TextCompleted(text=text, id=id):
-                return self._completed(lane, "TEXT", id, text)
+                return self._complete_block(lane, "TEXT", id, text)
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
-                return self._completed(lane, "REASONING", id, text, signature)
+                return self._complete_block(lane, "REASONING", id, text, signature)
             case ev.ToolCallStarted() | ev.ToolCallDelta() | ev.ToolCallCompleted():
                 return self._call(lane, event)
             case ev.ToolResultEncoded(id=id, content=content):
@@ -125,24 +125,24 @@ class Encoder:
             case ev.ToolHalt(tool_call_id=id, content=content, result=result):
                 return [self._result(lane, id, str(result) if content is None else content)]
             case ev.ToolExecutionCompleted(id=id, error=error):
-                return self._closed_agents(lane, id, error)
+                return self._end_agents(lane, id, error)
             case ev.Custom(name=name) if name != OWN:
                 return [{"type": "CUSTOM", "name": name, "value": serializer.to_data(event).get("data")}]
             case ev.Steered(message=Message(role="user", content=str(text)), used=True):
                 name = self._mint()
                 start: Frame = {"type": "TEXT_MESSAGE_START", "messageId": name, "role": "user"}
-                return [start, _content("TEXT", name, text), *_block_end("TEXT", name)]
+                return [start, _content("TEXT", name, text), *_end_block("TEXT", name)]
             case ev.MessageCompleted() | ev.ErrorEvent():
-                return _closings(lane)
+                return _close_parts(lane)
             case ev.StepCompleted() | ev.ChatCompleted():
-                return _step_end(lane)
+                return _end_step(lane)
             case ev.StepRestarted():
-                return self._restarted(lane)
+                return self._restart_step(lane)
             case _:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame of a delta that continues the only open block: nearly every event does."""
+        """Return the frame of a delta that continues the only open block, as nearly every event does."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -155,14 +155,16 @@ class Encoder:
         frames, block = self._block(lane, kind, id)
         return [*frames, _content(kind, block.name, delta)]
 
-    def _completed(self, lane: Lane, kind: str, id: str | None, text: str, signature: str | None = None) -> list[Frame]:
+    def _complete_block(
+        self, lane: Lane, kind: str, id: str | None, text: str, signature: str | None = None
+    ) -> list[Frame]:
         frames, block = self._block(lane, kind, id)
         if left_out := rest(text, block.text):
             frames.append(_content(kind, block.name, left_out))
-        return [*frames, *_block_end(kind, block.name, signature)]
+        return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new one after the frames that begin it."""
+        """Return the open block with this `id`, or a new block after the frames that begin it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -198,8 +200,8 @@ class Encoder:
         result = {"type": "TOOL_CALL_RESULT", "messageId": self._mint(), "toolCallId": lane.wire_id(id)}
         return {**result, "content": content, "role": "tool"}
 
-    def _begun(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`; `frames` get the frames that begin the agents on the way."""
+    def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
+        """Return the lane of the agent at `path`, after adding to `frames` the frames that begin new agents on it."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -212,10 +214,10 @@ class Encoder:
             lane = lane.agents[call]
         return lane
 
-    def _closed_agents(
+    def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return the frames that end the agents inside a lane, the innermost first, or only the agent of its `call`."""
+        """Return the frames that end a lane's inner agents, innermost first, or only the agent of the lane's `call`."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -225,12 +227,12 @@ class Encoder:
                 end = {"type": "SUBAGENT_ERROR", "message": error.message, "code": error.reason}
             elif waiting:
                 end["outcome"] = {"type": "suspended", "interruptIds": waiting}
-            frames += self._closed_agents(agent, interrupts=interrupts)
-            frames += [_tagged(agent, frame) for frame in (*_step_end(agent), end)]
+            frames += self._end_agents(agent, interrupts=interrupts)
+            frames += [_tag(agent, frame) for frame in (*_end_step(agent), end)]
         return frames
 
-    def _restarted(self, lane: Lane) -> Iterator[Frame]:
-        yield from [*self._closed_agents(lane), *_closings(lane)]
+    def _restart_step(self, lane: Lane) -> Iterator[Frame]:
+        yield from [*self._end_agents(lane), *_close_parts(lane)]
         noted, depth = self._lanes.messages, len(lane.path)
         kept = [entry for entry in noted if entry[0] <= lane.mark or entry[1][:depth] != lane.path]
         self._lanes.keep(kept)
@@ -238,7 +240,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # A client keeps its reasoning unless the snapshot has some.
+            # A client keeps its reasoning unless the snapshot has reasoning too.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
@@ -250,20 +252,20 @@ class Encoder:
             error = StreamError("truncated")
         ending: Frame = _outcome(state, self._lanes, self._edits) if error is None else {"type": "cancelled"}
         waiting = [interrupt["id"] for interrupt in ending.get("interrupts", ())]
-        frames = [*self._closed_agents(root, interrupts=waiting), *_step_end(root)]
+        frames = [*self._end_agents(root, interrupts=waiting), *_end_step(root)]
         usage = _usage(state.to_chat_result().usage, (state.last_response or state.to_response()).model)
         if error is None or error.reason == "cancelled":
             return [*frames, {"type": "RUN_FINISHED", **self._ids, "outcome": ending, **usage}]
         return [*frames, {"type": "RUN_ERROR", "message": error.message, "code": error.reason, **usage}]
 
 
-def _closings(lane: Lane) -> list[Frame]:
+def _close_parts(lane: Lane) -> list[Frame]:
     """Return the frames that close the open blocks and calls."""
     calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
-    return [*(frame for block in lane.blocks.values() for frame in _block_end(block.kind, block.name)), *calls]
+    return [*(frame for block in lane.blocks.values() for frame in _end_block(block.kind, block.name)), *calls]
 
 
-def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame]:
+def _end_block(kind: str, name: str, signature: str | None = None) -> list[Frame]:
     end: Frame = {"type": f"{kind}_MESSAGE_END", "messageId": name}
     if kind == "TEXT":
         return [end]
@@ -272,10 +274,10 @@ def _block_end(kind: str, name: str, signature: str | None = None) -> list[Frame
     return [end, *signatures, {"type": "REASONING_END", "messageId": name}]
 
 
-def _step_end(lane: Lane) -> list[Frame]:
+def _end_step(lane: Lane) -> list[Frame]:
     """Return the frames that close the open blocks, calls and step."""
     end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
-    return [*_closings(lane), *end]
+    return [*_close_parts(lane), *end]
 
 
 def _content(kind: str, name: str, delta: str) -> Frame:
@@ -286,14 +288,14 @@ def _arguments(wire_id: str, delta: str) -> Frame:
     return {"type": "TOOL_CALL_ARGS", "toolCallId": wire_id, "delta": delta}
 
 
-def _tagged(lane: Lane, frame: Frame) -> Frame:
-    """Return `frame` with the id of the lane's agent; a snapshot belongs to the conversation."""
+def _tag(lane: Lane, frame: Frame) -> Frame:
+    """Return `frame` with the id of the lane's agent. A snapshot belongs to the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
 
 
-def _covered(frame: Frame) -> Frame:
+def _cover(frame: Frame) -> Frame:
     return {**frame, "rawEvent": OWN}
 
 
@@ -302,7 +304,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed: the answers of a user or results of tools that it waits for."""
+    """Return the outcome of a run that has not failed, with the answers and the tool results that it waits for."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -334,7 +336,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field for the agent of this call."""
+    """Return the field that names the agent of the call `id`; none for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,7 +1,7 @@
-"""Requests of AG-UI: a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
+"""Requests of AG-UI: a ``RunAgentInput`` as a thread, with its answers to interrupts and tool calls.
 
-`rxllm.web._requests` has the table of what is accepted. An answer to a question becomes a user's message, or the result
-of the call if an agent inside asks. A tool of `client_tools` becomes a manual one, whose calls the client answers.
+`rxllm.web._requests` has the table of accepted input. The answer to a question becomes a user's message, or the result
+of the call if an inner agent asks. A tool of `client_tools` becomes a manual tool, whose calls the client answers.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rxllm.web._requests import (
     Incoming,
     Name,
     StoredConversation,
-    converted,
+    convert_to,
     file_part,
-    loaded,
+    load_request,
     turn,
     wrong,
 )
@@ -63,10 +63,6 @@ class _Message(msgspec.Struct, rename="camel"):
     error: str | None = None
     encrypted_value: str | None = None
     subagent_run_id: Name | None = None
-
-    @property
-    def calls(self) -> list[ToolCall]:
-        return [call.tool_call for call in self.tool_calls or ()]
 
     @property
     def text(self) -> str:
@@ -111,7 +107,7 @@ class AGUIInput(Incoming, frozen=True):
     edits: bool = False
 
     def encoder(self) -> Encoder:
-        """Return the encoder of the answer, as the ``protocol=`` of `streaming_response`."""
+        """Return the encoder of the answer, for the ``protocol=`` of `streaming_response`."""
         ids = {"thread_id": self.thread_id, "run_id": self.run_id}
         return Encoder(**ids, messages=self.messages, edits=self.edits)
 
@@ -132,15 +128,15 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
+    With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
     client's messages are the conversation, and no approval is accepted. `client_tools` are the names of the tools that
     run in the client: no other tools and results are accepted. With `edits` an approval may rewrite the arguments of
-    its call. Raises as `from_ui` does.
+    its call. Raises the errors of `from_ui`.
     """
-    data = loaded(body, max_bytes)
-    request = converted(data, _Input)
+    data = load_request(body, max_bytes)
+    request = convert_to(data, _Input)
     if stored is not None:
-        incoming = _answered(StoredConversation(stored, client_tools), request, edits)
+        incoming = _read_answers(StoredConversation(stored, client_tools), request, edits)
     elif request.resume:
         raise wrong("holds answers, which need the stored conversation", "resume")
     else:
@@ -165,26 +161,26 @@ def _history(entries: list[_Message]) -> list[Message]:
                 if call.id in ids:
                     raise wrong("has a tool call whose id is not unique", "messages", i)
                 ids.add(call.id)
-            if entry.subagent_run_id is None:  # agents inside have conversations of their own
+            if entry.subagent_run_id is None:  # inner agents have their own conversations
                 answer.append(entry)
         elif entry.role in ("user", "tool"):
-            messages += _assistant(answer, results)
+            messages += _assistant_messages(answer, results)
             answer.clear()
-            messages += _user(i, entry) if entry.role == "user" else ()
-    return [*messages, *_assistant(answer, results)]
+            messages += _user_messages(i, entry) if entry.role == "user" else ()
+    return [*messages, *_assistant_messages(answer, results)]
 
 
-def _assistant(answer: list[_Message], results: Mapping[str, _Message]) -> list[Message]:
+def _assistant_messages(answer: list[_Message], results: Mapping[str, _Message]) -> list[Message]:
     parts: list[Part] = [
         ThinkingPart(entry.text, entry.encrypted_value) if entry.role == "reasoning" else TextPart(entry.text)
         for entry in answer
         if entry.text
     ]
-    calls = [call for entry in answer for call in entry.calls if call.id in results]
+    calls = [call.tool_call for entry in answer for call in entry.tool_calls or () if call.id in results]
     return turn(parts, [(call, results[call.id].text) for call in calls])
 
 
-def _user(i: int, entry: _Message) -> list[Message]:
+def _user_messages(i: int, entry: _Message) -> list[Message]:
     if not isinstance(entry.content, list):
         return [user(entry.text)]
     items = enumerate(entry.content)
@@ -208,35 +204,35 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     return [file_part(value, mime_type, *path)]
 
 
-def _answered(conversation: StoredConversation, request: _Input, edits: bool) -> Incoming:
+def _read_answers(conversation: StoredConversation, request: _Input, edits: bool) -> Incoming:
     for i, answer in enumerate(request.resume or ()):
         _take_answer(conversation, i, answer, edits)
     for i, entry in enumerate(request.messages):
         if entry.role == "tool":
             result = entry.text if entry.error is None else {"error": entry.error}
             conversation.answer(entry.tool_call_id, result, "messages", i)
-    return conversation.incoming(_new(request.messages))
+    return conversation.incoming(_new_messages(request.messages))
 
 
 def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edits: bool) -> None:
     id, path, is_resolved = answer.interrupt_id, ("resume", i, "payload"), answer.status == "resolved"
     if id == conversation.question:
-        conversation.reply(id, converted(answer.payload, str, *path) if is_resolved else UNANSWERED)
+        conversation.reply(id, convert_to(answer.payload, str, *path) if is_resolved else UNANSWERED)
     elif id in conversation.pending:
-        verdict = converted(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
+        verdict = convert_to(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
         is_edit = verdict.edited_args not in (None, conversation.pending[id].arguments)
         if verdict.approved and is_edit and not edits:
             raise wrong("rewrites the arguments of the call, which needs edits=True", *path, "editedArgs")
         edited = verdict.edited_args if is_edit else True
         conversation.approve(id, edited if verdict.approved else verdict.reason or False, "resume", i)
     elif id not in conversation.known:
-        raise wrong("is not a call that the server has made", "resume", i)
+        raise wrong("must answer a tool call of the stored conversation", "resume", i)
 
 
-def _new(entries: list[_Message]) -> list[Message]:
+def _new_messages(entries: list[_Message]) -> list[Message]:
     """Return the user's messages after the last answer."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )
     new = range(first, len(entries))
-    return [message for i in new if entries[i].role == "user" for message in _user(i, entries[i])]
+    return [message for i in new if entries[i].role == "user" for message in _user_messages(i, entries[i])]

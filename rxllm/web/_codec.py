@@ -1,7 +1,7 @@
 """`encode` and `decode`, the protocols by name, and rxllm's own protocol.
 
-rxllm's own frames are the events as JSON (``rxllm.serializer``), and ``{"type": "end"}`` after the last. A stream
-without that end was cut off.
+The frames of rxllm's own protocol are the events as JSON (``rxllm.serializer``), then ``{"type": "end"}``. A stream
+without this end was cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rxllm.web._frames import Frame, all_of, event_data, event_of, malformed
 
 
 class Encoder(Protocol):
-    """Events to frames. `END` follows the last frame on the wire, `HEADERS` are those of the response."""
+    """Events to frames. `END` follows the last frame on the wire, `HEADERS` are headers of the response."""
 
     END: ClassVar[bytes]
     HEADERS: ClassVar[dict[str, str]]
@@ -48,8 +48,8 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
     >>> list(hello.pipe(encode("rxllm")))
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
-    Put `for_client` before it: frames hold all that the events hold. `options` are those of the protocol's `Encoder`.
-    Raises ``ValidationError("invalid_option")`` for an unknown `protocol`, ``TypeError`` for an unknown option.
+    Put `for_client` before it: frames hide nothing. `options` are arguments of the protocol's `Encoder`. Raises
+    ``ValidationError("invalid_option")`` for an unknown `protocol`, ``TypeError`` for an unknown option.
     """
     encoder(protocol, **options)  # wrong arguments raise here
 
@@ -60,20 +60,20 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
 
 
 def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
-    """Emit the events that were encoded as the frames of `protocol`; only raw frames are lost.
+    """Emit the events of frames that `encode` made for `protocol`; only raw chunks are lost.
 
     >>> from reactivex import of
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    The frames of "ag-ui" may come from any server, those of "ui" from rxllm only.
-    Raises ``ValidationError("invalid_option")`` for an unknown `protocol`.
+    With "ag-ui" it reads the frames of any server, with "ui" only rxllm's. Raises ``ValidationError("invalid_option")``
+    for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])
 
 
 def encoder(protocol: str, **options: Any) -> Encoder:
-    """Return a new encoder, whose class takes `options`. Raises ``ValidationError`` for an unknown `protocol`."""
+    """Return a new encoder of `protocol`, made with `options`. Raises as `encode` does."""
     return _classes(protocol)[0](**options)
 
 

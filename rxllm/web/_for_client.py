@@ -1,9 +1,9 @@
-"""`for_client`, which keeps what a client may see, and the fold of the events that a client sees.
+"""`for_client`, which removes what a client must not see, and the fold of the events that a client sees.
 
 ==========================================  ============================================================================
 in a stream                                 a client sees
 ==========================================  ============================================================================
-text, thinking, tool calls, their           all of it; of the provider's data, the signatures of thinking
+text, thinking, tool calls, their           everything, but only the thinking's signatures of the provider's data
 arguments, progress and results, sources,
 files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        the fold of the client's own events, without a thread: system prompts,
@@ -13,8 +13,8 @@ errors, also of tools                       class, reason, and the seconds to wa
                                             error once, with its message and traceback; an ``on_error`` that is not an
                                             ``LLMError`` is for the server, and passes
 raw frames                                  none; their usage becomes ``UsageUpdated``
-``Custom``                                  those of your operators and tools; none of rxllm's own
-``Nested``                                  the same of the event inside
+``Custom``                                  the events of your operators and tools; none of rxllm's own
+``Nested``                                  the inner event, by the same rules
 ==========================================  ============================================================================
 """
 
@@ -51,11 +51,11 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The fold of the events that a client sees, of one stream and of the agents inside it."""
+    """The fold of the events that a client sees, for a stream and the agents inside it."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # whether a response is open, also one that begins again
+        self.is_answering = False  # whether a response is open, also after a restart of its step
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -80,7 +80,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Return `event` with the message or result that the events so far fold to."""
+        """Return `event` with the message or result to which the events so far fold."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -95,7 +95,7 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data without the fold of the events before it, which `unpacked` adds again."""
+        """Return `event` as data. It omits the fold of the events before it, which `unpacked` adds again."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
@@ -112,10 +112,10 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        *("id", "model", "logprobs", "budget", "partial"),  # of messages and responses
-        *("server", "error", "interrupted"),  # of tool calls
+        *("id", "model", "logprobs", "budget", "partial"),  # messages and responses
+        *("server", "error", "interrupted"),  # tool calls
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
-        *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # of steps and chats
+        *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # steps and chats
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
         "unused_steering",  # the client's own messages
     }
@@ -129,7 +129,7 @@ _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
 
 def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
-    """Keep only what a client may see.
+    """Remove what a client must not see.
 
     >>> import rxllm
     >>> thread = [rxllm.system("Our prices: secret."), rxllm.user("Hi")]
@@ -138,7 +138,7 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     []
 
     System prompts, raw chunks, provider data and messages of errors do not pass. Results are folded again from the
-    events that pass, so that the client's own fold equals them. A tool's result becomes JSON data, or None.
+    events that pass, so that the client's own fold equals them. A tool's result becomes JSON data, or else None.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
 
@@ -176,7 +176,7 @@ class _Client:
             case Nested(path=path, event=inner) if path:
                 kept = self._seen(inner, fold.agent(path))
                 return kept and Nested(path, kept)
-            case Nested():  # without a path: malformed
+            case Nested():  # malformed: it has no path
                 return None
             case ev.ToolExecutionCompleted(id=id, error=error) if error is not None:
                 self._failed[fold, id] = error.reason
@@ -194,7 +194,7 @@ def _usage_in(chunk: ev.RawChunk, state: StreamCollector) -> ev.Event | None:
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Return the part of `event` that a client sees; a result in it is the client's fold already."""
+    """Return the part of `event` that a client sees. A result in `event` is already the client's fold."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -256,7 +256,7 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the `METADATA` in `metadata`."""
+    """Return the entries of `metadata` that are named in `METADATA`."""
     kept = {name: value for name, value in metadata.items() if name in METADATA}
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
@@ -269,7 +269,7 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Return the error without its message, which may quote a provider, a prompt or a path; log the whole error."""
+    """Return `error` without its message, which may quote a provider, a prompt or a path, and log it whole."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }

@@ -1,4 +1,4 @@
-"""Frames, the JSON objects of every protocol: as server-sent events, and the parts that encoders and decoders share."""
+"""Frames, the JSON objects of every protocol: server-sent events, and what all encoders and decoders share."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ def sse(frame: Frame) -> bytes:
 
 
 def frame_json(frame: Frame) -> bytes:
-    """Return `frame` as JSON."""
     try:
         return msgspec.json.encode(frame)
     except UnicodeEncodeError:  # half a surrogate pair must be escaped
@@ -38,13 +37,13 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Return the frames in server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is left out.
+    r"""Return the frames in server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is skipped.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]
 
     For asynchronous chunks, such as httpx's ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``.
-    Raises ``StreamError``: ``malformed_event`` for anything but a JSON object, ``oversized_frame``.
+    Raises ``StreamError``: ``malformed_event`` for an event that is not a JSON object, ``oversized_frame``.
     """
     if isinstance(chunks, AsyncIterable):
         return _async_frames(chunks)
@@ -87,7 +86,7 @@ def event_data(event: Event) -> Frame:
 
 
 def event_of(data: Any) -> Event:
-    """Return the event in what `event_data` returned. Raises for anything else."""
+    """Return the event that `event_data` was given. Raises for any other data."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -95,7 +94,7 @@ def event_of(data: Any) -> Event:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return a field of text. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
+    """Return the text of a field. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
     text: Any = frame[name]
     if not isinstance(text, str):
         raise TypeError(f"{name} is not text")
@@ -131,7 +130,7 @@ def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) 
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the end of `text` that the deltas `so_far` have left out; "" if they do not begin it."""
+    """Return the end of `text` that the deltas `so_far` lack; "" if `text` does not begin with them."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 

@@ -1,6 +1,6 @@
-"""The answer of Chat Completions for a run, and the memory of runs that halt for the client's tools.
+"""A run as an answer of Chat Completions, and the memory of runs that halt for the client's tools.
 
-The client sees one message of one choice, whatever the engine does for it:
+The client sees a single message in a single choice, however many steps the run has:
 
 ==================================  ====================================================================================
 in the run                          the client sees
@@ -11,18 +11,18 @@ sources with a URL                  ``annotations``
 calls of the client's tools         ``tool_calls``
 calls of the engine's own tools,    nothing
 their results, agents inside
-a question to the user              the question, as text; a question of an agent inside is an error
+a question to the user              the question, as text; an inner agent's question is an error
 usage                               the sum over all steps and agents
-``StepRestarted``                   nothing; if a part of the step was sent, an error, since it cannot be taken back
+``StepRestarted``                   nothing; if a part of the step was sent, an error, since it cannot be withdrawn
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is ``tool_calls`` if the client is to answer some, ``length`` or ``content_filter`` if it is the last
+The finish reason is ``tool_calls`` if calls wait for the client, ``length`` or ``content_filter`` if it is the last
 step's, ``length`` too for a chat that used up its turns or its budget, and otherwise ``stop``.
 
-The client gets only its own calls, and sends only those back. The model's message had more: thinking whose signature
+The client gets only its own calls, and sends back only these. The model's message had more: thinking whose signature
 its provider requires, and calls of the engine's own tools, which must not run twice. So `Memory` keeps the messages of
-the run, and puts them in the place of the client's copy in the next request.
+the run, and in the next request replaces the client's copy with them.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""Maximum runs that are kept. Without its run, as in another process, a request is answered as it was sent."""
+"""Maximum runs that are kept. A request whose run is not kept, as in another process, is answered as it was sent."""
 
 
 class Memory:
-    """The messages of runs, by the conversation and the calls that the client was to answer.
+    """The messages of runs, by the conversation and the calls that wait for the client.
 
-    Call ids alone would not do: some providers count them from 0. A client that sends the same conversation with the
-    same calls to the same model has the same right to its messages.
+    Call ids alone are not enough: some providers count them from 0. Any client that sends the same conversation with
+    the same calls to the same model gets the kept messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -72,7 +72,7 @@ class Memory:
         return Thread(messages)
 
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
-        """Keep the messages that the run added to `restored`; for the client they answer `asked_for`."""
+        """Keep the messages that the run added to `restored`, the model's form of the client's thread `asked_for`."""
         if result.halted_reason != "manual_tool_calls":
             return
         digest = hashlib.sha256(model.encode())
@@ -115,14 +115,14 @@ class Answer:
         self._cited = 0  # the number of sources so far
         self._has_text = False  # whether this step has text
         self._had_text = False  # whether an earlier step has text
-        self._places: dict[str, int] = {}  # the indexes of the client's calls
+        self._indexes: dict[str, int] = {}  # the indexes of the client's calls, by id
         self._unsent = set[str]()  # the calls without arguments so far
         self._counted = Subject[ev.Event]()
         at_once = CurrentThreadScheduler.singleton()
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the chunks to send now. An error of the run becomes `error`."""
+        """Return the chunks to send now. Sets `error` if the run has failed."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
         try:
@@ -135,7 +135,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk; without a `delta` it has no choice, as the chunk of usage."""
+        """Return a chunk. Without a `delta` it has no choice, as in the chunk of usage."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
@@ -189,7 +189,7 @@ class Answer:
                 self._cited += 1
             case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
                 self._begin_call(id, name)
-            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._places and text:
+            case ev.ToolCallDelta(id=id, arguments_delta=text) if id in self._indexes and text:
                 self._add_arguments(id, text)
             case ev.ToolCallCompleted(id=id) if id in self._unsent:
                 self._add_arguments(id, _arguments_text(event.tool_call))
@@ -213,23 +213,23 @@ class Answer:
             self._add({"content": f"\n\n{text}" if is_next else text})
 
     def _begin_call(self, id: str, name: str) -> None:
-        self._places[id] = len(self._places)
+        self._indexes[id] = len(self._indexes)
         self._unsent.add(id)
         function = {"name": name, "arguments": ""}
-        call = {"index": self._places[id], "id": id, "type": "function", "function": function}
+        call = {"index": self._indexes[id], "id": id, "type": "function", "function": function}
         self._add({"tool_calls": [call]})
 
     def _add_arguments(self, id: str, text: str) -> None:
         self._unsent.discard(id)
         if text:
-            self._add({"tool_calls": [{"index": self._places[id], "function": {"arguments": text}}]})
+            self._add({"tool_calls": [{"index": self._indexes[id], "function": {"arguments": text}}]})
 
     def _restart(self) -> None:
         if self._sent:
-            message = "the model began its answer again after a part of it had been sent; ask again without stream"
+            message = "the model restarted its answer after a part of it was sent; send the request without stream"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._places.clear()  # the client's calls end the chat, so all belong to this step
+        self._indexes.clear()  # the client's calls end the chat, so all belong to this step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -247,14 +247,14 @@ class Answer:
         own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
         waiting = {call.id for call in result.pending_tool_calls} | {result.pending_tool_call_id} - {None}
         if result.halted_reason == "approval" or waiting - own:
-            message = "a tool of this server waits for an answer that Chat Completions has no place for"
+            message = "a tool of this server waits for an answer that Chat Completions cannot express"
             self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._places:  # a call of a manual tool of the engine
+            if call.id not in self._indexes:  # a call of a manual tool of the engine
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

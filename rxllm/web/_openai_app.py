@@ -7,9 +7,9 @@ request                                      response
 ``GET /v1/models``, ``GET /v1/models/NAME``  the names of the engines
 ===========================================  ===========================================================================
 
-A stream's head is sent with the answer's first chunk, so that an error before it has a status, or after `HEARTBEAT`
-seconds of silence; a later error is a frame with an ``error``, and no ``[DONE]``. A client that leaves disposes its
-run, and a slow client holds back the model.
+The head of a stream is sent with the answer's first chunk, so that an earlier error has a status, or after `HEARTBEAT`
+seconds of silence. A later error is a frame with an ``error``, without ``[DONE]``. A client that leaves disposes its
+run, and a slow client slows down the model.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""Seconds that the body of a request may take."""
+"""Seconds in which the body of a request must arrive."""
 
 HEARTBEAT = 15.0
-"""Seconds of silence after which a stream sends a comment, so that no proxy gives up."""
+"""Seconds of silence before a stream sends a comment, so that no proxy closes the connection."""
 
 LONG = 100_000
-"""Minimum bytes of a request that is read in a thread of its own."""
+"""Minimum bytes of a request that is read in a thread."""
 
 LEAVING = 1.0
-"""Seconds that a client may take to read the error that ends its answer."""
+"""Seconds in which a client must read the error that ends its answer."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -61,16 +61,17 @@ def openai_app(
     max_body: int = 16 * 2**20,
     max_requests: int = 100,
 ) -> App:
-    """Return an ASGI app that serves `engines`, by the names of models, as OpenAI's Chat Completions.
+    """Return an ASGI app that serves `engines` as models of OpenAI's Chat Completions, by their names.
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
-    Serve it with any ASGI server, or mount it in Starlette or FastAPI; ``base_url`` of a client ends with ``/v1``. An
+    Serve it with any ASGI server, or mount it in Starlette or FastAPI. A client's ``base_url`` ends with ``/v1``. An
     engine with all its operators, `prepare` and tools answers like a model. Its own tools run here, unseen by the
-    client; the client's tools are passed to the model, and answered in the client's next request.
+    client. The client's tools are passed to the model; their results arrive in the client's next request.
 
-    Clients must send `key`; without it, requests of web pages (those with an ``Origin``) are refused. A request may
-    take `timeout` seconds (408), its body `max_body` bytes (413), and `max_requests` are answered at a time (503).
+    Clients must send `key`. Without a `key`, requests of web pages, which have an ``Origin``, are refused. A request
+    may take `timeout` seconds (otherwise 408), its body may have `max_body` bytes (413), and `max_requests` may run at
+    a time (503).
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and as ``rxllm.stream`` does for a wrong engine.
     """
@@ -81,22 +82,22 @@ def openai_app(
     if key is not None and not (
         isinstance(cast(Any, key), str) and key.isascii() and key.isprintable() and key.strip()
     ):
-        raise invalid_option("key", "must be a non-empty string of ASCII, or None for no key")
-    return _App(_checked(engines), key, timeout, max_body, max_requests)
+        raise invalid_option("key", "must be a non-empty string of printable ASCII, or None for no key")
+    return _App(_check_engines(engines), key, timeout, max_body, max_requests)
 
 
-def _checked(engines: Mapping[str, Any]) -> dict[str, Engine]:
+def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
     names = list[Any](engines) if isinstance(cast(Any, engines), Mapping) else []
     fits = bool(names) and all(isinstance(name, str) and name for name in names)
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
     checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
     for engine in checked.values():
-        rxllm.stream(engine, "Hi")  # checks the engine, and calls nothing
+        rxllm.stream(engine, "Hi")  # checks the engine without a call
     return checked
 
 
 class _App:
-    """The app, with the places for the requests that it answers at a time."""
+    """The app, with a place for each request that it may answer at a time."""
 
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
@@ -151,12 +152,7 @@ class _App:
                 if self._places.locked():
                     raise RefusedError(503, "this server is busy", "busy", retry_after=1.0)
                 async with self._places:
-                    body = await read_body(receive, headers, self._max_body)
-                    # A long request takes a second to read; the loop serves others during it.
-                    reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
-                    chat, thread = self._read(body) if reading is None else await reading
-                    watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
-                    await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
+                    await self._chat(await read_body(receive, headers, self._max_body), receive, response)
             case "GET", "/v1/models":
                 models = [self._model(name) for name in self._engines]
                 await response.json({"object": "list", "data": models})
@@ -170,7 +166,7 @@ class _App:
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
-            if "origin" in headers:  # any web page can send requests to a server on its reader's machine
+            if "origin" in headers:  # any web page can send requests to a server on its visitor's machine
                 message = "requests of web pages need a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
             return
@@ -182,6 +178,13 @@ class _App:
         if name not in self._engines:
             raise unknown_model(name)
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
+
+    async def _chat(self, body: bytes, receive: Receive, response: Response) -> None:
+        # A long request takes a second to read, in which the loop serves other requests.
+        reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
+        chat, thread = self._read(body) if reading is None else await reading
+        watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
+        await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
         """Return the request in `body`, and its thread with the messages of kept runs."""
@@ -225,7 +228,7 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
 
 
 class Response(Client):
-    """The response to one request, as JSON or as server-sent events, with an `id`."""
+    """The response to a request, as JSON or as server-sent events, with an `id`."""
 
     def __init__(self, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -237,7 +240,7 @@ class Response(Client):
         await self.send(body, more=False)
 
     async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events; an `end` ends the response."""
+        """Send `frames` as server-sent events. An `end` ends the response."""
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:

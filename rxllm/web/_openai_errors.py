@@ -1,7 +1,7 @@
 """Errors of `openai_app` as in Chat Completions: a status, and a body that the official SDKs map to their classes.
 
-The client sees the class and the reason of a run's error, as with `for_client`: the message may quote a provider, a
-prompt or a path. Faults of the request itself are reported in full.
+The client sees the class and the reason of a run's error, but not its message, which may quote a provider, a prompt or
+a path (see `for_client`). Faults of the request itself are reported in full.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses that are worth a retry; the SDKs would retry a 500 too."""
+"""The statuses that clients may retry; by themselves the SDKs would retry a 500 too."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The statuses of faults of the client or of the moment. All others are this server's fault: 500."""
+"""The statuses of the client's faults and of passing faults. All other errors are this server's fault: 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -80,7 +80,7 @@ def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
 
 
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the refusal of a request that rxllm refuses; `names` are the protocol's, by ours."""
+    """Return the refusal of a request that is invalid to rxllm; `names` are the protocol's field names by rxllm's."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
     place = "".join(steps).removeprefix(".")
@@ -88,7 +88,7 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
 
 
 def refusal_of(error: Exception) -> RefusedError:
-    """Return the error of a run without what the client may not see."""
+    """Return the error of a run without anything that the client must not see."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, TimeoutError):

@@ -1,17 +1,17 @@
-"""Requests of Chat Completions: the engine, thread, tools and options that their fields ask for.
+"""Requests of Chat Completions: the engine, thread, tools and options in their fields.
 
 ==================================================  ====================================================================
 field                                               meaning
 ==================================================  ====================================================================
 ``messages``                                        the thread, as ``Thread.from_openai`` reads it
 ``tools``                                           the client's tools: manual ones, which are never run here
-``tool_choice``                                     one of these, "auto", "none" or "required"
+``tool_choice``                                     a tool's name, "auto", "none" or "required"
 ``response_format``                                 ``text``, ``json_object`` or ``json_schema``
-`OPTIONS`, ``max_completion_tokens``                options of the call; they go before the engine's
+`OPTIONS`, ``max_completion_tokens``                options of the call; they override the engine's
 `NOTES`                                             notes, in the request's ``metadata["client"]``
 `NEUTRAL`                                           accepted with these values, which change nothing
 ``model``, ``stream``, ``stream_options``           as in the protocol
-any other                                           refused, since ignoring it would change the meaning
+any other field                                     refused, since ignoring it would change the meaning
 ==================================================  ====================================================================
 
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
@@ -30,7 +30,7 @@ from rxllm import stream as stream_of
 from rxllm.values import ImagePart, Part, ProviderPart
 from rxllm.web._frames import Frame
 from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
-from rxllm.web._requests import parsed
+from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
 """The options of a call. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
@@ -61,8 +61,6 @@ _WEB = re.compile("https?://", re.IGNORECASE)
 
 
 class Chat(msgspec.Struct, frozen=True):
-    """A request that was read."""
-
     model: str
     thread: Thread
     tools: tuple[Tool, ...]
@@ -78,8 +76,7 @@ class Chat(msgspec.Struct, frozen=True):
 
 def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     """Return the request in `data`. Raises `RefusedError`."""
-    body = _read_body(data)
-    fields = {name: value for name, value in body.items() if value is not None}
+    fields = _read_fields(data)
     model = fields.get("model")
     if not isinstance(model, str):
         raise wrong("model", "model is missing: it must be a string, a name that GET /v1/models lists")
@@ -87,41 +84,31 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
         raise unknown_model(model)
     _refuse_unsupported(fields)
     tools = _read_tools(fields.get("tools", []), {tool.name for tool in engines[model].tools})
-    options = {name: fields[name] for name in OPTIONS if name in fields}
-    if "max_completion_tokens" in fields:
-        options["max_tokens"] = fields["max_completion_tokens"]
-    options |= _read_choice(fields.get("tool_choice"), tools) | _read_format(fields.get("response_format"))
-    if options.get("stop") == []:
-        del options["stop"]
-    stream = _flag(fields, "stream", "stream")
-    stream_options = fields.get("stream_options", {})
-    if not isinstance(stream_options, dict):
-        raise wrong("stream_options", "stream_options must be an object")
-    usage = _flag(cast(Frame, stream_options), "include_usage", "stream_options.include_usage")
-    if usage and not stream:
-        raise wrong("stream_options", "stream_options is only allowed with stream: true")
+    options = _read_options(fields, tools)
+    stream, include_usage = _read_stream(fields)
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # checks the options, and calls nothing
+        stream_of(engines[model], thread, **options)  # checks the options without a call
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
     notes = {name: fields[name] for name in NOTES if name in fields}
-    return Chat(model, thread, tools, options, notes, stream, usage)
+    return Chat(model, thread, tools, options, notes, stream, include_usage)
 
 
 def unknown_model(name: str) -> RefusedError:
     return RefusedError(404, f"there is no model {name[:80]!r}; GET /v1/models lists them", "model_not_found", "model")
 
 
-def _read_body(data: bytes) -> Frame:
+def _read_fields(data: bytes) -> Frame:
+    """Return the fields of a request except null fields."""
     try:
-        body = parsed(data, msgspec.json.decode)
+        body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:
         raise RefusedError(400, f"the body {error.errors[0][1]}", "invalid_json") from None
     if not isinstance(body, dict):
         raise RefusedError(400, "the body must be a JSON object", "invalid_json")
-    return cast(Frame, body)
+    return {name: value for name, value in cast(Frame, body).items() if value is not None}
 
 
 def _refuse_unsupported(fields: Frame) -> None:
@@ -131,7 +118,28 @@ def _refuse_unsupported(fields: Frame) -> None:
             raise wrong(name[:80], f"{name[:80]!r} is not a parameter of this server", "unknown_parameter")
         if name in NEUTRAL and value not in NEUTRAL[name]:
             allowed = msgspec.json.encode(NEUTRAL[name][0]).decode()
-            raise wrong(name, f"{name} is not supported; leave it out, or write {allowed}", "unsupported_parameter")
+            raise wrong(name, f"{name} is not supported; omit it, or write {allowed}", "unsupported_parameter")
+
+
+def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
+    options = {name: fields[name] for name in OPTIONS if name in fields}
+    if "max_completion_tokens" in fields:
+        options["max_tokens"] = fields["max_completion_tokens"]
+    if options.get("stop") == []:
+        del options["stop"]
+    return options | _read_choice(fields.get("tool_choice"), tools) | _read_format(fields.get("response_format"))
+
+
+def _read_stream(fields: Frame) -> tuple[bool, bool]:
+    """Return whether the request wants a stream, and whether the stream ends with the usage."""
+    stream = _flag(fields, "stream", "stream")
+    options = fields.get("stream_options", {})
+    if not isinstance(options, dict):
+        raise wrong("stream_options", "stream_options must be an object")
+    include_usage = _flag(cast(Frame, options), "include_usage", "stream_options.include_usage")
+    if include_usage and not stream:
+        raise wrong("stream_options", "stream_options is only allowed with stream: true")
+    return stream, include_usage
 
 
 def _read_thread(messages: Any) -> Thread:

@@ -1,6 +1,6 @@
-"""What `from_ui` and `from_ag_ui` share: limits of requests, and the stored conversation that they continue.
+"""Limits of the requests of `from_ui` and `from_ag_ui`, and the stored conversation that they continue.
 
-The user of a client writes its requests. Hence:
+The user of a client controls its requests, so they are read by these rules:
 
 =====================================  ================================================================================
 in a request                           becomes
@@ -8,13 +8,13 @@ in a request                           becomes
 a system or developer message          nothing
 text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
 earlier messages                       nothing if the server has a thread, which has them; otherwise messages
-a message at the end of the thread     nothing: a client repeats messages without an answer, as after a failure
+the thread's last messages, repeated   nothing: a client repeats messages without an answer, as after a failure
 a tool call without a result           nothing
 an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
-what has been answered already         nothing; if there is nothing else, an error
+an answer to an answered call          nothing; if there is nothing else, an error
 the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message, which answers the question of
-                                       an agent inside if there is one
+a new message instead of an answer     a denial of the calls that wait, and the message, which answers an inner agent's
+                                       question if there is one
 =====================================  ================================================================================
 """
 
@@ -39,26 +39,26 @@ MAX_DEPTH = 64
 """Maximum depth of a request."""
 
 MAX_VALUES = 100_000
-"""Maximum JSON values in a request: reading more takes seconds, in which the loop does nothing else."""
+"""Maximum JSON values in a request: reading more would block the loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type. Unlike text it must not hold half of a surrogate pair: it is looked up, logged and sent on."""
+"""An id or a type. Unlike text it must not hold half of a surrogate pair: it is looked up, logged and sent again."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of calls that wait when the user writes something else."""
+"""The result of waiting calls when the user writes something else."""
 
 T = TypeVar("T")
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """The arguments of ``rxllm.resume`` and ``rxllm.stream_resume`` for a request, with or without answers."""
+    """The arguments of ``rxllm.resume`` and ``rxllm.stream_resume`` for a client's request."""
 
     thread: Thread
     approvals: Mapping[str, Any] = {}
     results: Mapping[str, str | Mapping[str, Any]] = {}
 
 
-def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
+def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
     """Return a request as data. Raises ``ValidationError`` if it is too long, too large, too deep, or not JSON."""
     if not isinstance(body, bytes | str):
         _check_size(body)
@@ -66,11 +66,11 @@ def loaded(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
     text = body.encode(errors="surrogatepass") if isinstance(body, str) else body
     if len(text) > max_bytes:
         raise wrong(f"is longer than {max_bytes} bytes", "body")
-    return parsed(text, lambda text: json.loads(text.decode(errors="surrogatepass")))
+    return parse_json(text, lambda text: json.loads(text.decode(errors="surrogatepass")))
 
 
-def parsed(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return what `parse` reads. Raises ``ValidationError`` if `parse` fails or `text` holds too much."""
+def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
+    """Return `text` as `parse` reads it. Raises ``ValidationError`` if `parse` fails or `text` holds too much."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -82,7 +82,7 @@ def parsed(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or too deep, including the arguments of tool calls, which are JSON as text."""
+    """Raise if `data` is too large or too deep. The arguments of tool calls count too, although they are text."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -94,19 +94,19 @@ def _check_size(data: Any) -> None:
         count += len(level) + sum(map(_most_values, texts))
         if count > MAX_VALUES:
             raise _too_large()
-        level += map(_arguments, texts)
+        level += map(_load_arguments, texts)
     if level:
         raise _too_deep()
 
 
 def _most_values(text: bytes) -> int:
-    """Return the most values that a JSON text may hold, by its signs outside of strings, without parsing it."""
+    """Return an upper bound of the values in a JSON text: it counts signs outside strings, without parsing."""
     most_quotes = 4 * MAX_VALUES  # two for each key and each string
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
 
-def _arguments(text: bytes) -> Any:
+def _load_arguments(text: bytes) -> Any:
     try:
         return json.loads(text)
     except RecursionError:
@@ -123,11 +123,11 @@ def _too_deep() -> ValidationError:
     return wrong(f"is nested more than {MAX_DEPTH} levels deep", "body")
 
 
-def converted(data: Any, cls: type[T], *path: str | int) -> T:
-    """Return `data`, which is at `path` of a request, as a `cls`; unknown fields are left out."""
+def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
+    """Return `data`, which is at `path` of a request, as a `cls`; unknown fields are dropped."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # in a name or a word of the protocol, which msgspec looks up
+    except UnicodeEncodeError:  # msgspec looks up names and words of the protocol
         raise wrong("must not hold half of a surrogate pair in a name", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -136,7 +136,7 @@ def converted(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 class StoredConversation:
-    """A conversation as the server knows it, and the client's answers to the calls that wait in it."""
+    """The server's copy of a conversation, and the client's answers to its waiting calls."""
 
     def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
         if not isinstance(cast(object, stored), Thread | ChatResult | Session):
@@ -145,7 +145,7 @@ class StoredConversation:
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
         waiting = () if is_thread else stored.pending_tool_calls
-        if not waiting and not isinstance(stored, Session):  # a result that was cut off while calls run has none
+        if not waiting and not isinstance(stored, Session):  # a result that was cut off while calls ran lists none
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
@@ -156,13 +156,13 @@ class StoredConversation:
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept an answer to the approval of a call that waits."""
+        """Accept the answer to the approval of a waiting call."""
         if self.pending[id].name in self._client_tools:
             raise wrong("is of a tool that runs in the client, which sends its result", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a client's tool; the result of a call that does not wait is left out."""
+        """Accept the result of a client's tool. The result of a call that does not wait is dropped."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -170,7 +170,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the one answer to the question, which an agent inside takes as the result of its call."""
+        """Accept the answer to the question. For an inner agent it is the result of the call that asks."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -178,11 +178,11 @@ class StoredConversation:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers, and the user's `new` messages, which deny all other calls that wait.
+        """Return the answers and the user's `new` messages, which deny all other waiting calls.
 
-        Raises ``ValidationError`` if there is nothing new, as from a second tab or click.
+        Raises ``ValidationError`` if there is nothing new, as after a second click or in a second tab.
         """
-        new = self._without_repeated(new)
+        new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
             if call.name in self._client_tools:
                 self.results.setdefault(id, {"error": UNANSWERED})
@@ -194,15 +194,15 @@ class StoredConversation:
         role = last.role if (last := (self.thread + new).last) else "user"
         is_answer = bool(self.approvals or self.results)
         if not is_answer and (role == "assistant" or (self.pending and role != "user")):
-            raise wrong("answers none of the calls that wait, and holds no new message of the user", "messages")
+            raise wrong("must answer a waiting call, or hold a new message of the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results)
 
-    def _without_repeated(self, new: list[Message]) -> list[Message]:
-        """Return `new` without the messages that end the thread already: a client repeats those without an answer."""
+    def _drop_repeated(self, new: list[Message]) -> list[Message]:
+        """Return `new` without the unanswered messages at the end of the thread, which a client repeats."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
         # The borders of Knuth, Morris and Pratt: comparing each length would take seconds for thousands of messages.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # for each start of `items` the length of its longest end that is also a start
+        borders = [0]  # entry i is the length of the longest end of `items[: i + 1]` that is also its start
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:
@@ -212,16 +212,16 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant's message and the results of its calls; nothing if it is empty."""
+    """Return an assistant's message and the results of its calls; no messages if all are empty."""
     answered = tuple(answered)
     if not parts and not answered:
         return []
     calls = tuple(call for call, _ in answered)
     results = [tool_result(call.id, result) for call, result in answered]
-    return [Message("assistant", plain(parts), tool_calls=calls), *results]
+    return [Message("assistant", plain_content(parts), tool_calls=calls), *results]
 
 
-def plain(parts: list[Part]) -> str | tuple[Part, ...]:
+def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
     """Return `parts` as the content of a message: plain text if possible."""
     match parts:
         case []:
@@ -233,7 +233,7 @@ def plain(parts: list[Part]) -> str | tuple[Part, ...]:
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
-    """Return the part for a user's file. Its URL must be on the web, or hold the file itself."""
+    """Return the part for a user's file. The `url` must be a web address, or hold the file as ``data:``."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:

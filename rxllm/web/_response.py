@@ -4,15 +4,16 @@
 while                         the response
 ============================  ==========================================================================================
 there is no event yet         sends its head at once, so that a browser knows that its question has arrived
-the model is silent           sends a comment every `heartbeat` seconds, so that no proxy gives up
-the browser is slow           stops reading the model's socket, once `WAITING` events wait
-the browser takes nothing     ends after `send_timeout` seconds
+the model is silent           sends a comment every `heartbeat` seconds, so that no proxy closes the connection
+the browser is slow           stops reading the model's socket once `WAITING` events wait
+the browser reads nothing     ends after `send_timeout` seconds
 the stream fails              sends the error as a frame; the status stays 200
-the browser leaves            disposes its subscription, and with it the call
-the server stops              does the same, when the server cancels it
+the browser leaves            disposes its subscription, which ends the call
+the server stops              does the same when the server cancels it
 ============================  ==========================================================================================
 
-On servers of ASGI 2.4 Starlette's own ``StreamingResponse`` sees a browser leave only when it writes; this one listens.
+On servers of ASGI 2.4 Starlette's own ``StreamingResponse`` notices a disconnect only when it writes; this response
+listens for it.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from rxllm.web._codec import Encoder, encoder
 from rxllm.web._for_client import for_client
 from rxllm.web._frames import sse
 
-Message = Any  # a mapping; each framework has a type of its own for it
+Message = Any  # a mapping, for which each framework has its own type
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""Maximum events that wait for a slow browser, besides those in its socket, before the model's socket is not read."""
+"""Maximum events that wait for a slow browser, besides the events in its socket; then the model's socket must wait."""
 
 HEARTBEAT = b":\n\n"
 """A comment, which readers of server-sent events ignore."""
@@ -66,9 +67,9 @@ def streaming_response(
     Arguments:
         protocol: The name of a protocol, or an encoder.
         heartbeat: Seconds of silence before a comment is sent; None sends no comments.
-        send_timeout: Seconds that a browser may take nothing before the response ends.
-        headers: Headers beside those of server-sent events and of the protocol, which they may replace.
-        filter: The operator that decides what may leave, instead of `for_client`.
+        send_timeout: Seconds in which a browser may read nothing before the response ends.
+        headers: Headers that are added to the headers of server-sent events and of the protocol, or replace them.
+        filter: The operator that removes what must not leave the server, instead of `for_client`.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -79,14 +80,16 @@ def streaming_response(
     is_name = isinstance(protocol, str) or not hasattr(protocol, "feed")
     frames = encoder(cast(str, protocol)) if is_name else cast(Encoder, protocol)
     chunks = stream.pipe(ops.errors_as_events(), filter or for_client(), ops.lift(lambda: _Chunks(frames)))
-    fields = _raw(_HEADERS | frames.HEADERS | {name.lower(): value for name, value in (headers or {}).items()})
+    fields = _encode_headers(
+        _HEADERS | frames.HEADERS | {name.lower(): value for name, value in (headers or {}).items()}
+    )
     responses = sys.modules.get("starlette.responses")
     cls = StreamingResponse if responses is None else _starlette_response(responses.Response)
     return cls(chunks, frames, fields, heartbeat or math.inf, send_timeout)
 
 
 class StreamingResponse:
-    """The response to one request, with the attributes that Starlette expects."""
+    """The response to a request, with the attributes that Starlette expects."""
 
     def __init__(
         self, chunks: Stream[bytes], encoder: Encoder, headers: Fields, heartbeat: float, send_timeout: float
@@ -111,7 +114,7 @@ class StreamingResponse:
         await client.send(b"", more=False)
 
     async def _write(self, client: Client) -> None:
-        """Send all chunks. Raise the error of a broken stream after the client was sent a frame of it."""
+        """Send all chunks. If the stream breaks, send an error frame to the client, then raise the stream's error."""
         await client.begin()
         try:
             async with to_async_iter(self._chunks, WAITING) as chunks:
@@ -141,16 +144,16 @@ class _Chunks:
         return (b"".join(map(sse, self._encoder.close())) + self._encoder.END,)
 
 
-def _raw(headers: Mapping[str, str]) -> Fields:
+def _encode_headers(headers: Mapping[str, str]) -> Fields:
     for name, value in headers.items():
         check("headers", value, not any(end in name + value for end in "\r\n\0"), f"one line for {name!r}")
-    # HTTP/2 forbids the header of a connection, which is between servers.
+    # HTTP/2 forbids the header "connection".
     return [(name.encode(), value.encode("latin-1")) for name, value in headers.items() if name != "connection"]
 
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return the class with Starlette's as a base: FastAPI turns anything else into JSON."""
+    """Return a `StreamingResponse` that is also Starlette's response: FastAPI turns any other object into JSON."""
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
@@ -158,11 +161,11 @@ def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
 
 
 class GoneError(Exception):
-    """The client has left, or takes nothing any more."""
+    """The client has left, or has stopped reading."""
 
 
 class Client:
-    """The client of one request. The head of the response, `status` and `headers`, is sent before its first bytes."""
+    """The client of a request. The head of the response, `status` and `headers`, is sent before its first bytes."""
 
     def __init__(self, send: Send, status: int, headers: Fields) -> None:
         self.status = status
@@ -171,7 +174,7 @@ class Client:
         self._send = send
         self._lock = asyncio.Lock()  # a server takes one message at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the latest message was taken, or else sent
+        self._since = self._now()  # the time at which the latest message was sent, and then accepted
 
     async def begin(self) -> None:
         """Send the head at once."""
@@ -188,7 +191,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after each `heartbeat` of silence. Raise `GoneError` if nothing is taken for `patience`."""
+        """Send a comment after each `heartbeat` of silence. Raise `GoneError` if a send takes over `patience`."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
@@ -215,11 +218,11 @@ class Client:
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all of `work` at once until one is done. Raise `GoneError` once the client has left."""
-    leaving = asyncio.ensure_future(_gone(receive))
+    """Run all of `work` concurrently until the first ends. Raise `GoneError` once the client has left."""
+    leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:
-        await asyncio.sleep(0)  # it may have left already
+        await asyncio.sleep(0)  # the client may have left already
         if not leaving.done():
             tasks = [*(asyncio.ensure_future(start()) for start in work), leaving]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -232,7 +235,7 @@ async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, N
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _gone(receive: Receive) -> None:
+async def _wait_until_gone(receive: Receive) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     raise GoneError

@@ -1,4 +1,4 @@
-"""Streams that continue without a browser: kept in memory by an id, to return to and to stop."""
+"""Streams that continue without a browser: kept in memory by id, so that browsers can return and stop them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Streams by id, which browsers leave and return to. Leaving a run does not stop it; `cancel` does.
+    """Keep streams by id, so that browsers can leave and return. Leaving a run does not stop it; `cancel` does.
 
     >>> import rxllm
     >>> runs = Runs()
@@ -24,9 +24,9 @@ class Runs:
     >>> runs.watch("chat-2") is None, runs.cancel("chat-1")
     (True, False)
 
-    Only what a client may see (`for_client`) is kept: late watchers learn less of how a tool ended. A run continues for
-    `grace` seconds after the last watcher has left, and an ended run is kept as long, see `ops.share_folded`. There are
-    at most `most` runs. Give ids that cannot be guessed, or check whose they are: everyone who knows an id may watch.
+    Only events for clients (`for_client`) are kept, folded for late watchers (`ops.share_folded`). A run continues for
+    `grace` seconds after its last watcher has left; an ended run is kept for the same time. There are at most `most`
+    runs. Use ids that cannot be guessed, or check whose ids they are: any client that knows an id may watch its run.
     """
 
     def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
@@ -37,7 +37,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` now, on the running loop or else on rxllm's own, and return it for its first watcher.
+        """Start `stream` now, on the running loop or otherwise on rxllm's own, and return it for its first watcher.
 
         Raises ``ValidationError("invalid_option")`` while `id` runs and for wrong arguments, and
         ``StreamError("overflow")`` while `most` run.
@@ -51,14 +51,14 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return the run, its fold so far and then live events, or None if there is no such run."""
+        """Return the run: its fold so far, then its live events. Return None for an unknown id."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)
         return run and run.stream
 
     def cancel(self, id: str) -> bool:
-        """Stop the run, and return whether it was running. Its watchers get a ``StreamError("cancelled")``."""
+        """Stop the run, and return whether it was running. Its watchers get ``StreamError("cancelled")``."""
         with self._lock:
             run = self._runs.get(id)
         if run is None or run.ended is not None:
@@ -67,7 +67,7 @@ class Runs:
         return True
 
     def cancel_all(self) -> None:
-        """Stop all runs, as a server must before its loop ends."""
+        """Stop all runs; call it before the server's loop ends."""
         with self._lock:
             ids = [*self._runs]
         for id in ids:
@@ -91,7 +91,7 @@ class Runs:
 
 
 class _Run:
-    """One run: `stop` cancels it, and `ended` is the time of its end."""
+    """A run: `stop` cancels it, `ended` is the time of its end."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

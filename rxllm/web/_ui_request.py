@@ -1,6 +1,6 @@
-"""Requests of ``useChat``: the messages of a browser as a thread, and its answers to tool calls.
+"""Requests of ``useChat``: a browser's messages as a thread, and its answers to tool calls.
 
-`rxllm.web._requests` has the table of what is accepted. A message of the assistant becomes one message per step.
+`rxllm.web._requests` has the table of accepted input. A message of the assistant becomes one message per step.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rxllm.web._requests import (
     Incoming,
     Name,
     StoredConversation,
-    converted,
+    convert_to,
     file_part,
-    loaded,
-    plain,
+    load_request,
+    plain_content,
     turn,
     wrong,
 )
@@ -61,7 +61,7 @@ class _Part(msgspec.Struct, rename="camel"):
     def result(self) -> Any:
         """The tool's result, as `rxllm.resume` accepts it."""
         if self.state == "output-available":
-            output = cast(str | dict[str, Any] | None, self.output)  # or any other JSON
+            output = cast(str | dict[str, Any] | None, self.output)  # it may be any JSON
             return output if isinstance(output, str | dict) else json.dumps(output)
         return {"error": self.error_text or "denied"}
 
@@ -92,15 +92,15 @@ def from_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread).run().output_text
     'Hello'
 
-    `stored` is the conversation as the server knows it: then only new messages and answers are read. Without it the
-    browser's messages are the conversation, as edits of earlier ones need, and no approval is accepted.
+    With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
+    browser's messages are the conversation, so that users can edit earlier messages, and no approval is accepted.
     `client_tools` are the names of the tools that run in the browser; no other results are accepted.
 
-    Raises ``ValidationError("invalid_request")``, with the path, for anything malformed, longer than `max_bytes`, too
-    deep or too large, and for an answer to a call that the server has not made; ``"invalid_option"`` for another class
-    of `stored`.
+    Raises ``ValidationError("invalid_request")``, with the path, for a request that is malformed, longer than
+    `max_bytes`, too deep or too large, and for an answer to an unknown call; ``"invalid_option"`` for a `stored` of the
+    wrong class.
     """
-    request = converted(loaded(body, max_bytes), _Request)
+    request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
     if not messages:
         raise wrong("must hold a message of the user", "messages")
@@ -116,7 +116,7 @@ def from_ui(
     elif request.message_id is not None:
         raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
-    return conversation.incoming([message for i, entry in messages[first:] for message in _user(i, entry)])
+    return conversation.incoming([message for i, entry in messages[first:] for message in _user_messages(i, entry)])
 
 
 def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
@@ -124,17 +124,17 @@ def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
     ids: set[str] = set()
     for i, entry in entries:
         if entry.role == "user":
-            messages += _user(i, entry)
+            messages += _user_messages(i, entry)
             continue
         step: list[_Part] = []
         for j, part in enumerate(entry.parts):
             if part.is_tool:
                 _check_call(part, ids, i, j)
             if part.type == "step-start":
-                messages += _assistant(step)
+                messages += _assistant_messages(step)
                 step = []
             step.append(part)
-        messages += _assistant(step)
+        messages += _assistant_messages(step)
     return messages
 
 
@@ -146,7 +146,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
     ids.add(part.tool_call_id)
 
 
-def _assistant(step: list[_Part]) -> list[Message]:
+def _assistant_messages(step: list[_Part]) -> list[Message]:
     """Return the message of a step and the results of its tools, without the calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
@@ -157,12 +157,10 @@ def _assistant(step: list[_Part]) -> list[Message]:
             parts.append(ThinkingPart(part.text, _signature(part)))
         elif part.is_tool and part.is_answered and not part.provider_executed:
             name = part.tool_name or part.type.removeprefix("tool-")
-            answered.append((ToolCall(part.tool_call_id, name, _object(part.input)), part.result))
+            data: Any = part.input
+            arguments = cast(dict[str, Any], data) if isinstance(data, dict) else {}
+            answered.append((ToolCall(part.tool_call_id, name, arguments), part.result))
     return turn(parts, answered)
-
-
-def _object(data: Any) -> dict[str, Any]:
-    return cast(dict[str, Any], data) if isinstance(data, dict) else {}
 
 
 def _signature(part: _Part) -> str | None:
@@ -173,14 +171,14 @@ def _signature(part: _Part) -> str | None:
             return None
 
 
-def _user(i: int, entry: _Message) -> list[Message]:
+def _user_messages(i: int, entry: _Message) -> list[Message]:
     parts: list[Part] = []
     for j, part in enumerate(entry.parts):
         if part.type == "text":
             parts.append(TextPart(part.text))
         elif part.type == "file":
             parts.append(file_part(part.url, part.media_type, "messages", i, "parts", j, "url", name=part.filename))
-    return [Message("user", plain(parts))] if parts else []
+    return [Message("user", plain_content(parts))] if parts else []
 
 
 def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> None:
@@ -192,7 +190,7 @@ def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> 
             if approval.approved is None:
                 raise wrong("must be true or false", *path, "approval", "approved")
             if id not in conversation.known:
-                raise wrong("is not of a call that the server has made", *path, "approval")
+                raise wrong("must answer a tool call of the stored conversation", *path, "approval")
             if id in conversation.pending:
                 conversation.approve(id, approval.approved or approval.reason or False, *path, "approval")
         elif part.is_answered:

@@ -20,13 +20,14 @@ event                                         frames
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-Whatever these cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore: ``event`` is
-the event, ``covers`` is the number of following frames that mean no event of their own, and ``folded`` marks a message
-or result that the events so far fold to. The encoder reads its own frames, and adds that part wherever they mean
-anything but the event, so only raw frames are lost. The decoder reads the frames of this encoder, not of other servers.
+An event that these frames cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore:
+``event`` is the event, ``covers`` is the number of the following frames that are no events by themselves, and
+``folded`` marks a message or result to which the events so far fold. The encoder decodes its own frames, and adds this
+part if the result is not the event, so only raw frames are lost. The decoder reads the frames of this encoder, not of
+other servers.
 
-A call inside an agent that waits for approval is announced like one outside; its id is joined by ``/`` to the ids of
-the calls around it.
+An inner agent's call that waits for approval is announced like an outer call; the ids of the calls around it precede
+its id, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -45,8 +46,6 @@ _FINISH_REASONS = {"tool_calls": "tool-calls", "content_filter": "content-filter
 
 
 class Encoder:
-    """Events to frames."""
-
     END: ClassVar[bytes] = b"data: [DONE]\n\n"
     HEADERS: ClassVar[dict[str, str]] = {
         "content-type": "text/event-stream",
@@ -74,7 +73,7 @@ class Encoder:
         fold = self._decoder.fold
         state = fold.state
         reason = state.to_response().finish_reason
-        frames = self._ended_parts()
+        frames = self._end_parts()
         if fold.is_answering:
             reason = "error"
             frames.append({"type": "error", "errorText": StreamError("truncated").message})
@@ -83,7 +82,7 @@ class Encoder:
             finish["finishReason"] = _FINISH_REASONS.get(reason, reason)
         if state.chat_result is not None:
             finish["messageMetadata"] = self._usage(state.chat_result.usage)
-        return [*self._start(), *_cover({}, [*frames, *self._ended_step(), finish])]
+        return [*self._start(), *_cover({}, [*frames, *self._end_step(), finish])]
 
     def _start(self) -> list[Frame]:
         was_started, self._is_started = self._is_started, True
@@ -96,24 +95,24 @@ class Encoder:
             case ev.ThinkingDelta(delta=delta, id=id):
                 return self._delta("reasoning", id, delta)
             case ev.TextCompleted(text=text, id=id):
-                return self._completed("text", id, text, {})
+                return self._complete_block("text", id, text, {})
             case ev.ThinkingCompleted(text=text, signature=signature, id=id):
-                return self._completed("reasoning", id, text, _own("signature", signature))
+                return self._complete_block("reasoning", id, text, _own("signature", signature))
             case ev.MessageStarted():
-                step = [] if self._step == "reset" else [*self._ended_step(), {"type": "start-step"}]
+                step = [] if self._step == "reset" else [*self._end_step(), {"type": "start-step"}]
                 self._step = "open"
-                return [*self._ended_parts(), *step]
+                return [*self._end_parts(), *step]
             case ev.MessageCompleted():
-                return self._ended_parts()
+                return self._end_parts()
             case ev.StepRestarted():
                 was_open, self._step = self._step is not None, self._step and "reset"
                 return [{"type": "reset-step"}] if was_open else []
             case ev.StepCompleted() | ev.ChatCompleted():
-                return [*self._ended_parts(), *self._ended_step()]
+                return [*self._end_parts(), *self._end_step()]
             case ev.ErrorEvent(error=error):
                 if error.reason == "cancelled":
-                    return [*self._ended_parts(), {"type": "abort", "reason": error.message}]
-                return [*self._ended_parts(), {"type": "error", "errorText": error.message}]
+                    return [*self._end_parts(), {"type": "abort", "reason": error.message}]
+                return [*self._end_parts(), {"type": "error", "errorText": error.message}]
             case ev.ToolCallDelta(id=id) if id not in self._decoder.calls:
                 return []
             case ev.ToolApprovalRequested(id=id):
@@ -126,7 +125,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame of an event without blocks or steps; none if a browser shows nothing of it."""
+        """Return the frame of an event outside blocks and steps; none if a browser cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -161,12 +160,12 @@ class Encoder:
             case _:
                 return []
 
-    def _ended_step(self) -> list[Frame]:
+    def _end_step(self) -> list[Frame]:
         was_open, self._step = self._step is not None, None
         return [{"type": "finish-step"}] if was_open else []
 
-    def _ended_parts(self) -> list[Frame]:
-        """Return the frames that close open parts: a browser would show them as streaming forever."""
+    def _end_parts(self) -> list[Frame]:
+        """Return the frames that close open parts, which a browser would show as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -176,7 +175,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return the metadata of a message. A browser merges it with earlier ones, so an absent counter is None."""
+        """Return the metadata of a message. A browser merges it with earlier metadata, so absent counters are None."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
@@ -186,14 +185,14 @@ class Encoder:
         frames, block = self._block(kind, id)
         return [*frames, {"type": f"{kind}-delta", "id": block.name, "delta": delta}]
 
-    def _completed(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
+    def _complete_block(self, kind: str, id: str | None, text: str, extra: Frame) -> list[Frame]:
         frames, block = self._block(kind, id)
         if left_out := rest(text, block.text):
             frames += _cover({}, [{"type": f"{kind}-delta", "id": block.name, "delta": left_out}])
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new one after the frame that begins it."""
+        """Return the open block with this `id`, or a new block after the frame that begins it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -206,30 +205,28 @@ class Encoder:
 
 
 class Decoder:
-    """The encoder's frames to events."""
-
     def __init__(self) -> None:
         self.fold = ClientFold()
         self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
         self.calls: dict[str, list[str]] = {}  # the pieces of the open tool calls, by id
         self.names: dict[str, str] = {}  # the tools of all calls, by id
-        self._covered = 0
-        self._is_ended = False  # by the finish, or by an error
+        self._covered = 0  # the number of the next frames that are no events
+        self._is_ended = False  # whether a finish or an error was read
         self._is_finished = False
 
     def feed(self, frame: Frame) -> list[ev.Event]:
-        return all_of(frame, self._applied(frame))
+        return all_of(frame, self._read_and_apply(frame))
 
     def close(self) -> list[ev.Event]:
         return [] if self._is_ended else [ev.ErrorEvent(StreamError("truncated"))]
 
-    def _applied(self, frame: Frame) -> Iterator[ev.Event]:
+    def _read_and_apply(self, frame: Frame) -> Iterator[ev.Event]:
         for event in self.read(frame):
             self.apply(event)
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events that `frame` means, which `apply` is to take before the next frame is read."""
+        """Return the events in `frame`. Each must be passed to `apply` before the next frame is read."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -318,7 +315,7 @@ class Decoder:
             case {"type": "tool-input-available" | "tool-input-error" as kind, "toolName": str(name)}:
                 started = [] if id in self.calls else [ev.ToolCallStarted(id, name, _call_metadata(frame))]
                 text = "".join(self.calls.get(id, ()))
-                return [*started, _completed_call(id, name, text, frame, kind == "tool-input-available")]
+                return [*started, _complete_call(id, name, text, frame, kind == "tool-input-available")]
             case {"type": "tool-approval-request"}:
                 call = self.fold.state.current_tool_calls.get(id) or ToolCall(id, name)
                 return [ev.ToolApprovalRequested(id, call.name, call.arguments)]
@@ -336,7 +333,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event of a frame that belongs to no block and no call."""
+    """Return the event of a frame outside blocks and calls."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -354,7 +351,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
             raise malformed(frame)
 
 
-def _completed_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
+def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
     """Return the call that `frame` completes; `text` is its arguments so far."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
@@ -382,7 +379,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return the field of a frame for data of ours, which a browser sends back."""
+    """Return the field of a frame for rxllm's own data, which a browser sends back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -391,6 +388,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Return `frames` after the part with the `data` that they stand for."""
+    """Return `frames` after the part with the `data` that they show."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

@@ -1,16 +1,16 @@
-"""From bytes to frames to events, without I/O, Rx or a clock; for authors of adapters.
+"""Turn bytes into frames and frames into events, without I/O, Rx or a clock; for authors of adapters.
 
 ==================================  ===========================================================================
 file                                holds
 ==================================  ===========================================================================
 ``framing``, ``json_array``         bytes to frames, in any pieces: server-sent events, NDJSON, JSON arrays
-``frames``                          the base of the decoders: typed frames, and what a malformed one means
-``event_order``                     reports of a decoder to events in their order; how a stream ends, or is cut
-``tool_calls``                      calls whose arguments come in pieces
+``frames``                          the base class of decoders: typed frames and malformed ones
+``event_order``                     a decoder's reports to ordered events, up to the end of the stream
+``tool_calls``                      tool calls whose arguments arrive in pieces
 ==================================  ===========================================================================
 
-A decoder of an adapter is a `FrameDecoder` over a `Framing` (`SSEDecoder`, `NDJSONFraming`), which reports to `Blocks`;
-`CallTracker` gives tool calls their ids.
+An adapter's decoder is a `FrameDecoder`: it reads the frames of a `Framing` (`SSEDecoder`, `NDJSONFraming`) and reports
+to `Blocks`. `CallTracker` gives tool calls their ids.
 """
 
 from typing import TYPE_CHECKING
@@ -36,8 +36,8 @@ __all__ = [
     "SSEDecoder",
 ]
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
-    # A program without an adapter over HTTP needs none of them.
+if not TYPE_CHECKING:  # a type checker would accept every name
+    # A program without an adapter over HTTP needs none of these modules.
     __getattr__ = lazy_exports(
         __name__,
         {

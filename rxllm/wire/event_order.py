@@ -1,6 +1,6 @@
 """Order a decoder's reports into lawful events, and decide how a stream ends: complete, failed or cut.
 
-A decoder reports what it reads, in the provider's order; `Blocks` opens and closes blocks as that implies.
+A decoder makes its reports in the provider's order; `Blocks` opens and closes blocks as they imply.
 
 =============  ==========================  ==========================================================================
 state          report                      events
@@ -49,26 +49,26 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """The ids of one response's blocks: those that arrive, and ``block_0``, ``block_1`` for blocks without one.
+    """The ids of a response's blocks: the provider's, and ``block_0``, ``block_1`` for blocks without an id.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    An id that arrives stays as it is, unless an earlier block was given the same one here: then two blocks would become
-    one, and text would be lost. This happens when an adapter puts text before the events of another one.
+    The provider's id stays as it is, unless it was already given to an earlier block here: two blocks would become a
+    single one, and text would be lost. This happens when an adapter puts text before another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # by the ids that arrived
+        self._ids: dict[str, str] = {}  # the ids of blocks by the provider's ids
         self._minted: set[str] = set()
         self._numbers = count()
 
     def of(self, id: str | None) -> str:
-        """Return the id of a block whose events have this id, or of a block that begins without one."""
+        """Return the id of the block with the provider's `id`, or a new id for a block without one."""
         if id is None:
             return self._mint()
         if id not in self._ids:
@@ -86,7 +86,7 @@ _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
 class Blocks:
-    """Turns a decoder's reports into events; `take` returns those since the last `take`.
+    """Turns a decoder's reports into events; `take` returns the events since the last `take`.
 
     >>> blocks = Blocks()
     >>> blocks.start(id="r1")
@@ -96,7 +96,7 @@ class Blocks:
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    A block that begins without an id of the provider gets ``block_<k>``, see `BlockIds`.
+    A block without an id of the provider gets the id ``block_<k>``, see `BlockIds`.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -104,15 +104,15 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._folded: list[Event] = []  # all but the deltas: the message is folded from these
+        self._folded: list[Event] = []  # the events except deltas, which fold to the message
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # of the open block, as reported
-        self._id = ""  # of the open block, as in its events
+        self._reported_id: str | None = None  # the open block's id, as the decoder reports it
+        self._id = ""  # the open block's id in its events
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
-        self._waiting: list[Event] = []  # until the open block is closed
+        self._waiting: list[Event] = []  # the events that follow the end of the open block
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
         self._failure: LLMError | None = None  # the error of the finish reason
@@ -165,7 +165,7 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Report what goes back to the provider with the open block of thinking; without one, with an empty one."""
+        """Report data that goes back to the provider with the open block of thinking, or else with an empty block."""
         if self.ended:
             return
         if self._open != "thinking" or self._reported_id != id:
@@ -267,7 +267,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """Report the end of the stream. `over` says that the wire's end marker was seen."""
+        """Report the end of the stream. `over` is whether the wire's end marker was seen."""
         if self.ended:
             return
         if not over and self._finish is None:

@@ -3,17 +3,17 @@
 1. `feed` and `close` turn every exception into the end of the stream, after the events before it: the framing's
    ``StreamError``, or a ``malformed_event`` if the wire's own code cannot read a frame.
 2. Once the stream has ended, no frame is read.
-3. Some frames do not fit the type. ``[DONE]`` ends the stream, with an error if it comes first. JSON is read again, as
-   Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit is a ``RawChunk``, and an
-   error if the name of its event is ``error``.
+3. Some frames do not fit the type. ``[DONE]`` ends the stream, with an error if it is the first frame. JSON is read
+   again, as Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit is a ``RawChunk``,
+   and an error if the name of its event is ``error``.
 4. Text that is not JSON is an error: the provider's if the name of its event is ``error``, otherwise
    ``malformed_event``. Blanks are skipped.
 5. Half a surrogate pair (``"\\ud83d"``) at the end of a string waits for the other half at the start of a string in a
    later frame.
 
-A subclass defines `FrameDecoder.read`, what a decoded frame means, and `FrameDecoder.error_of`, the error in a payload.
-It may extend `fail` and `end`, with which every stream ends, and override `read_unfit` and `read_plain` (rules 3 and 4)
-where its wire is different. It reports to ``self.blocks``.
+A subclass reports to ``self.blocks``. It defines `FrameDecoder.read`, which interprets a decoded frame, and
+`FrameDecoder.error_of`, which returns the error in a payload. It may extend `fail` and `end`, with which every stream
+ends, and override `read_unfit` and `read_plain` (rules 3 and 4) where its wire is different.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FrameDecoder(ABC):
     >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `blocks` orders what is reported into events. `provider` is the name in the decoder's errors.
+    `blocks` turns reports into ordered events. `provider` is the name in the decoder's errors.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class FrameDecoder(ABC):
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
         self._whole = False  # whether a response that was not streamed has arrived
-        self._half = b""  # the escape of half a surrogate pair, whose other half has not arrived
+        self._half = b""  # the first half of a surrogate pair, as its escape, while the other half is missing
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -94,18 +94,18 @@ class FrameDecoder(ABC):
 
     @abstractmethod
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
-        """Report what a frame means to `blocks`: the name of its event, its decoded payload, and its bytes."""
+        """Interpret a frame, and report to `blocks`; `kind` is the name of its event, `payload` its decoded data."""
 
     @abstractmethod
     def error_of(self, payload: Any) -> AdapterError:
         """Return the error in a frame's payload, which is JSON or text."""
 
     def fail(self, error: LLMError) -> None:
-        """End the stream with `error`. Extend it to report first what the wire has kept back."""
+        """End the stream with `error`. A subclass that keeps something back extends it to report that first."""
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream; `over` says that the wire's end marker was seen. Extend it as `fail`."""
+        """End the stream; `over` is whether the wire's end marker was seen. A subclass extends it as `fail`."""
         self.blocks.end(over=over)
 
     def _read_all(self, frames: list[Frame]) -> None:
@@ -119,7 +119,7 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # in a field that the typed decode skips
+            except UnicodeDecodeError:  # the typed decode skips the field with the malformed text
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
@@ -131,24 +131,20 @@ class FrameDecoder(ABC):
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
         text = self._joined(frame.strip())
-        if text == DONE:
-            self._read_done()
-            return
-        try:
-            data = read_json(text)
-        except UNREADABLE:
-            self.read_plain(kind, text.decode(errors="replace"))
-        else:
-            self.read_unfit(kind, data, text)
-
-    def _read_done(self) -> None:
-        if self.blocks.started:
+        if text == DONE and self.blocks.started:
             self.end(over=True)
-        else:
+        elif text == DONE:
             self.fail(StreamError("truncated", "the stream ended before its first frame", provider=self.provider))
+        else:
+            try:
+                data = read_json(text)
+            except UNREADABLE:
+                self.read_plain(kind, text.decode(errors="replace"))
+            else:
+                self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Return `frame` with the pending half put in place; take out a half at the end of a string, and wait."""
+        """Return `frame` with the pending half in place. A half at the end of a string is removed, and pending."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -181,7 +177,8 @@ class FrameDecoder(ABC):
         if kind == "error":
             self.fail(self.error_of(text))
         elif text:
-            self.fail(malformed(text, self.provider))
+            fault = f"a frame is not JSON: {text[:200]}"
+            self.fail(StreamError("malformed_event", fault, provider=self.provider))
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
@@ -192,17 +189,13 @@ def unreadable(error: Exception, provider: str) -> StreamError:
     return failure
 
 
-def malformed(text: str, provider: str) -> StreamError:
-    return StreamError("malformed_event", f"a frame is not JSON: {text[:200]}", provider=provider)
-
-
 def raw_kind(kind: str) -> str:
-    """Return the kind of the raw chunk for a frame: the fold reads ``"usage"`` as counters, so another name is used."""
+    """Return the kind of a frame's raw chunk. It is never ``"usage"``, which the fold reads as counters."""
     return "chunk" if kind in ("message", "usage") else kind
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes of base64 `text`; none if it is malformed."""
+    """Return the bytes of base64 `text`; no bytes if it is malformed."""
     try:
         return base64.b64decode(text)
     except ValueError:

@@ -1,30 +1,32 @@
-"""Split server-sent events and newline-delimited JSON from bytes, and keep the bytes of an unfinished frame.
+"""Split bytes into the frames of server-sent events and newline-delimited JSON, and keep an unfinished frame.
+
+The same bytes give the same frames, however the reads cut them. No line may exceed `max_frame` bytes, nor may the data
+of an event: no buffer grows without bound. Only whole lines are read, so a character or a BOM that a read cuts is whole
+before it is decoded.
+
+Server-sent events:
 
 1. A line ends with LF, CR or CRLF, even if a read ends between CR and LF. Nothing else ends a line: U+2028 and U+0085
-   are ordinary characters of the JSON inside, which is why this works on bytes and never decodes the data.
+   are ordinary characters of the JSON inside. So the decoder works on bytes, and never decodes the data.
 2. A blank line dispatches the event, unless its data is empty: comments, ``id:``, ``retry:`` and empty heartbeats
    (``data:``) never become a frame. Lines of data are joined with LF.
-3. Only whole lines are read, so a character or a BOM that a read cuts is whole before it is decoded.
-4. The specification drops a last event without its blank line; `close` returns it if its data is complete, because
+3. The specification drops a last event without its blank line; `close` returns it if its data is complete, because
    servers close the connection right after the last line.
-5. A body that begins with ``{`` or ``[``, perhaps after blanks that kept the connection alive, is not an event stream
-   but one JSON document, from a server that ignores ``"stream": true``: `close` returns it as one frame.
-6. No line, and no event's data, may exceed `max_frame` bytes: no buffer grows without bound.
-7. A line ``error: {...}``, with which llama.cpp and gpustack report a failure, is an event of that name.
+4. A body that begins with ``{`` or ``[``, perhaps after blanks that kept the connection alive, is not an event stream
+   but one JSON document, from a server that ignores ``"stream": true``. `close` returns it as one frame.
+5. A line ``error: {...}`` is an event named ``error``: llama.cpp and gpustack report a failure in this way.
 
-The same bytes give the same frames, however the reads cut them.
+Newline-delimited JSON:
 
 1. A line ends with LF or CRLF. Nothing else ends a line: U+2028 and a lone CR do not.
 2. Blank lines and a BOM are skipped.
-3. Only whole lines are read. The last line may lack its end: `close` returns it if it is complete JSON.
-4. No line may exceed `max_frame` bytes: no buffer grows without bound.
-
-The same bytes give the same frames, however the reads cut them.
+3. The last line may lack its end: `close` returns it if it is complete JSON.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from functools import lru_cache
 from typing import TypeVar
 
@@ -37,7 +39,7 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """Base class of the framings. A frame that is too long raises only after the frames before it are returned."""
+    """The base class of framings. A frame that is too long raises only after the frames before it are returned."""
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
@@ -55,13 +57,28 @@ class PendingFrame:
         self._pieces, self._pending = [], 0
         return data
 
-    def _checked(self, frames: list[_Frame]) -> list[_Frame]:
-        if self._oversized and not frames:
-            raise self._error()
-        return frames
+    def _split_lines(self, data: bytes, read: Callable[[bytes], list[_Frame]]) -> list[_Frame]:
+        """Return the frames that `read` finds in all whole lines; keep the unfinished line."""
+        end = data.rfind(b"\n") + 1
+        if not end:
+            self._append(data)
+            return self._checked([])
+        rest = data[end:]
+        if rest:
+            data = data[:end]
+        frames = read(self._take() + data if self._pieces else data)
+        if rest:
+            self._append(rest)
+        return self._checked(frames) if self._oversized else frames
 
-    def _error(self) -> StreamError:
-        return StreamError("oversized_frame", f"a frame has more than {self.max_frame} bytes")
+    def _check_open(self) -> None:
+        if self._oversized:
+            raise StreamError("oversized_frame", f"a frame has more than {self.max_frame} bytes")
+
+    def _checked(self, frames: list[_Frame]) -> list[_Frame]:
+        if not frames:
+            self._check_open()
+        return frames
 
 
 BOM = b"\xef\xbb\xbf"
@@ -85,7 +102,7 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # rule 5
+        self.is_json = False  # rule 4
         self._event = "message"
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`, counted from its second line on
@@ -93,27 +110,18 @@ class SSEDecoder(PendingFrame):
         self._after_cr = False
 
     def feed(self, data: bytes) -> list[Frame]:
-        if self._oversized:
-            raise self._error()
+        self._check_open()
         if not self._started:
             data = self._start(data)
         if self._after_cr or _CR in data:
             data = self._with_lf(data)
-        end = -1 if self.is_json else data.rfind(b"\n")
-        if end < 0:
+        if self.is_json:
             self._append(data)
             return self._checked([])
-        rest = data[end + 1 :]
-        if rest:
-            data = data[: end + 1]
-        frames = self._read(self._take() + data if self._pieces else data)
-        if rest:
-            self._append(rest)
-        return self._checked(frames) if self._oversized else frames
+        return self._split_lines(data, self._read)
 
     def close(self) -> list[Frame]:
-        if self._oversized:
-            raise self._error()
+        self._check_open()
         rest = self._take() if self._started else b""
         if self.is_json:
             self._data = [rest]
@@ -135,7 +143,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read ends its line at once; the LF that may come next belongs to it.
+        # A CR at the end of a read ends its line at once; an LF at the start of the next read belongs to it.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -145,7 +153,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Nearly all events have one line: the first returns are short cuts for those.
+        # Nearly all events have one line: the first returns are short cuts for such events.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -164,9 +172,9 @@ class SSEDecoder(PendingFrame):
 
     def _read_named(self, text: bytes) -> list[Frame]:
         # In streams with named events nearly every event has two lines, and nearly every text consists of such events.
-        one = _NAMED.fullmatch(text)
-        if one:
-            return [(_name(one[1]), one[2])]
+        single = _NAMED.fullmatch(text)
+        if single:
+            return [(_name(single[1]), single[2])]
         pairs: list[tuple[bytes, bytes]] = _NAMED.findall(text)
         if text.count(b"\n") != 3 * len(pairs):
             return self._read_lines(text.split(b"\n")[:-1])
@@ -235,23 +243,12 @@ class NDJSONDecoder(PendingFrame):
         self._first = True
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._oversized:
-            raise self._error()
-        end = data.rfind(b"\n")
-        if end < 0:
-            self._append(data)
-            return self._checked([])
-        rest, data = data[end + 1 :], data[:end]
-        frames = self._lines(self._take() + data if self._pieces else data)
-        if rest:
-            self._append(rest)
-        return self._checked(frames) if self._oversized else frames
+        self._check_open()
+        return self._split_lines(data, self._lines)
 
     def close(self) -> list[bytes]:
-        if self._oversized:
-            raise self._error()
-        frames = self._lines(self._take())
-        return [frame for frame in frames if is_json(frame)]
+        self._check_open()
+        return [line for line in self._lines(self._take()) if is_json(line)]
 
     def _lines(self, text: bytes) -> list[bytes]:
         if self._first:
@@ -269,7 +266,7 @@ class NDJSONDecoder(PendingFrame):
 
 
 class NDJSONFraming:
-    """The lines as the frames of a `FrameDecoder`: the name of each is ``"line"``. `max_frame` is `NDJSONDecoder`'s.
+    """The lines of an `NDJSONDecoder` as the frames of a `FrameDecoder`: the name of every frame is ``"line"``.
 
     >>> NDJSONFraming().feed(b'{"a": 1}\\n')
     [('line', b'{"a": 1}')]

@@ -1,17 +1,17 @@
 """Split a JSON array into its elements as their bytes arrive, however the reads cut them.
 
 =========  ==========================  =====================================================================
-state      on                          goes to
+state      input                       next state
 =========  ==========================  =====================================================================
 before     ``[``                       between (white space and a BOM before it are skipped)
 between    ``{``, ``[`` or ``"``       inside; a comma and white space are skipped
 between    ``]``                       ended
 between    anything else               odd: a number, a word or nonsense, up to the next comma or ``]``
-inside     what closes it              between; the element is complete, as the bytes that were sent
+inside     the end of the element      between; the element is returned, as the bytes that were sent
 ended      anything                    nothing
 =========  ==========================  =====================================================================
 
-Brackets inside strings are text. Bytes are searched only once, so an element that comes in many reads costs no more.
+Brackets inside strings are text. Bytes are searched only once, so an element costs no more if it arrives in many reads.
 No element may exceed `max_frame` bytes: no buffer grows without bound. The same bytes give the same elements, however
 the reads cut them.
 """
@@ -26,7 +26,7 @@ from rxllm.wire.framing import MAX_FRAME, PendingFrame
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# A string up to its end, or up to a backslash whose character was cut off.
+# A string up to its end, or up to a backslash whose character is missing.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 # Everything except brackets; strings are skipped whole.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
@@ -37,7 +37,8 @@ _ODD = re.compile(rb"[,\]]")
 class JSONArrayDecoder(PendingFrame):
     """An incremental decoder: `feed` takes what was read and returns the elements that are complete.
 
-    Raises ``StreamError("oversized_frame")`` for an element of more than `max_frame` bytes, after those before it.
+    Raises ``StreamError("oversized_frame")`` for an element of more than `max_frame` bytes, once the elements before it
+    are returned.
 
     >>> decoder = JSONArrayDecoder()
     >>> decoder.feed(b'[{"a": "}"},'), decoder.feed(b'{"b"'), decoder.feed(b": 2}]"), decoder.ended
@@ -54,8 +55,7 @@ class JSONArrayDecoder(PendingFrame):
         self._odd = False
 
     def feed(self, data: bytes) -> list[bytes]:
-        if self._oversized:
-            raise self._error()
+        self._check_open()
         frames: list[bytes] = []
         data, at = self._tail + data, 0
         self._tail = b""
@@ -69,9 +69,8 @@ class JSONArrayDecoder(PendingFrame):
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
-        """Return no element: one that was cut off is dropped."""
-        if self._oversized:
-            raise self._error()
+        """Return nothing: an unfinished element is dropped."""
+        self._check_open()
         return []
 
     def _step(self, data: bytes, at: int, frames: list[bytes]) -> int:
@@ -87,7 +86,7 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read brings one whole element: if all up to the last brace is JSON, no search is needed.
+        # Nearly every read holds one whole element: if the bytes up to the last brace are JSON, no search is needed.
         end = data.rfind(b"}") + 1
         if byte == b"{" and end - at <= self.max_frame and _is_json(data[at:end]):
             frames.append(data[at:end])
@@ -120,7 +119,7 @@ class JSONArrayDecoder(PendingFrame):
             plain = _PLAIN.match(data, at)
             at = plain.end() if plain else at
             mark = data[at : at + 1]
-            if mark == b'"':  # a string whose end has not arrived
+            if mark == b'"':  # the string's end has not arrived
                 self._in_string = True
                 return self._end_of_text(data, at + 1)
             self._depth += (mark in _OPENING) - (mark in _CLOSING) if mark else 0
@@ -135,7 +134,7 @@ class JSONArrayDecoder(PendingFrame):
         if data[at : at + 1] == b'"':
             self._in_string = False
             return at + 1
-        self._tail = data[at:]  # nothing, or the backslash
+        self._tail = data[at:]  # empty, or the backslash
         return at
 
 

@@ -1,24 +1,24 @@
-"""Assemble tool calls from the deltas of any OpenAI-shaped wire, and mark those whose arguments are not an object.
+"""Assemble tool calls from the deltas of any OpenAI-shaped wire, and mark calls whose arguments are not an object.
 
-A delta has an index, an id, a name and a piece of the arguments; providers leave out, repeat or reuse each of them.
-This table says to which call a delta belongs:
+A delta has an index, an id, a name and a piece of the arguments; providers omit, repeat or reuse each of them. A delta
+belongs to a call by this table:
 
 ====================  ===================  ==================================================================
 index                 id                   the delta belongs to
 ====================  ===================  ==================================================================
 known                 none, or its own     that index's call
 known                 new                  a new call, if it has a name or the old arguments are complete;
-                                           else that index's call (some servers invent an id per delta)
-new                   known                that id's call, if it has no name; else a new call
+                                           otherwise that index's call (some servers invent an id per delta)
+new                   known                that id's call, if it has no name; otherwise a new call
 new                   none, or new         a new call
 None, null or -1      known                that id's call
 None, null or -1      new                  a new call
-None, null or -1      none                 the latest call, unless it brings a name that cannot be the latest's
+None, null or -1      none                 the latest call, unless the delta's name cannot be the call's
 ====================  ===================  ==================================================================
 
 A call starts once its id and name are known and the calls before it have started; until then its deltas wait. The first
-name counts: no provider sends names in pieces, many repeat them. If no id ever comes, or one that is already taken, the
-id is ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
+name counts: no provider sends names in pieces, many repeat them. A call whose id is missing or already taken gets the
+id ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ class _Call:
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
         self.state = "waiting"  # then "started", then "completed"
-        self.objects: JSONArrayDecoder | None = None  # of the JSON objects among the pieces
-        self.found = self.searched = 0  # objects, pieces
+        self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
+        self.found = self.searched = 0  # the objects found, and the pieces searched
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
@@ -78,8 +78,8 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # how many calls, from the first on, have started
-        self._tried = 0  # `call_<k>` is taken for every k from a call's own to this
+        self._started = 0  # the number of calls that have started, from the first call on
+        self._tried = 0  # `call_<k>` is taken for every k from a call's own up to this k
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
@@ -115,17 +115,17 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id that the call at `index` has in the events; empty before it has started."""
+        """Return the id of the call at `index` in the events; empty until the call starts."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Return the events that complete the call at `index`, for a wire that reports the end of a call."""
+        """Return the events that complete the call at `index`, for wires that report the end of a call."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 
     def close(self, *, failed: bool = False) -> list[Event]:
-        """Return the events that complete all calls; if the stream has `failed`, the calls are marked as incomplete."""
+        """Return the events that complete all calls. If the stream has `failed`, the calls are marked as incomplete."""
         events = self._start(force=True)
         for call in self._calls:
             events += self._complete(call, failed=failed)

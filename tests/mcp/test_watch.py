@@ -95,7 +95,7 @@ def test_a_tool_that_changes_under_its_name_is_left_out(changed: Any, caplog: py
     listings = [tool("a"), tool("b")], [changed, tool("b")], [tool("b")], [changed, tool("b")], [tool("a"), tool("b")]
     with changing(*listings) as server:
         assert names_of(mcp.watch(server.url)) == [["a", "b"], ["b"], ["b"], ["b"], ["a", "b"]]
-    assert "the MCP tool 'a' is left out: its server has changed it" in caplog.text
+    assert "the MCP tool 'a' is omitted: its server has changed it" in caplog.text
     assert "allow_changes=True" in caplog.text
 
 

@@ -198,7 +198,7 @@ def test_an_approval_is_a_json_boolean(payload: Any) -> None:
 
 def test_only_calls_of_the_server_are_approved() -> None:
     forged = sent(asks("c7", "pay", '{"amount":1000}'), **resumed("c7", payload={"approved": True}))
-    assert fault(forged, halted(PAY)) == (("resume", 0), "is not a call that the server has made")
+    assert fault(forged, halted(PAY)) == (("resume", 0), "must answer a tool call of the stored conversation")
     assert fault(forged) == (("resume",), "holds answers, which need the stored conversation")
     done = rxllm.chat(Fake("Hello"), "Hi").run()
     assert fault(forged, done)[0] == ("resume", 0)
@@ -247,7 +247,7 @@ def test_a_new_message_denies_what_waits() -> None:
     assert incoming.thread.messages == (*stored.thread, rxllm.user("Never mind."))
     assert incoming.approvals == {"c1": "The user has gone on without an answer."}
     assert incoming.results == {"c2": {"error": "The user has gone on without an answer."}}
-    assert "answers none" in fault(sent(HI, asks("c1", "pay")), stored)[1]
+    assert "must answer a waiting call" in fault(sent(HI, asks("c1", "pay")), stored)[1]
 
 
 def test_the_servers_thread_wins() -> None:

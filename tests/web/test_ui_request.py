@@ -203,7 +203,7 @@ def test_a_second_tab_that_answers_later_asks_no_model(verdict: bool) -> None:
         (web.from_ag_ui, again),
         (web.from_ag_ui, {**again, "resume": []}),
     ):
-        with pytest.raises(ValidationError, match="answers none of the calls that wait, and holds no new message"):
+        with pytest.raises(ValidationError, match="must answer a waiting call, or hold a new message"):
             way_in(body, done)
 
 
@@ -384,9 +384,9 @@ def test_the_call_of_an_agent_that_waits_is_not_approved_itself() -> None:
     agent = rxllm.Engine(Fake(ToolCall("c2", "pay", {"x": 5}))).as_tool(name="agent", tools=[pay])
     result = rxllm.chat(Fake(ToolCall("c1", "agent", {"prompt": "Go"})), "Hi", tools=[agent]).run()
     for stored in (result, result.thread):
-        with pytest.raises(ValidationError, match="answers none of the calls that wait"):
+        with pytest.raises(ValidationError, match="must answer a waiting call"):
             from_ui(message("assistant", approval(True, "c1")), stored=stored)
-        with pytest.raises(ValidationError, match="is not of a call"):
+        with pytest.raises(ValidationError, match="must answer a tool call"):
             from_ui(message("assistant", approval(True, "c2")), stored=stored)
 
 
