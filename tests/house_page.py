@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "house.md"
 _PAGE = """# The house
 
 The rooms of the package. A room imports only from the rows below its own, and `lint-imports` checks that. The room's
-`__init__.py` lists its public names; the first line of each file says what the file holds.
+`__init__.py` lists its public names; the first line of each file describes its content.
 
 ```
 {picture}

@@ -24,10 +24,10 @@ FUNCTIONS = ["rxllm.race", "rxllm.hedge", "rxllm.merge_labelled"]
 
 READING = """### In pictures
 
-Each picture is what the operator did: it has run in virtual time, where a second is a second on the axis. The first
-lane is the source, and the last what comes out. A line is a subscription, and ends with the end, an error or a dispose.
-Marks of the same time stand one above the other, the first below; an outline is what completes a block, a call, a
-message or a step. `rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same of your own streams.
+Each picture is drawn from a real run in virtual time; the axis counts seconds. The first lane is the source, the last
+lane the output. A line is a subscription: it ends where the stream completes, fails or is disposed. Marks of the same
+time are stacked, the first at the bottom. An outlined mark completes a block, a call, a message or a step.
+`rxllm.display.marble_diagram(source, ops.words(), ...)` draws the same of your own streams.
 """
 
 

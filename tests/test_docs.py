@@ -1,5 +1,7 @@
 """The pages under docs/ tell the truth: their code runs, and prints what they say."""
 
+import ast
+import builtins
 import re
 import tomllib
 from pathlib import Path
@@ -39,6 +41,42 @@ def test_readers_see_all_code_of_a_page_but_one_setup(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_the_names_in_a_block_are_defined_where_readers_see_it(page: Path) -> None:
+    """In this block or an earlier one, and not in the setup."""
+    visible = re.sub(r"<!--.*?-->", "", page.read_text(), flags=re.DOTALL)
+    known, unknown = {*dir(builtins)}, set[str]()
+    for block in blocks(visible, "python"):
+        known |= definitions(block)
+        used = {node.id for node in ast.walk(ast.parse(block)) if isinstance(node, ast.Name)}
+        unknown |= used - known
+    assert unknown == set()
+
+
+def definitions(source: str) -> set[str]:
+    """Return all names that `source` binds, in any scope."""
+    names: set[str] = set()
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Name(id=name, ctx=ast.Store()) | ast.arg(arg=name) | ast.ExceptHandler(name=str(name)):
+                names.add(name)
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                names.add(name)
+            case ast.MatchAs(name=str(name)) | ast.MatchStar(name=str(name)):
+                names.add(name)
+            case ast.alias(name=name, asname=other):
+                names.add((other or name).partition(".")[0])
+            case _:
+                pass
+    return names
+
+
+def test_a_name_that_only_the_setup_defines_would_be_found() -> None:
+    assert definitions("import os.path as place\nfor x, *y in f(lambda z: z): pass\ndef g(a): pass") == {
+        *("place", "x", "y", "z", "g", "a")
+    }
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_what_a_page_points_to_exists(page: Path) -> None:
     for link, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text()):
         target = DOCS / link if link else page
@@ -50,6 +88,13 @@ def anchors(page: Path) -> set[str]:
     """The names that GitHub gives the headings of a page."""
     headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_pages_link_every_word_of_the_glossary() -> None:
+    words = set(re.findall(r"^## (\w+)$", (DOCS / "glossary.md").read_text(), re.MULTILINE))
+    linked = {word for page in PAGES for word in re.findall(r"\(glossary\.md#([^)]*)\)", page.read_text())}
+    assert {word.lower() for word in words} == linked
+    assert len(words) == 10
 
 
 def test_the_index_of_the_decisions_links_every_record_once() -> None:
@@ -100,6 +145,15 @@ def test_the_table_of_telemetry_has_every_value_once_with_fields_that_it_has() -
 def test_the_table_of_extras_has_every_extra_but_those_of_developers() -> None:
     project = tomllib.loads((DOCS.parent / "pyproject.toml").read_text())["project"]
     assert {*names_in("extra")} == project["optional-dependencies"].keys() - {"test", "bench", "browser", "docs"}
+
+
+def test_the_figures_beside_other_libraries_are_those_of_the_page_on_speed() -> None:
+    columns = ["rxllm", "the provider's SDK", "langchain", "pydantic-ai", "litellm"]
+    rows = [line.split(" | ") for line in (DOCS / "speed.md").read_text().splitlines() if line.startswith("| ")]
+    measured = {name.removeprefix("| "): figures for name, *figures in rows}
+    _, _, table = (DOCS / "why.md").read_text().partition("|---|---:|")
+    for place, line in enumerate(table.splitlines()[1:3]):
+        assert line.strip("| ").split(" | ")[1:] == [measured[name][place] for name in columns]
 
 
 def test_a_line_beside_that_of_another_library_can_be_written() -> None:
