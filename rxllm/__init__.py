@@ -110,6 +110,8 @@ from rxllm.values import (
     user,
 )
 from rxllm.values import drawing as _drawing
+from rxllm.values.advice import advice as _advice
+from rxllm.values.advice import no_attribute as _no_attribute
 
 if TYPE_CHECKING:
     from rxllm import adapters as adapters
@@ -240,10 +242,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
         if name not in _PUBLIC:
-            from rxllm._other_names import OF_RXLLM  # needed for errors only
-            from rxllm.values.argument_checks import no_attribute
-
-            raise no_attribute("module 'rxllm'", name, _PUBLIC, OF_RXLLM)
+            raise _no_attribute("module 'rxllm'", name, _PUBLIC, _advice("rxllm", name))
         return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
@@ -261,8 +260,7 @@ class _Module(_ModuleType):
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
-            message = "rxllm has no api_key: write rxllm.keys.put('openai', ...), or pass it to the call or the adapter"
-            raise AttributeError(message)
+            raise AttributeError(f"rxllm has no api_key: write {_advice('rxllm', name)}")
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:

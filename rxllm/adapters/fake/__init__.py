@@ -16,30 +16,9 @@ from rxllm.adapters.fake.script import Piece, Turn, perform, pieces_of
 from rxllm.events import Event
 from rxllm.runtime import LoopScheduler, Pump, Stream, clock, current_gate, fail, pumped, report_unheard
 from rxllm.values import AdapterError, Call, Request, ValidationError
-from rxllm.values.argument_checks import explains_options, is_seconds
+from rxllm.values.advice import explains_options
 
 __all__ = ["Fake"]
-
-
-_SCRIPTS = {
-    "delay": '[("delay", {}), "Hello"]',
-    "usage": '["Hello", rxllm.Usage(3, 5)]',
-    "tool_calls": '[rxllm.ToolCall("c1", "add", {"a": 1})], "done"',
-    "error": '("error", "rate_limited")',
-    "finish_reason": '["Hello", ("finish", "length")]',
-    "thinking": '[("thinking", "hm"), "Hello"]',
-}
-
-
-def _advice(_: str, option: str, value: Any) -> str:
-    if option in _SCRIPTS:
-        turns = _SCRIPTS[option].replace("{}", str(value) if is_seconds(value) else "0.1")
-        return f"put it into the script: Fake({turns})"
-    if option in ("responses", "answers", "turns", "messages", "text", "response", "content"):
-        return 'pass an argument for each answer: Fake("first", "second")'
-    if option in ("model", "tools"):
-        return f'a {option.removesuffix("s")} belongs to the engine: Engine(Fake("Hello"), {option}="...")'
-    return ""
 
 
 class Fake:
@@ -77,7 +56,7 @@ class Fake:
     the turn is played. A call fails with ``AdapterError("no_scripted_response")`` when the turns are used up.
     """
 
-    @explains_options(_advice)
+    @explains_options("Fake(...)")
     def __init__(
         self,
         *turns: Turn | Callable[[Request], Turn | Awaitable[Turn]],
