@@ -251,10 +251,6 @@ def _draw(value: Any) -> str | None:
     return import_module("rxllm.display").value_html(value)
 
 
-def _providers() -> list[str]:
-    return import_module("rxllm.adapters").providers()
-
-
 class _Module(_ModuleType):
     """Refuses what other libraries keep in their module, and what would have no effect here."""
 
@@ -268,8 +264,8 @@ class _Module(_ModuleType):
 
 
 _sys.modules[__name__].__class__ = _Module
+# The two things that are handed down to a lower layer; `values.drawing` and `tools._agent` say why.
 _drawing.draw_with(_draw)
-keys.providers_from(_providers)
 _run_agents_with(_Chats())
 
 
