@@ -110,6 +110,8 @@ from rxllm.values import (
     user,
 )
 from rxllm.values import drawing as _drawing
+from rxllm.values.advice import advice as _advice
+from rxllm.values.advice import no_attribute as _no_attribute
 
 if TYPE_CHECKING:
     from rxllm import adapters as adapters
@@ -240,10 +242,7 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
         if name in _LAZY_MODULES:
             return import_module(f"rxllm.{name}")
         if name not in _PUBLIC:
-            from rxllm._other_names import OF_RXLLM  # needed for errors only
-            from rxllm.values.argument_checks import no_attribute
-
-            raise no_attribute("module 'rxllm'", name, _PUBLIC, OF_RXLLM)
+            raise _no_attribute("module 'rxllm'", name, _PUBLIC, _advice("rxllm", name))
         return getattr(import_module("rxllm.display" if name == "show" else "rxllm.adapters"), name)
 
 
@@ -252,17 +251,12 @@ def _draw(value: Any) -> str | None:
     return import_module("rxllm.display").value_html(value)
 
 
-def _providers() -> list[str]:
-    return import_module("rxllm.adapters").providers()
-
-
 class _Module(_ModuleType):
     """Refuses what other libraries keep in their module, and what would have no effect here."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
-            message = "rxllm has no api_key: write rxllm.keys.put('openai', ...), or pass it to the call or the adapter"
-            raise AttributeError(message)
+            raise AttributeError(f"rxllm has no api_key: write {_advice('rxllm', name)}")
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -270,8 +264,8 @@ class _Module(_ModuleType):
 
 
 _sys.modules[__name__].__class__ = _Module
+# The two things that are handed down to a lower layer; `values.drawing` and `tools._agent` say why.
 _drawing.draw_with(_draw)
-keys.providers_from(_providers)
 _run_agents_with(_Chats())
 
 

@@ -31,6 +31,6 @@ def lazy_exports(
 
 
 def _no_attribute(package: str, name: str, names: list[str]) -> AttributeError:
-    from rxllm.values.argument_checks import no_attribute  # needed for errors only
+    from rxllm.values.advice import no_attribute  # needed for errors only
 
     return no_attribute(f"module {package!r}", name, names)

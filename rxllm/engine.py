@@ -15,17 +15,15 @@ from rxllm.runtime import Retry, current_place
 from rxllm.runtime.stream_arguments import check_operators
 from rxllm.tools import PROMPT, AgentTool, chats
 from rxllm.values import EngineError, Request, Tool, Usage, ValidationError, as_tool, name_fault
+from rxllm.values.advice import advice, explains_options, no_field
 from rxllm.values.argument_checks import (
     call_fault,
     check,
     check_function,
     check_instance,
-    did_you_mean,
     explains_call,
-    explains_options,
     invalid_option,
     must_be,
-    no_attribute,
     shown,
 )
 from rxllm.values.by_value import portable
@@ -183,7 +181,7 @@ class Engine:
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> Any:
-            raise no_attribute("'Engine' object", name, dir(self), _FUNCTIONS)
+            raise no_field(self, name, dir(self))
 
     def __repr__(self) -> str:
         return f"Engine({', '.join(f'{name}={value!r}' for name, value in settings(self).items())})"
@@ -313,34 +311,8 @@ def settings(engine: Engine) -> dict[str, Any]:
     return {name: masked(value) for name, value in entries.items() if value != defaults.get(name)}
 
 
-def _advice(_: str, option: str, value: Any) -> str:
-    """Return the remedy for an unknown option of an engine; "" if its name is close to a known one."""
-    if option in ("api_key", "base_url", "client", "headers", "timeout"):
-        more = f"; for calls, params={{{option!r}: ...}}" if option in ("headers", "timeout") else ""
-        return f'it belongs to the adapter: Engine.from_model("openai:gpt-5", {option}=...){more}'
-    if option == "budget":
-        return f"it is an operator: operators=[rxllm.operators.budget({shown(value)})]"
-    if option in ("system", "system_prompt", "instructions"):
-        return "write the system prompt as a message: [rxllm.system(...), rxllm.user(...)]"
-    if option in ("agents", "handoffs"):
-        return "write Engine(..., tools=[engine.as_tool(name=...)])"
-    if option != "options" and did_you_mean(option, (spec.name for spec in fields(Engine))):
-        return ""
-    shown_value = "..." if option == "options" or is_secret_name(option) else shown(value)
-    return f"an option of calls goes into params={{{option!r}: {shown_value}}}"
-
-
-_FUNCTIONS = {
-    "generate": "rxllm.generate(engine, request)",
-    "chat": "rxllm.chat(engine, thread)",
-    "stream": "rxllm.stream(engine, thread), or rxllm.stream_generate(engine, request)",
-    "run": "rxllm.generate(engine, request).run()",
-}
-"""What to write instead of methods that an engine does not have."""
-
-
 if not TYPE_CHECKING:
-    Engine.__init__ = explains_options(_advice)(Engine.__init__)
+    Engine.__init__ = explains_options("Engine(...)")(Engine.__init__)
 
 
 def _model_of(name: str) -> str | None:
@@ -369,7 +341,7 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
         raise _invalid(f"{name} {must_be('several, as in a list', value)}")
     if isinstance(value, Awaitable):
-        raise _invalid(f"{name} {must_be('several, as in a list', value)}; .run() or await is missing")
+        raise _invalid(f"{name} {must_be('several, as in a list', value)}; {advice('Stream', 'setting')}")
     entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:

@@ -35,7 +35,7 @@ from rxllm.values import (
     ToolCall,
     Usage,
 )
-from rxllm.values.argument_checks import no_attribute
+from rxllm.values.advice import no_field
 
 __all__ = [
     "AskUserRequested",
@@ -70,18 +70,12 @@ __all__ = [
 
 NOTHING: Mapping[str, Any] = {}
 
-_OTHER_NAMES = {
-    "choices": "event.delta, of a TextDelta; .pipe(ops.text()) emits the text alone",
-    "delta": "isinstance(event, rxllm.TextDelta) before it; .pipe(ops.text()) emits the text alone",
-}
-"""What is expected of every event, and what to write for it."""
-
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> Any:
-            raise no_attribute(f"{type(self).__name__!r} object", name, self.__struct_fields__, _OTHER_NAMES)
+            raise no_field(self, name, self.__struct_fields__)
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):

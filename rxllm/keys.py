@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from importlib import import_module
 from inspect import isawaitable, iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal
 
+from rxllm import plugins
 from rxllm.http.secrets import redacted, secrets_in
 from rxllm.runtime.threads import in_thread
 from rxllm.values import ApiKey, EngineError, LLMError
@@ -61,6 +62,13 @@ Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
 """The variables of providers with unusual names, in the order of the provider's SDK."""
 
+_PROVIDERS = {
+    *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
+    *("llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama", "openai"),
+    *("openai-responses", "openrouter", "perplexity", "together", "vllm", "xai", "zai"),
+}
+"""rxllm's own providers, which ``rxllm.adapters.profiles`` connects, for the warning of `put`."""
+
 
 class _Dotenv:
     """The variables of the dotenv file when it was read. The process's environment does not change."""
@@ -78,7 +86,6 @@ class _Dotenv:
 
 
 _store: dict[str, ApiKey] = {}
-_known: list[Callable[[], Iterable[str]]] = []
 _dotenv = _Dotenv()
 
 
@@ -91,16 +98,11 @@ def put(provider: str, key: ApiKey) -> None:
     """
     if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
         raise invalid_option("key", "must be a string, or a function that returns one")
-    providers = [name for names in _known for name in names()]
+    providers = {*_PROVIDERS, *plugins.names("rxllm.adapters")}
     if provider not in providers and (near := did_you_mean(provider, providers)):
         message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; its key is kept"
         warnings.warn(message, UserWarning, stacklevel=2)
     _store[provider] = key
-
-
-def providers_from(names: Callable[[], Iterable[str]]) -> None:
-    """Register a function that returns the providers of a higher layer, for the warning of `put`."""
-    _known[:] = [names]
 
 
 def delete(provider: str) -> None:

@@ -17,7 +17,8 @@ from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
 from rxllm.http.secrets import keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.http.stream import address
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
-from rxllm.values.argument_checks import explains_options, invalid_option
+from rxllm.values.advice import explains_options
+from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import with_origin
 from rxllm.values.json_text import json_bytes, well_formed
 from rxllm.values.secret_names import is_secret_name
@@ -36,26 +37,6 @@ _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
 """The messages of servers about an unknown address; those about an unknown model have other words."""
-
-_NAMES_ELSEWHERE = {
-    "base_url": ("url", "api_base", "endpoint", "host", "azure_endpoint"),
-    "api_key": ("key", "token", "auth_token", "openai_api_key", "anthropic_api_key"),
-    "client": ("http_client", "async_client", "http_async_client"),
-    "headers": ("default_headers", "extra_headers"),
-}
-_CALL_OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort", "tools", "response_format")
-
-
-def adapter_advice(adapter: str, option: str, _: Any) -> str:
-    """Return what to write for an option that an adapter does not have; "" if that is not known."""
-    if option in ("model", "model_name"):
-        return f'a model belongs to the engine, Engine({adapter}(...), model="..."), or to the call, model="..."'
-    if option in ("max_retries", "retry"):
-        return f'write Engine({adapter}(...), retry={{"max_attempts": 3}}), which counts the first attempt too'
-    if option in _CALL_OPTIONS:
-        return f'an option of calls belongs to the call, or to the engine: params={{"{option}": ...}}'
-    name = next((name for name, others in _NAMES_ELSEWHERE.items() if option in others), None)
-    return f"write {name}={'{...}' if name == 'headers' else '...'}" if name else ""
 
 
 class HTTPBase(ABC):
@@ -84,7 +65,7 @@ class HTTPBase(ABC):
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
-    @explains_options(adapter_advice)
+    @explains_options("HTTPBase(...)")
     def __init__(
         self,
         *,

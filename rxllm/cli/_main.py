@@ -1,4 +1,4 @@
-"""The command line: its arguments, the exit code of each command, and the table of providers."""
+"""The command line: its arguments and exit codes, the table of providers, and the package of a new plugin."""
 
 from __future__ import annotations
 
@@ -7,16 +7,22 @@ import io
 import json
 import logging
 import os
+import re
 import sys
-from argparse import Namespace
+from argparse import ArgumentTypeError, Namespace
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import rxllm
 from rxllm import Engine, LLMError, __version__, json_schema, keys
-from rxllm.cli import _conversation, _new_plugin, _serve
+from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
+
+TEMPLATE = Path(__file__).parent / "plugin"
+"""A link to ``examples/plugin`` in the repository, a folder with its files in an installed package."""
+
+_FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -84,8 +90,8 @@ def _parser() -> argparse.ArgumentParser:
     grace = "how long its runs may take to end at SIGTERM or Ctrl-C; by default 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
     command("providers", list_providers, "list the providers, and which have a key")
-    plugin = command("new-plugin", _new_plugin.run, "write a package with an adapter, an operator and their tests")
-    plugin.add_argument("name", type=_new_plugin.checked, help="the provider's name: acme makes the package rxllm-acme")
+    plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
+    plugin.add_argument("name", type=provider_name, help="the provider's name: acme makes the package rxllm-acme")
     return parser
 
 
@@ -95,7 +101,7 @@ def _schema(path: str) -> dict[str, Any]:
         if not isinstance(schema, dict):
             raise ValueError("a schema is an object")
     except (OSError, ValueError) as error:
-        raise argparse.ArgumentTypeError(f"{path} must be a file with a JSON schema: {error}") from error
+        raise ArgumentTypeError(f"{path} must be a file with a JSON schema: {error}") from error
     return json_schema("answer", cast(dict[str, Any], schema))
 
 
@@ -118,3 +124,59 @@ def _row(name: str) -> tuple[str, str, str, str]:
     state = "set" if keys.find(provider, None, None, variable) else "missing" if needs_key else "not needed"
     variable = variable or (keys.variable_for(provider) if needs_key else "-")
     return name, variable, state, getattr(adapter, "default_base_url", "-")
+
+
+# A new plugin: the example package of an adapter and an operator, under another name
+
+
+def write_plugin(options: Namespace) -> int:
+    """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if it is there already."""
+    name, folder = options.name, Path(f"rxllm-{options.name}")
+    sources = _sources()
+    if not sources:
+        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with links, or install it from its wheel")
+    folder.mkdir()
+    for source in sources:
+        target = folder / renamed(source.relative_to(TEMPLATE).as_posix(), name)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(renamed(source.read_text(encoding="utf-8"), name), encoding="utf-8", newline="\n")
+    print(f'{folder}: the adapter of "{name}:model", the operator ops.plugins.citations() and their tests. Next:')
+    print(f'    cd {folder} && pip install -e ".[test]" && pytest')
+    return 0
+
+
+def _sources() -> list[Path]:
+    return [path for pattern in _FILES for path in TEMPLATE.glob(pattern)]
+
+
+def provider_name(name: str) -> str:
+    """Return `name` if a new provider can have it. Raise ``ArgumentTypeError``."""
+    if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
+        raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
+    if name in rxllm.adapters.providers():
+        raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
+    adapter = renamed("Cohere", name)
+    words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest collects the one, the other is taken
+        raise ArgumentTypeError(
+            f"{name} makes a class {adapter}, a name with another meaning; write for example the-{name}"
+        )
+    return name
+
+
+def renamed(text: str, name: str) -> str:
+    """Return `text`, of the example, for the provider `name`. The wire that it speaks is still Cohere's.
+
+    >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
+    'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'
+    """
+    identifier = name.replace("-", "_")
+    names = {
+        "docs.cohere.com": "docs.cohere.com",
+        "api.cohere.com": f"api.{name}.example",
+        "CO_API_KEY": f"{identifier.upper()}_API_KEY",
+        "_cohere": f"_{identifier}",
+        "Cohere": identifier.title().replace("_", ""),
+        "cohere": name,
+    }
+    return re.sub("|".join(map(re.escape, names)), lambda match: names[match[0]], text)

@@ -114,15 +114,13 @@ __all__ = [
 def _no_operator(name: str) -> AttributeError:
     import reactivex.operators
 
-    from rxllm._other_names import OF_OPERATORS
     from rxllm.runtime import Stream
-    from rxllm.values.argument_checks import no_attribute
+    from rxllm.values.advice import advice, no_attribute
 
-    remedies = OF_OPERATORS
-    if hasattr(reactivex.operators, name) and hasattr(Stream, name):
-        theirs = f"stream.{name}(...), or reactivex.operators.{name}(...): it is an operator of reactivex"
-        remedies = {name: theirs, **OF_OPERATORS}
-    return no_attribute("module 'rxllm.operators'", name, __all__, remedies)
+    remedy = advice("rxllm.operators", name)
+    if not remedy and hasattr(reactivex.operators, name) and hasattr(Stream, name):
+        remedy = f"stream.{name}(...), or reactivex.operators.{name}(...): it is an operator of reactivex"
+    return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
 if not TYPE_CHECKING:  # to a type checker every name would be there

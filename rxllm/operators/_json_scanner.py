@@ -30,7 +30,7 @@ from collections.abc import Iterator, Sequence
 from typing import Protocol
 
 from rxllm.values.json_text import unescaped
-from rxllm.wire.json_array import JSONArrayDecoder
+from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
 """White space and the Markdown code fence that small models put before the JSON."""

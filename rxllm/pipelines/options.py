@@ -24,7 +24,6 @@ from reactivex import Observable
 from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.http import Timeouts
-from rxllm.pipelines._option_advice import advice
 from rxllm.runtime import Retry, RetryPolicy, current_scope, new_id, policy, shorten_traceback
 from rxllm.tools import Approve, Encoder, Executor, OnToolError
 from rxllm.validate import is_response_format, is_temperature, is_top_p
@@ -40,6 +39,7 @@ from rxllm.values import (
     as_response_format,
     is_type,
 )
+from rxllm.values.advice import unknown_option
 from rxllm.values.argument_checks import (
     call_fault,
     invalid_option,
@@ -215,7 +215,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
                 unknown = [name for name in kwargs if name not in known]
                 if not unknown:
                     raise TypeError(f"{error}; {_order(function.__name__, named)}, {_places(named, args)}") from None
-                message = advice(unknown[0], kwargs[unknown[0]], known)
+                message = unknown_option("call", unknown[0], kwargs[unknown[0]], known)
                 raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
 
         vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
@@ -343,7 +343,7 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
         more = "; generate_many takes concurrency=" if name == "max_concurrency" else ""
         message = f"{name!r} is not an option of this call, but of {owners}{more}"
     else:
-        message = advice(name, options[name], _names(allowed))
+        message = unknown_option("call", name, options[name], _names(allowed))
     raise EngineError("unknown_option", message)
 
 

@@ -10,12 +10,12 @@ from importlib.util import find_spec
 from typing import Any, Literal, NoReturn
 
 from rxllm.values import Spending, StreamError, Usage, ValidationError
+from rxllm.values.advice import explains_options
 from rxllm.values.argument_checks import (
     check,
     check_count,
     check_function,
     check_instance,
-    explains_options,
     invalid_option,
     is_positive,
     shown,
@@ -23,10 +23,6 @@ from rxllm.values.argument_checks import (
 
 AHEAD = 32
 """Tokens of an answer that may arrive between two looks at what is left, where no reservation covers them."""
-
-
-def _advice(_: str, option: str, value: Any) -> str:
-    return "write usd=..." if option in ("dollars", "cost", "max_cost") else ""
 
 
 class Budget:
@@ -60,7 +56,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     reserves = True
     """Whether requests reserve tokens, as they do dollars; otherwise tokens count as they come."""
 
-    @explains_options(_advice)
+    @explains_options("Budget(...)")
     def __init__(
         self,
         tokens: int | None = None,

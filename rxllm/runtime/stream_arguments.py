@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 from reactivex import Observable
 
 from rxllm.values import ChatResult, Response, StepResult, ValidationError
+from rxllm.values.advice import advice, first_code
 from rxllm.values.argument_checks import call_fault, did_you_mean, invalid_option, must_be
 
 
@@ -103,20 +104,19 @@ class Origin(NamedTuple):
         if name.startswith("_"):
             return fault
         if isinstance(self.items, str) and name in _operators():
-            return f"{fault}; {name} is an operator: write .pipe(ops.{name}(...))"
+            return f"{fault}; {advice('Stream', 'operator', operator=name)}"
         call, attribute = self._result_with(name)
         guess = "" if call else did_you_mean(name, methods)
         if guess:
             return f"{fault}{guess}"
         if call:
-            remedy = f"write {call}.run().{attribute}, or (await {call}).{attribute} in async code"
-            return f"{fault}: it is a call that is still to run, not its result; {remedy}"
-        return f"{fault}: it is still to run; iterate over its items, or write .run() or await for its result"
+            return f"{fault}: {advice('Stream', 'result', call=call, attribute=attribute)}"
+        return f"{fault}: {advice('Stream', 'attribute')}"
 
     def still_to_run(self, fault: str) -> str:
         """Return the message about what can be done with a result, and not with the Stream."""
         call = f"{self.function}(...)" if self.function else "the stream"
-        return f"{fault}: it is still to run, not its result; write {call}.run(), or await it in async code"
+        return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
         """Return the call whose result has the attribute, and its name there; an empty call if none has."""
@@ -127,7 +127,7 @@ class Origin(NamedTuple):
         else:
             calls = {} if isinstance(self.items, str) else {self.items: call}
         for cls, call in calls.items():
-            path = cls._other_names.get(name, name).partition(",")[0]  # pyright: ignore[reportPrivateUsage]
+            path = first_code((base.__name__ for base in cls.__mro__), name) or name
             first = path.partition(".")[0]
             if first in cls.__dataclass_fields__ or hasattr(cls, first):
                 return call, path
@@ -143,13 +143,7 @@ class NotEncodable:
     def __getattr__(self, name: str) -> Any:
         if name == "__wrapped__":  # doctest and inspect look for it in every class
             raise AttributeError(name)
-        raise TypeError(_NOT_ENCODABLE)
-
-
-_NOT_ENCODABLE = (
-    "a Stream has no JSON: it is still to run, not its result; write return await ..., or in a web server "
-    "return rxllm.web.streaming_response(stream)"
-)
+        raise TypeError(advice("Stream", "json"))
 
 
 def _operators() -> Iterable[str]:

@@ -59,15 +59,15 @@ if TYPE_CHECKING:
     from rxllm.testing._http_suite import PNG, HTTPAdapterConformance, ImageConformance, refusal
     from rxllm.testing._operator_rules import OPERATOR_RULES, assert_operator
     from rxllm.testing._recordings import record, replay_file
-    from rxllm.testing._simulation._loop import FAULTS
-    from rxllm.testing._simulation._simulate import (
+    from rxllm.testing._simulate import (
         Simulation,
         SimulationError,
         simulate,
         simulate_cancels,
         simulate_many,
     )
-    from rxllm.testing._simulation._world import World
+    from rxllm.testing._simulation_loop import FAULTS
+    from rxllm.testing._simulation_world import World
     from rxllm.testing._tool_rules import ENCODER_RULES, EXECUTOR_RULES, assert_encoder, assert_executor
     from rxllm.testing.event_checks import chunkings, cut, events
 
@@ -123,9 +123,9 @@ if not TYPE_CHECKING:  # a type checker would accept every name
             "_http_suite": "HTTPAdapterConformance ImageConformance PNG refusal",
             "_operator_rules": "OPERATOR_RULES assert_operator",
             "_recordings": "record replay_file",
-            "_simulation._loop": "FAULTS",
-            "_simulation._simulate": "Simulation SimulationError simulate simulate_cancels simulate_many",
-            "_simulation._world": "World",
+            "_simulation_loop": "FAULTS",
+            "_simulate": "Simulation SimulationError simulate simulate_cancels simulate_many",
+            "_simulation_world": "World",
             "_tool_rules": "ENCODER_RULES EXECUTOR_RULES assert_encoder assert_executor",
         },
     )

@@ -1,4 +1,9 @@
-"""`AgentTool`: a chat as a tool of another chat. Chats run in a layer above, which calls `run_with`."""
+"""`AgentTool`: a chat as a tool of another chat.
+
+Chats run in a layer above, and ``rxllm`` hands them down to `run_with`. The call is recursive: a chat runs tools, and
+this tool runs a chat. It cannot be passed along as an argument, because ``ops.run_tools`` and ``Engine.as_tool``, which
+users call by hand, are below the chats as well.
+"""
 
 from __future__ import annotations
 

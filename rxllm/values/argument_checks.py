@@ -11,18 +11,16 @@ rxllm.ValidationError: top must be a whole number of at least 1, not 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import wraps
 from numbers import Integral, Real
 from types import UnionType
-from typing import Any, Concatenate, ParamSpec, TypeVar, cast
+from typing import Any, TypeVar, cast
 
-from rxllm.values.errors import EngineError, ValidationError
+from rxllm.values.errors import ValidationError
 from rxllm.values.json_text import is_encodable
 from rxllm.values.secret_names import masked
 
-P = ParamSpec("P")
-S = TypeVar("S")
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
@@ -127,17 +125,6 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 
-def no_attribute(owner: str, name: str, known: Iterable[str], remedies: Mapping[str, str] = {}) -> AttributeError:
-    """Return the error for an attribute that is not `known`; `remedies` has what to write instead, by name."""
-    remedy = ""
-    if name in remedies:
-        remedy = f"; write {remedies[name]}"
-    elif not name.startswith("_"):
-        remedy = did_you_mean(name, (other for other in known if not other.startswith("_")))
-    # If it had the object too, Python would append its own guess.
-    return AttributeError(f"{owner} has no attribute {name!r}{remedy}", name=name)
-
-
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
     """Return why `function` cannot be called with these arguments; None if it can, or if that cannot be known."""
     from inspect import signature  # costly, and needed only for functions of the user
@@ -149,31 +136,6 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
     except ValueError:  # functions written in C may have no signature
         pass
     return None
-
-
-def explains_options(
-    advice: Callable[[str, str, Any], str],
-) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__``: for arguments that do not fit it raises ``EngineError("unknown_option")``.
-
-    `advice` is a function of the class's name, and an unknown option and its value. It returns what to write instead,
-    "" if it does not know.
-    """
-
-    def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
-        @wraps(init)
-        def explaining(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
-            try:
-                init(self, *args, **kwargs)
-            except TypeError:
-                if call_fault(init, self, *args, **kwargs) is None:  # an error from inside
-                    raise
-                message = _misfit(type(self).__name__, init, kwargs, advice)
-                raise EngineError("unknown_option", message) from None
-
-        return explaining
-
-    return decorate
 
 
 def explains_call(example: str) -> Callable[[F], F]:
@@ -194,16 +156,3 @@ def explains_call(example: str) -> Callable[[F], F]:
         return cast(F, explaining)
 
     return decorate
-
-
-def _misfit(cls: str, init: Callable[..., Any], options: dict[str, Any], advice: Callable[[str, str, Any], str]) -> str:
-    from inspect import signature
-
-    parameters = [*signature(init).parameters.values()][1:]
-    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
-    unknown = next((name for name in options if name not in names), None)
-    if unknown is None:
-        return f"{cls} takes its options by keyword: {', '.join(names)}"
-    remedy = advice(cls, unknown, options[unknown])
-    near = "" if remedy else did_you_mean(unknown, names)
-    return f"{cls} has no option {unknown!r}{near}; {remedy or 'it takes ' + ', '.join(names)}"

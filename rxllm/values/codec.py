@@ -52,7 +52,7 @@ from dataclasses_json import (
     config,  # pyright: ignore[reportUnknownVariableType]
 )
 
-from rxllm.values.argument_checks import no_attribute
+from rxllm.values.advice import no_field
 from rxllm.values.drawing import drawn
 from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 from rxllm.values.json_text import check_encodable, json_data, python_number
@@ -83,8 +83,6 @@ class Value(DataClassJsonMixin):
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
     """The functions that write fields in place of `encode`."""
     _compared: ClassVar[Any]
-    _other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
-    """Other libraries' names of attributes, and what to write here; an ``AttributeError`` repeats it."""
 
     def __post_init__(self) -> None:
         for name in self._sequence_fields:
@@ -112,8 +110,7 @@ class Value(DataClassJsonMixin):
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
         def __getattr__(self, name: str) -> Any:
-            cls = type(self)
-            raise no_attribute(f"{cls.__name__!r} object", name, dir(self), cls._other_names)
+            raise no_field(self, name, dir(self))
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:

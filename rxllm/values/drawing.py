@@ -1,4 +1,9 @@
-"""The HTML of values in notebooks. `rxllm.display`, which draws it, is above the values: `rxllm` hands it down here."""
+"""The HTML of values in notebooks, which `rxllm.display` draws.
+
+``rxllm`` hands its function down to here, because a value has to draw itself: marimo and other notebooks look for
+``_repr_html_`` on its class, and a registry of IPython's would reach only IPython. `rxllm.display` is above the values,
+as its cards show streams, and it is imported when the first value is drawn.
+"""
 
 from collections.abc import Callable
 from typing import Any

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, ParamSpec, TypeVar, cast, overload
 
-from rxllm.values.argument_checks import did_you_mean, invalid_option, must_be, shorten
+from rxllm.values.advice import advice, unknown_option
+from rxllm.values.argument_checks import invalid_option, must_be, shorten
 from rxllm.values.errors import ValidationError
 from rxllm.values.tools import FunctionTool, Tool, ToolTimeout, from_function
 
@@ -15,15 +16,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 _OPTIONS = ("name", "description", "schema", "handler", "manual", "approval", "metadata", "timeout", "idempotent")
-_MEANT = {
-    **dict.fromkeys(("tool_timeout", "timeout_seconds", "time_limit"), "timeout"),
-    **dict.fromkeys(("needs_approval", "requires_approval", "require_approval", "confirm"), "approval"),
-    **dict.fromkeys(("parameters", "input_schema", "args_schema", "inputSchema"), "schema"),
-    **dict.fromkeys(("function", "func", "fn", "callback"), "handler"),
-}
-"""Other libraries' names of the arguments of `tool`."""
-
-_UNREAD = ".run() or await is missing, as in tools=mcp.tools(url).run()"
 
 
 @overload
@@ -137,7 +129,7 @@ def _made_of(value: Any) -> str:
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
     if isinstance(value, Awaitable):
-        return _UNREAD
+        return advice("Stream", "tools")
     if not isinstance(value, Mapping):
         return "make a tool with rxllm.tool"
     return (
@@ -155,7 +147,9 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
     """Return several tools or functions as tools. Raises ``ValidationError("invalid_option")``."""
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping | Awaitable):
         fault = must_be("several tools or functions, as in tools=[function]", cast(object, values))
-        raise invalid_option("tools", f"{fault}; {_UNREAD}" if isinstance(values, Awaitable) else fault)
+        raise invalid_option(
+            "tools", f"{fault}; {advice('Stream', 'tools')}" if isinstance(values, Awaitable) else fault
+        )
     tools: list[Tool] = []
     for index, entry in enumerate(cast(Iterable[Any], values)):
         try:
@@ -189,6 +183,5 @@ def _place_of(item: Tool) -> str:
 def _refuse_unknown(options: Mapping[str, Any]) -> None:
     for name in options:
         if name not in _OPTIONS:
-            near = f" (did you mean {_MEANT[name]!r}?)" if name in _MEANT else did_you_mean(name, _OPTIONS)
-            message = f"tool has no option {name!r}{near}; it takes {', '.join(_OPTIONS)}"
+            message = unknown_option("tool(...)", name, options[name], _OPTIONS, "tool")
             raise ValidationError("invalid_tool", message, errors=[((name,), "not_allowed")])

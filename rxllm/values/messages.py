@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from io import BytesIO
 from pathlib import Path
@@ -96,7 +96,6 @@ class Message(Value):
     tool_calls: tuple[ToolCall, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    _other_names: ClassVar[Mapping[str, str]] = {"output_text": "text", "result": "text"}
     _encoders: ClassVar = {"metadata": encode_metadata}
 
     @property

@@ -24,7 +24,8 @@ from typing import (
 
 import msgspec
 
-from rxllm.values.argument_checks import did_you_mean, no_attribute, shown
+from rxllm.values.advice import no_attribute
+from rxllm.values.argument_checks import did_you_mean, shown
 from rxllm.values.drawing import drawn
 from rxllm.values.json_text import UNREADABLE, cached_by_type, read_json, unescaped
 from rxllm.values.schemas import decoder
@@ -153,7 +154,7 @@ class Partial(Generic[T]):
         def __getattr__(self, name: str) -> Any:
             if name in self.__slots__:  # a copy has no attributes yet
                 raise AttributeError(name)
-            raise no_attribute("Partial", name, (), {name: f"partial[{name!r}]"} if name in self._shape.names else {})
+            raise no_attribute("Partial", name, (), f"partial[{name!r}]" if name in self._shape.names else "")
 
     def _count(self) -> int:
         """Return the number of children that show."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 
@@ -56,18 +55,6 @@ class Response(Value, Generic[T]):
     id: str | None = None
     model: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    _other_names: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("text", "output", "choices"), "output_text"),
-        "content": "output_text, or message.parts with images and thinking",
-        **dict.fromkeys(("reasoning", "reasoning_content"), "thinking"),
-        "delta": "output_text, or rxllm.stream_generate(...) for the pieces as they come",
-        "output_parsed": "parsed",
-        "stop_reason": "finish_reason",
-        "usage_metadata": "usage",
-        "cost": "usage.total_cost",
-        "thread": "rxllm.chat(...), whose ChatResult has the thread",
-    }
 
     @property
     def thinking(self) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -43,15 +42,6 @@ class StepResult(Value, Generic[T]):
     done: bool = False
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
     agent_usage: Usage = field(default_factory=Usage)
-
-    _other_names: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("text", "content", "output"), "output_text"),
-        **{
-            name: f"response.{name}"
-            for name in ("message", "finish_reason", "error", "thinking", "tool_calls", "raise_for_error")
-        },
-        "messages": "thread.messages",
-    }
 
     @property
     def output_text(self) -> str:
@@ -101,18 +91,6 @@ class ChatResult(Value, Generic[T]):
     usage: Usage = field(default_factory=Usage)
     error: LLMError | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    _other_names: ClassVar[Mapping[str, str]] = {
-        **dict.fromkeys(("text", "content", "output"), "output_text"),
-        **{name: f"final_response.{name}" for name in ("message", "finish_reason", "thinking", "id", "model")},
-        "response": "final_response",
-        "tool_calls": "pending_tool_calls for those that wait, or the tool_calls of each step's response",
-        **dict.fromkeys(("interruptions", "interrupts", "approvals"), "pending_tool_calls"),
-        "question": "pending_question",
-        "messages": "thread.messages",
-        "turns": "steps",
-        "cost": "usage.total_cost",
-    }
 
     @property
     def output_text(self) -> str:

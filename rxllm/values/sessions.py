@@ -21,6 +21,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, ClassVar, Literal, cast
 
+from rxllm.values.advice import advice
 from rxllm.values.argument_checks import shown
 from rxllm.values.codec import Value, encode_metadata, not_serializable, value
 from rxllm.values.errors import SessionError, ValidationError
@@ -60,8 +61,6 @@ class Session(Value):
     pending_tool_call_id: str | None = None
     context: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    _other_names: ClassVar[Mapping[str, str]] = {"session_id": "id", "messages": "thread.messages"}
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -189,12 +188,6 @@ class Turn(Value):
     session: Session
     result: ChatResult | StepResult
 
-    _other_names: ClassVar[Mapping[str, str]] = {
-        "thread": "session.thread",
-        "messages": "session.thread.messages",
-        **{name: f"result.{name}" for name in ("parsed", "usage", "steps", "halted_reason", "pending_tool_calls")},
-    }
-
     @property
     def output_text(self) -> str:
         """The text of the last response."""
@@ -211,7 +204,6 @@ Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | 
 """A question, a message, messages (also in OpenAI's form), a thread, or a result that has one."""
 
 
-_STILL_TO_RUN = "it is a stream that is still to run: write .run(), or await it"
 _ANSWER_ONLY = (
     "a Response is the answer without its question: write thread + response, or pass the result of rxllm.chat"
 )
@@ -231,7 +223,7 @@ def as_thread(value: Any) -> Thread:
         case _:
             fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
             remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""
-            remedy = f"; {_STILL_TO_RUN}" if hasattr(cast(Any, value), "subscribe") else remedy
+            remedy = f"; {advice('Stream', 'thread')}" if hasattr(cast(Any, value), "subscribe") else remedy
             raise ValidationError("invalid_thread", f"a conversation {fault}{remedy}", errors=[((), fault + remedy)])
 
 

@@ -6,8 +6,9 @@ from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import islice
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, Self, cast, overload
+from typing import TYPE_CHECKING, Any, Protocol, Self, cast, overload
 
+from rxllm.values.advice import advice
 from rxllm.values.argument_checks import must_be
 from rxllm.values.codec import Value, value
 from rxllm.values.messages import Attachment, Message, assistant, system, user
@@ -103,10 +104,6 @@ class Thread(Value):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
 
-    _other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
-        ("append", "extend", "add"), "thread = thread + message, which makes a new thread"
-    )
-
     if TYPE_CHECKING:  # it also takes a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
@@ -171,7 +168,7 @@ def _as_message(value: Any) -> Message:
             return read_message(value.model_dump(exclude_none=True))
         case _:
             remedy = "; pass its .thread" if isinstance(getattr(value, "thread", None), Thread) else ""
-            remedy = "; it is a stream that is still to run: write .run(), or await it" if _is_stream(value) else remedy
+            remedy = f"; {advice('Stream', 'message')}" if _is_stream(value) else remedy
             form = 'a message, such as user("Hi") or {"role": "user", "content": "Hi"}'
             raise wrong(f"{must_be(form, value)}{remedy}")
 

@@ -63,11 +63,6 @@ class ToolCall(Value):
     raw_arguments: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    _other_names: ClassVar[Mapping[str, str]] = {
-        "function": "name and arguments",
-        **dict.fromkeys(("args", "input"), "arguments"),
-    }
-
     def __post_init__(self) -> None:
         # Each wire makes these: the usual ones pass at once.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:

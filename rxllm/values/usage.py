@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import field, fields, replace
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from rxllm.values.argument_checks import is_count, must_be
 from rxllm.values.codec import Value, value
@@ -32,17 +32,6 @@ class Usage(Value):
     total_cost: float | None = None
     tool_usage: dict[str, Any] = field(default_factory=dict[str, Any])
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    _other_names: ClassVar[Mapping[str, str]] = {
-        "prompt_tokens": "input_tokens",
-        "completion_tokens": "output_tokens",
-        "cached_tokens": "cached_input_tokens",
-        "cache_read_input_tokens": "cached_input_tokens",
-        "cache_creation_input_tokens": "cache_write_input_tokens",
-        "thinking_tokens": "reasoning_tokens",
-        "tokens": "total",
-        "cost": "total_cost",
-    }
 
     def __add__(self, other: Usage) -> Usage:
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]

@@ -3,7 +3,7 @@
 ==================================  ===========================================================================
 file                                holds
 ==================================  ===========================================================================
-``framing``, ``json_array``         bytes to frames, in any pieces: server-sent events, NDJSON, JSON arrays
+``framing``                         bytes to frames, in any pieces: server-sent events, NDJSON, JSON arrays
 ``frames``                          the base class of decoders: typed frames and malformed ones
 ``event_order``                     a decoder's reports to ordered events, up to the end of the stream
 ``tool_calls``                      tool calls whose arguments arrive in pieces
@@ -20,8 +20,7 @@ from rxllm._lazy_exports import lazy_exports
 if TYPE_CHECKING:
     from rxllm.wire.event_order import Blocks
     from rxllm.wire.frames import FrameDecoder, Framing
-    from rxllm.wire.framing import Frame, NDJSONDecoder, NDJSONFraming, SSEDecoder
-    from rxllm.wire.json_array import JSONArrayDecoder
+    from rxllm.wire.framing import Frame, JSONArrayDecoder, NDJSONDecoder, NDJSONFraming, SSEDecoder
     from rxllm.wire.tool_calls import CallTracker
 
 __all__ = [
@@ -43,8 +42,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
         {
             "event_order": "Blocks",
             "frames": "FrameDecoder Framing",
-            "framing": "Frame NDJSONDecoder NDJSONFraming SSEDecoder",
-            "json_array": "JSONArrayDecoder",
+            "framing": "Frame JSONArrayDecoder NDJSONDecoder NDJSONFraming SSEDecoder",
             "tool_calls": "CallTracker",
         },
     )

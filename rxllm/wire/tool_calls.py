@@ -30,7 +30,7 @@ from typing import Any
 from rxllm.events import NOTHING, Event, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.values import Message, StreamError
 from rxllm.values.json_text import json_text, read_arguments
-from rxllm.wire.json_array import JSONArrayDecoder
+from rxllm.wire.framing import JSONArrayDecoder
 
 
 class _Call:

@@ -128,6 +128,10 @@ def test_all_who_name_a_provider_share_its_connections(by_name: Loopback, monkey
     by_name.wait_until(lambda: by_name.open_count == 0)
 
 
+def test_the_warning_about_a_key_for_no_provider_knows_every_provider() -> None:
+    assert {*OWN, *PROFILES} == keys._PROVIDERS
+
+
 FORKED = """
 import dataclasses, os, sys, warnings
 import rxllm

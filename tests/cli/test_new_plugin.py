@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rxllm.cli import main
-from rxllm.cli._new_plugin import TEMPLATE, renamed
+from rxllm.cli._main import TEMPLATE, renamed
 from tests.programs import python
 
 ROOT = Path(__file__).parents[2]

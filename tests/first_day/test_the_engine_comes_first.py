@@ -27,7 +27,7 @@ def test_the_conversation_is_the_second_argument(function: Any, options: dict[st
     name = next(iter(options))
     assert error.reason == "unknown_option"
     assert error.message.startswith(
-        f"there is no option {name!r}: pass the prompt or the conversation as the second argument, after the engine; "
+        f"there is no option {name!r}; pass the prompt or the conversation as the second argument, after the engine; "
     )
     assert error.message.endswith(f"write {function.__name__}(engine, {_second(function)}, ...)")
 
@@ -47,7 +47,7 @@ def test_the_other_functions_say_their_order_too() -> None:
 
 def test_the_functions_for_images_too() -> None:
     message = fault(rxllm.generate_image, "openai:gpt-image-2", prompt="a bird").message
-    assert message.startswith("there is no option 'prompt': pass the prompt or the conversation as the second argument")
+    assert message.startswith("there is no option 'prompt'; pass the prompt or the conversation as the second argument")
     assert message.endswith("write generate_image(engine, prompt_or_request, ...)")
     message = fault(rxllm.edit_image, "openai:gpt-image-2", image=b"", prompt="a bird").message
     assert "(did you mean 'images'?)" in message

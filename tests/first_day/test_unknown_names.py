@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import subprocess
 import sys
 from types import ModuleType
@@ -64,16 +63,3 @@ def test_python_adds_no_guess_of_its_own(line: str) -> None:
     shown = subprocess.run([sys.executable, "-c", f"import rxllm; {line}"], capture_output=True, text=True, check=False)
     assert "has no attribute" in shown.stderr
     assert "Did you mean" not in shown.stderr
-
-
-def test_what_the_errors_recommend_is_there() -> None:
-    from rxllm._other_names import OF_OPERATORS, OF_RXLLM
-
-    assert not set(OF_RXLLM) & set(dir(rxllm))
-    assert not set(OF_OPERATORS) & set(dir(operators))
-    for remedy in OF_RXLLM.values():
-        for name in re.findall(r"rxllm\.(\w+)", remedy):
-            assert hasattr(rxllm, name)
-    for remedy in OF_OPERATORS.values():
-        name = remedy.partition("(")[0]
-        assert hasattr(rxllm if name.startswith("rxllm.") else operators, name.removeprefix("rxllm."))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rxllm.testing import cut
 from rxllm.values import StreamError
-from rxllm.wire.json_array import JSONArrayDecoder
+from rxllm.wire.framing import JSONArrayDecoder
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text() | st.sampled_from(['"', "\\", '\\"}]', "]{[,", "é€😀"]),

@@ -1,45 +1,43 @@
-"""A scripted model for tests."""
+"""A scripted model for tests: `Fake`, and the language of its scripts."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import iscoroutinefunction
-from typing import Any
+from typing import Any, cast, get_args
 
 from reactivex import abc
 from reactivex.disposable import CompositeDisposable, Disposable, SerialDisposable, SingleAssignmentDisposable
 from reactivex.scheduler import CurrentThreadScheduler
 
-from rxllm.adapters.fake.script import Piece, Turn, perform, pieces_of
-from rxllm.events import Event
+from rxllm.events import EVENT_CLASSES, Event, MessageStarted
 from rxllm.runtime import LoopScheduler, Pump, Stream, clock, current_gate, fail, pumped, report_unheard
-from rxllm.values import AdapterError, Call, Request, ValidationError
-from rxllm.values.argument_checks import explains_options, is_seconds
+from rxllm.values import (
+    AdapterError,
+    Call,
+    FinishReason,
+    LLMError,
+    Request,
+    StreamError,
+    ToolCall,
+    Usage,
+    ValidationError,
+)
+from rxllm.values.advice import explains_options
+from rxllm.values.argument_checks import did_you_mean, is_seconds, shown
+from rxllm.values.json_text import json_text
+from rxllm.wire.event_order import Blocks
+from rxllm.wire.tool_calls import CallTracker
 
 __all__ = ["Fake"]
 
+Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
+Turn = Piece | Sequence[Piece]  # at run time a list: a tuple is a piece. But list[str] isn't list[Piece]
 
-_SCRIPTS = {
-    "delay": '[("delay", {}), "Hello"]',
-    "usage": '["Hello", rxllm.Usage(3, 5)]',
-    "tool_calls": '[rxllm.ToolCall("c1", "add", {"a": 1})], "done"',
-    "error": '("error", "rate_limited")',
-    "finish_reason": '["Hello", ("finish", "length")]',
-    "thinking": '[("thinking", "hm"), "Hello"]',
-}
-
-
-def _advice(_: str, option: str, value: Any) -> str:
-    if option in _SCRIPTS:
-        turns = _SCRIPTS[option].replace("{}", str(value) if is_seconds(value) else "0.1")
-        return f"put it into the script: Fake({turns})"
-    if option in ("responses", "answers", "turns", "messages", "text", "response", "content"):
-        return 'pass an argument for each answer: Fake("first", "second")'
-    if option in ("model", "tools"):
-        return f'a {option.removesuffix("s")} belongs to the engine: Engine(Fake("Hello"), {option}="...")'
-    return ""
+_WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
+_DELTA_FIELDS = {"id", "name", "arguments_delta"}
 
 
 class Fake:
@@ -77,7 +75,7 @@ class Fake:
     the turn is played. A call fails with ``AdapterError("no_scripted_response")`` when the turns are used up.
     """
 
-    @explains_options(_advice)
+    @explains_options("Fake(...)")
     def __init__(
         self,
         *turns: Turn | Callable[[Request], Turn | Awaitable[Turn]],
@@ -201,3 +199,121 @@ class _Play:
                 fail(self._observer, error)
         else:
             self._observer.on_completed()
+
+
+# The language of scripts, which the docstring of `Fake` describes
+
+
+def pieces_of(turn: Any) -> list[Piece]:
+    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for one that is not in the table."""
+    pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
+    for piece in pieces:
+        if not _is_valid(piece):
+            raise ValidationError("invalid_option", f"{shown(piece)} is not a piece of script; {_remedy(piece)}")
+    return pieces
+
+
+def _is_valid(piece: Any) -> bool:
+    match piece:
+        case str() | ToolCall() | Usage() | BaseException() | ("text" | "thinking", str()):
+            return True
+        case ("raw_chunk" | "finish", _) | ("error", BaseException()):
+            return True
+        case ("error", reason):
+            return isinstance(reason, str) and reason in AdapterError.REASONS
+        case ("delay", seconds):
+            return is_seconds(seconds)
+        case ("tool_call_delta", Mapping()):
+            return set(cast(Mapping[str, Any], piece[1])) <= _DELTA_FIELDS
+        case ("tool_call", Mapping()):
+            return _fits(_call_of, cast(Mapping[str, Any], piece[1]))
+        case ("usage", Mapping()):
+            return _fits(Usage, cast(Mapping[str, Any], piece[1]))
+        case _:
+            return isinstance(piece, EVENT_CLASSES)
+
+
+def _remedy(piece: Any) -> str:
+    match piece:
+        case ("error", reason):
+            suggestion = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
+            return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
+        case ("delay", _):
+            return "a delay is a number of seconds, 0 or more"
+        case ("tool_call_delta", _):
+            return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
+        case ("tool_call", Mapping()):
+            return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; it needs the name"
+        case _:
+            return f"a tuple starts with one of {', '.join(_WORDS)}; put several pieces into a list"
+
+
+def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
+    try:
+        cls(**fields)
+    except TypeError:
+        return False
+    return True
+
+
+def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
+    return ToolCall(id, name, **fields)  # without an id it gets one, as on the wires
+
+
+def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
+    """Yield the events of each piece, and pauses in seconds. Raise an exception that is the first piece."""
+    if pieces and isinstance(pieces[0], BaseException):
+        raise pieces[0]
+    blocks = Blocks(CallTracker.after(request.messages))
+    if not isinstance(next(iter(pieces), None), MessageStarted):
+        blocks.start()
+    calls = 0
+    for piece in pieces:
+        match piece:
+            case str(text) | ("text", str(text)):
+                blocks.text(text)
+            case ("thinking", str(text)):
+                blocks.thinking(text)
+            case ToolCall() | ("tool_call", _):
+                _add_call(blocks, calls, piece if isinstance(piece, ToolCall) else _call_of(**piece[1]))
+                calls += 1
+            case ("tool_call_delta", delta):
+                blocks.call(None, delta.get("id"), delta.get("name"), delta.get("arguments_delta"))
+            case Usage():
+                blocks.usage(piece)
+            case ("usage", counters):
+                blocks.usage(Usage(**counters))
+            case ("raw_chunk", (str(kind), data)):
+                blocks.raw(kind, data)
+            case ("raw_chunk", data):
+                blocks.raw("chunk", data)
+            case ("delay", seconds):
+                yield blocks.take()
+                yield float(seconds)
+            case ("error", reason) | (BaseException() as reason):
+                blocks.error(_error(reason))
+            case ("finish", reason):
+                blocks.finish(reason if reason in get_args(FinishReason) else "other", str(reason))
+                break
+            case event:
+                blocks.event(cast(Event, event))
+        yield blocks.take()
+        if blocks.ended:
+            return
+    blocks.finish("stop", None)
+    blocks.end()
+    yield blocks.take()
+
+
+def _add_call(blocks: Blocks, index: int, call: ToolCall) -> None:
+    raw = call.raw_arguments if call.raw_arguments is not None else json_text(call.arguments)
+    blocks.call(index, call.id, call.name, raw, call.metadata)
+    blocks.complete_call(index)
+
+
+def _error(reason: Any) -> LLMError:
+    if isinstance(reason, LLMError):
+        return reason
+    if isinstance(reason, BaseException):
+        return StreamError("adapter_error", f"{type(reason).__name__}: {reason}", provider="fake")
+    return AdapterError(reason, provider="fake")

@@ -14,8 +14,7 @@ import msgspec
 from rxllm.adapters._answers import dicts
 from rxllm.values import Usage
 from rxllm.values.usage import whole
-from rxllm.wire.framing import BOM, SSEDecoder
-from rxllm.wire.json_array import JSONArrayDecoder
+from rxllm.wire.framing import BOM, JSONArrayDecoder, SSEDecoder
 
 PROVIDER = "google"
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import counted
 from rxllm.adapters._requests import Carries, sendable
-from rxllm.adapters.http_base import adapter_advice
 from rxllm.adapters.local.server import Server, bindings, find_weights, is_default_weights, serve
 from rxllm.adapters.local.tools import ANSWER_TOKENS, CallDecoder, in_plain_words, must_call
 from rxllm.adapters.openai_chat import OpenAIChat
@@ -18,7 +17,8 @@ from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.http import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder
 from rxllm.runtime import Stream, in_thread
 from rxllm.values import Call, Request, TokenCount
-from rxllm.values.argument_checks import explains_options, invalid_option, must_be
+from rxllm.values.advice import explains_options
+from rxllm.values.argument_checks import invalid_option, must_be
 
 if TYPE_CHECKING:
     import httpx
@@ -58,7 +58,7 @@ class Local(OpenAIChat):
     needs_key = False
     default_base_url = "http://127.0.0.1"
 
-    @explains_options(adapter_advice)
+    @explains_options("HTTPBase(...)")
     def __init__(
         self,
         model: str | Path | None = None,

@@ -41,7 +41,7 @@ from rxllm import (
     tool_result,
     user,
 )
-from rxllm.adapters.fake.script import _WORDS
+from rxllm.adapters.fake import _WORDS
 from tests.wire.lawful import apart, lawful
 
 START = MessageStarted(Message("assistant"))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 
 from rxllm.http.clients import chosen_transport, prepare
 from rxllm.runtime import daemon_threads, running_loop
-from rxllm.testing._simulation._loop import (
+from rxllm.testing._simulation_loop import (
     FAULTS,
     MAX_STEPS,
     RUNS,
@@ -25,8 +25,8 @@ from rxllm.testing._simulation._loop import (
     StuckError,
     VirtualLoop,
 )
-from rxllm.testing._simulation._network import world_context
-from rxllm.testing._simulation._world import PoolWatch, World, check_outside, stand_ins
+from rxllm.testing._simulation_network import world_context
+from rxllm.testing._simulation_world import PoolWatch, World, check_outside, stand_ins
 from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import check, invalid_option, is_positive, must_be
 

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rxllm.testing._simulation._loop import VirtualLoop
+    from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
 """Bytes in transit or unread before a sender must wait, like the buffers of two kernels."""

@@ -25,8 +25,8 @@ from reactivex.scheduler import TimeoutScheduler
 from rxllm.runtime import LoopScheduler, current_place
 from rxllm.runtime.portal import Portal
 from rxllm.runtime.threads import DaemonThreads, Live
-from rxllm.testing._simulation._loop import Moment, NumberedTask, VirtualLoop, outside_of_loop
-from rxllm.testing._simulation._network import world_context
+from rxllm.testing._simulation_loop import Moment, NumberedTask, VirtualLoop, outside_of_loop
+from rxllm.testing._simulation_network import world_context
 from rxllm.testing.loopback import EMPTY, Connection, Loopback, Reply, Request, Script
 
 T = TypeVar("T")

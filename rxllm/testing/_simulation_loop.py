@@ -14,7 +14,7 @@ from itertools import groupby
 from random import Random
 from typing import Any, NamedTuple, NoReturn, cast
 
-from rxllm.testing._simulation._network import connect, of_world, world_context
+from rxllm.testing._simulation_network import connect, of_world, world_context
 
 FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 """The kinds of faults; `simulate` says what each does."""

@@ -1,0 +1,459 @@
+"""Advice for misuse: names of other libraries, unknown options and a missing ``.run()``, in one table.
+
+`ADVICE` has the texts. Its sections are the places where a user writes the name; the errors for these places ask here,
+so a new piece of advice is a new line of the table.
+
+>>> advice("Response", "stop_reason")
+'finish_reason'
+>>> unknown_option("call", "stop_sequences", ["END"], {"stop", "seed"})
+"there is no option 'stop_sequences' (did you mean 'stop'?)"
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Collection, Iterable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from rxllm.values.argument_checks import call_fault, did_you_mean, is_count, shown
+from rxllm.values.errors import EngineError
+from rxllm.values.secret_names import is_secret_name
+
+P = ParamSpec("P")
+S = TypeVar("S")
+
+
+def advice(place: str, name: str, **words: object) -> str:
+    """Return what to write at `place` instead of `name`; "" if that is not known. `words` fill in the placeholders."""
+    return filled(_entry(place, name).replace("`", ""), name=name, **words)
+
+
+def first_code(places: Iterable[str], name: str) -> str:
+    """Return the first code in the advice for `name` at one of `places`; "" if there is none."""
+    code = next((code for place in places for code in codes(_entry(place, name))), "")
+    return filled(code, name=name)
+
+
+def codes(text: str) -> list[str]:
+    """Return the code in a text of the table."""
+    return re.findall("`(.+?)`", text)
+
+
+def filled(text: str, **words: object) -> str:
+    """Return a text of the table with its placeholders filled in. Code keeps the braces that are not placeholders."""
+    return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
+
+
+def _entry(place: str, name: str) -> str:
+    return next((text for names, text in ADVICE.get(place, {}).items() if name in names.split()), "")
+
+
+def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
+    """Return the error for an attribute that is not `known`; `remedy` is what to write instead."""
+    if remedy:
+        hint = f"; write {remedy}"
+    else:
+        hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
+    # If it had the object too, Python would append its own guess.
+    return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
+
+
+def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
+    """Return the error for an attribute that the class of `value` does not have."""
+    cls = type(value)
+    remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
+    return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
+
+
+def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
+    """Return the message for an option `name` that is not among the `known` ones of a call, or of the class `owner`."""
+    fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
+    words = {"owner": owner, **_words(name, value)}
+    remedy = advice(place, name, **words)
+    if remedy in known:
+        return f"{fault} (did you mean {remedy!r}?)"
+    if remedy and not remedy.isidentifier():
+        return f"{fault}; {remedy}"
+    near = did_you_mean(name, known if owner else [*known, *_OPTIONS_OF_MANY])
+    if owner and (near or not _entry(place, ANY)):
+        return f"{fault}{near}; it takes {', '.join(known)}"
+    if "api_key" in near:
+        words["data"] = "..."
+    return f"{fault}{near}; {filled(_entry(place, ANY).replace('`', ''), name=name, **words)}"
+
+
+def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
+    """Decorate an ``__init__``: for arguments that do not fit it raises ``EngineError("unknown_option")``.
+
+    The message has the advice of the table for `place`.
+    """
+
+    def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
+        @wraps(init)
+        def explaining(self: S, *args: P.args, **kwargs: P.kwargs) -> None:
+            try:
+                init(self, *args, **kwargs)
+            except TypeError:
+                if call_fault(init, self, *args, **kwargs) is None:  # an error from inside
+                    raise
+                raise EngineError("unknown_option", _misfit(type(self).__name__, place, init, kwargs)) from None
+
+        return explaining
+
+    return decorate
+
+
+def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, Any]) -> str:
+    from inspect import signature  # costly, and needed for errors only
+
+    parameters = [*signature(init).parameters.values()][1:]
+    names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
+    unknown = next((name for name in options if name not in names), None)
+    if unknown is None:
+        return f"{cls} takes its options by keyword: {', '.join(names)}"
+    return unknown_option(place, unknown, options[unknown], names, cls)
+
+
+def _words(name: str, value: Any) -> dict[str, object]:
+    """Return the placeholders of an option's advice."""
+    is_data = _is_json_data(value)
+    count = value if is_count(value) else None
+    text = "..." if is_secret_name(name) else shown(value)
+    return {
+        "value": text,
+        "data": text if is_data else "...",
+        "it": "it" if is_data else "JSON",
+        "count": count or 3,
+        "attempts": count + 1 if count else 3,
+    }
+
+
+def _is_json_data(value: Any) -> bool:
+    try:
+        json.dumps(value)
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
+
+
+ANY = "*"
+"""The name of the advice for all options without their own; without such advice the error lists the options."""
+
+_OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
+"""The arguments of ``generate_many``, which the message for a misspelt one names for other calls too."""
+
+_SYSTEM = "write the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
+_PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
+
+ADVICE: dict[str, dict[str, str]] = {
+    # Attributes. The text is an attribute of the same object, or an expression.
+    "Response": {
+        "text output choices": "`output_text`",
+        "content": "`output_text`, or `message.parts` with images and thinking",
+        "reasoning reasoning_content": "`thinking`",
+        "delta": "`output_text`, or `rxllm.stream_generate(...)` for the pieces as they come",
+        "output_parsed": "`parsed`",
+        "stop_reason": "`finish_reason`",
+        "usage_metadata": "`usage`",
+        "cost": "`usage.total_cost`",
+        "thread": "`rxllm.chat(...)`, whose ChatResult has the thread",
+    },
+    "StepResult": {
+        "text content output": "`output_text`",
+        "message finish_reason error thinking tool_calls raise_for_error": "`response.{name}`",
+        "messages": "`thread.messages`",
+    },
+    "ChatResult": {
+        "text content output": "`output_text`",
+        "message finish_reason thinking id model": "`final_response.{name}`",
+        "response": "`final_response`",
+        "tool_calls": "`pending_tool_calls` for those that wait, or the tool_calls of each step's response",
+        "interruptions interrupts approvals": "`pending_tool_calls`",
+        "question": "`pending_question`",
+        "messages": "`thread.messages`",
+        "turns": "`steps`",
+        "cost": "`usage.total_cost`",
+    },
+    "Turn": {
+        "thread": "`session.thread`",
+        "messages": "`session.thread.messages`",
+        "parsed usage steps halted_reason pending_tool_calls": "`result.{name}`",
+    },
+    "Session": {"session_id": "`id`"},
+    "Thread": {"append extend add": "`thread = thread + message`, which makes a new thread"},
+    "Message": {"output_text result": "`text`"},
+    "ToolCall": {"function": "`name` and `arguments`", "args input": "`arguments`"},
+    "Usage": {
+        "prompt_tokens": "`input_tokens`",
+        "completion_tokens": "`output_tokens`",
+        "cached_tokens cache_read_input_tokens": "`cached_input_tokens`",
+        "cache_creation_input_tokens": "`cache_write_input_tokens`",
+        "thinking_tokens": "`reasoning_tokens`",
+        "tokens": "`total`",
+        "cost": "`total_cost`",
+    },
+    "_Event": {
+        "choices": "`event.delta`, of a TextDelta; `.pipe(ops.text())` emits the text alone",
+        "delta": "`isinstance(event, rxllm.TextDelta)` before it; `.pipe(ops.text())` emits the text alone",
+    },
+    "Engine": {
+        "generate": "`rxllm.generate(engine, request)`",
+        "chat": "`rxllm.chat(engine, thread)`",
+        "stream": "`rxllm.stream(engine, thread)`, or `rxllm.stream_generate(engine, request)`",
+        "run": "`rxllm.generate(engine, request).run()`",
+    },
+    # Names of modules
+    "rxllm": {
+        "CallDetails CallFinished CallStarted ChatFinished ChatStarted FirstToken ImagesFinished ImagesStarted Outcome "
+        "RetryAttempt StepFinished StepStarted Telemetry ToolFinished ToolStarted Trace Tracer": (
+            "`rxllm.telemetry.{name}`"
+        ),
+        "FakeImages GeminiImages OpenAIImages HTTPImageAdapter ImageAdapter": "`rxllm.images.{name}`",
+        "Attachment Call FilePart FunctionTool Halt Image ImagePart ImageRequest ImageResponse ImageUsage Labelled "
+        "MessageLike ModelInfo Part Partial Progress ProviderPart ResponseFormat SessionStatus SourcePart Spending "
+        "TextAt TextPart ThinkingPart TokenCount ToolCallPart Turn image_request request_key": "`rxllm.values.{name}`",
+        "Adapter HTTPAdapter providers": "`rxllm.adapters.{name}`",
+        "ChatOptions GenerateOptions ImageOptions Input StepOptions": "`rxllm.pipelines.{name}`",
+        "Journal Limiter ToolRecord": "`rxllm.runtime.{name}`",
+        "use_transport": "`rxllm.http.use_transport`",
+        "progress_bar": "`rxllm.display.progress_bar`",
+        "AgentTool": "`rxllm.tools.AgentTool`",
+        "Prepared": "`rxllm.engine.Prepared`",
+        "image": "`rxllm.user(text, path)` to send a picture, `rxllm.generate_image(...)` to make one",
+        "file picture pdf document attachment": "`rxllm.user(text, path)`",
+        "call": '`rxllm.generate(engine, request)`, or `rxllm.ToolCall("c1", name, {...})` for the call of a tool',
+        "tool_call": '`rxllm.ToolCall("c1", name, {...})`',
+        "complete completion ask prompt invoke generate_text": "`rxllm.generate(engine, request)`",
+        "agenerate acompletion ainvoke generate_async": "`await rxllm.generate(engine, request)`",
+        "achat": "`await rxllm.chat(engine, request, tools=[...])`",
+        "Agent agent create_agent": (
+            "`rxllm.chat(engine, request, tools=[...])`; an agent for another chat is `engine.as_tool(name=...)`"
+        ),
+        "as_tool agent_tool subagent handoff": "`engine.as_tool(name=...)`",
+        "UsageLimits usage_limits": "`rxllm.Budget(tokens=...)`, with `operators.budget(budget)`",
+        "interrupt ApprovalRequired": "`@rxllm.tool(approval=True)`, or `rxllm.ask_user(question)`",
+        "Command RunState DeferredToolResults": "`rxllm.resume(engine, halted, approvals={...})`",
+        "stream_text stream_chat astream": "`rxllm.stream(engine, request)`",
+        "OpenAI AsyncOpenAI ChatOpenAI": "`rxllm.OpenAIChat()`, or the engine `'openai:gpt-5'`",
+        "Model Client LLM LLMClient": "`rxllm.Engine('openai:gpt-5')`",
+        "UserMessage HumanMessage": "`rxllm.user(text)`",
+        "SystemMessage": "`rxllm.system(text)`",
+        "AIMessage AssistantMessage": "`rxllm.assistant(text)`",
+        "Conversation History Messages": "`rxllm.Thread()`",
+        "function_tool tool_plain": "`@rxllm.tool`",
+        "guard input_guard input_guardrail": "`alongside(check)`, or `operators.guard(check)`",
+        "trim_messages trim": "`trim_thread(tokens=...)`, in `Engine(prepare=[...])`",
+        "summarize compact compaction": "`compact_thread(engine, at=...)`, in `Engine(prepare=[...])`",
+        "token_counter num_tokens tokens": "`rxllm.count_tokens(engine, request)`",
+        "batch map generate_all": "`rxllm.generate_many(engine, requests)`",
+        "AuthenticationError": "`rxllm.AdapterError`, and look whether error.reason is 'authentication_failed'",
+        "RateLimitError": "`rxllm.AdapterError`, and look whether error.reason is 'rate_limited'",
+        "api_key": "`rxllm.keys.put('openai', ...)`, or pass api_key= to the call or the adapter",
+        "ops op": "`from rxllm import operators as ops`, or `rxllm.operators`",
+    },
+    "rxllm.operators": {
+        "retry": "`retry_before_content(...)`, which never repeats text, or `stream.retry(...)` of reactivex",
+        "timeout": "`time_limits(first=..., idle=...)`, or `stream.timeout(...)` of reactivex",
+        "timeouts": "`time_limits(first=..., idle=..., total=...)`",
+        "tally": "`trace(function)`, or `stream.count()` of reactivex",
+        "checkpoint": "`trace(function)`, or `stream.do_action(on_error=...)` of reactivex",
+        "do_action": "`tap(function)`, or `stream.do_action(...)` of reactivex",
+        "catch": "`fallback(engine)`, or `stream.catch(...)` of reactivex",
+        "print log debug do on_event": "`tap(print)`, or `trace()`",
+        "rate_limit limit throttle": "`rate_limited(...)`",
+        "json parse to_parsed to_json": "`parsed(type)`, or `partials(type)`",
+        "partial_json": "`partials(object)`, and the so_far of each for plain JSON data",
+        "partial partial_object partial_output stream_object": "`partials(type)`",
+        "collect to_result response": "`to_response()`",
+        "on_finish on_end on_abort finalize": "`finally_result(function)`",
+        "guardrail guardrails check moderate": "`guard(check)`, or `rxllm.alongside(check)`",
+        "pause pausable valve": "`gate(while_open)`",
+        "latest drop sample_latest": "`keep_latest()`",
+        "share share_replay broadcast": "`share_folded(grace)`",
+        "tools call_tools execute_tools": "`run_tools(tools, thread=thread)`",
+        "tokens deltas to_texts": "`text()`",
+        "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
+    },
+    # Options. A text that is only a name is our name for the same option.
+    "call": {
+        "openai_api_key anthropic_api_key google_api_key": "api_key",
+        "extra_headers": "headers",
+        "max_completion_tokens max_output_tokens max_new_tokens max_tokens_to_sample maxOutputTokens num_predict": (
+            "max_tokens"
+        ),
+        "max_steps max_iterations max_iter max_rounds recursion_limit": "max_turns",
+        "model_name model_id deployment_id": "model",
+        "extra_body model_kwargs": "options",
+        "effort": "reasoning_effort",
+        "output schema response_model response_schema output_type output_schema output_format result_type text_format "
+        "format": "response_format",
+        "random_seed random_state": "seed",
+        "thread_id conversation_id": "session_id",
+        "stop_sequences stopSequences stop_words": "stop",
+        "request_timeout timeout_seconds read_timeout": "timeout",
+        "function_call": "tool_choice",
+        "functions toolsets": "tools",
+        "topP": "top_p",
+        "n candidate_count best_of num_generations": (
+            "for several answers write `rxllm.generate_many(engine, [request] * {count})`"
+        ),
+        "max_retries num_retries retries": (
+            "write `retry={'max_attempts': {attempts}}`, which counts the first attempt too, or `retry=False`"
+        ),
+        "max_attempts": "write `retry={'max_attempts': {count}}`, which counts the first attempt too, or `retry=False`",
+        "top_k top_a": _PASS_ON,  # providers' own; the names that are close to them here mean something else
+        "system system_prompt system_message system_instruction instructions": (
+            f"{_SYSTEM}; for an agent, `engine.as_tool(name=..., system=...)`"
+        ),
+        "messages prompt prompts input inputs contents history message_history chat_history": (
+            "pass the prompt or the conversation as the second argument, after the engine"
+        ),
+        "stream streaming": (
+            "`rxllm.stream_generate(...)`, `rxllm.stream_step(...)` and `rxllm.stream(...)` emit the events as they "
+            "arrive"
+        ),
+        "base_url api_base endpoint azure_endpoint openai_api_base": (
+            "the address belongs to the engine: `rxllm.Engine.from_model('openai:...', base_url=...)`, or an adapter, "
+            "`rxllm.OpenAIChat(base_url=...)`"
+        ),
+        "client http_client async_client http_async_client": (
+            "the HTTP client belongs to the adapter: `rxllm.OpenAIChat(client=...)`; a client of Dask to "
+            "`rxllm.cluster.generate_many`"
+        ),
+        "default_headers": "headers of every call belong to the adapter: `rxllm.OpenAIChat(headers={...})`",
+        "organization project": (
+            "send it as a header: `rxllm.OpenAIChat(headers={'OpenAI-Organization': ...})`, or 'OpenAI-Project'"
+        ),
+        "transport http_transport": (
+            "write `rxllm.http.use_transport('aiohttp')` once, for all calls; a client with a transport of your own is "
+            "`rxllm.OpenAIChat(client=...)`"
+        ),
+        "output_retries result_retries validation_retries": (
+            "`rxllm.generate(...).retry(2)` asks once more for an answer that does not fit its response_format"
+        ),
+        "callbacks callback callback_manager event_stream_handler success_callback hooks": (
+            "write `on_event=function` for the events of a call, or `rxllm.Engine(..., observers=[function])` for the "
+            "telemetry of all calls"
+        ),
+        "concurrency max_workers": (
+            "`rxllm.generate_many(engine, requests, concurrency=8)` asks for many answers at a time"
+        ),
+        "journal ordered on_progress": (
+            "it belongs to many requests: `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+        ),
+        "rate_limit rate_limiter requests_per_minute tokens_per_minute requests_per_second rpm tpm": (
+            "write `rxllm.Engine(..., operators=[rxllm.operators.rate_limited(requests_per_minute=500)])`"
+        ),
+        "tracing tracer traces telemetry instrument": "write `rxllm.Engine(..., observers=[rxllm.otel.traces()])`",
+        "logprobs response_logprobs": (
+            "write `options={'logprobs': True}`; they come in `response.metadata['logprobs']`"
+        ),
+        "thinking think reasoning thinking_config thinking_budget": (
+            "write `reasoning_effort='low'` or another word of the provider, or what only the provider knows in "
+            "`options={...}`"
+        ),
+        "json_mode response_mime_type": "write `response_format={'type': 'json_object'}`, or a type",
+        "deps dependencies": "write `context={'name': ...}`, which tools receive as `rxllm.ToolContext.context`",
+        "config generation_config model_settings settings": (
+            "write each setting as an option, `temperature=0.0`, or for all calls `rxllm.Engine(..., params={...})`"
+        ),
+        "fallback fallbacks": "write `rxllm.Engine(..., operators=[rxllm.operators.fallback(other)])`",
+        "usage_limits max_budget budget": (
+            "write `rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])`, or pass it a `rxllm.Budget`"
+        ),
+        "agents subagents sub_agents handoffs": (
+            "a chat is a tool of another: `tools=[engine.as_tool(name=..., description=...)]`"
+        ),
+        "approvals results deferred_tool_results": (
+            "a halted chat continues with `rxllm.resume(engine, halted, approvals={...}, results={...})`"
+        ),
+        "prepare history_processors max_history num_history_messages": (
+            "write `rxllm.Engine(..., prepare=[rxllm.trim_thread(tokens=8000)])`"
+        ),
+        "operators observers": "it belongs to the engine: write `rxllm.Engine(..., operators=[...], observers=[...])`",
+        "provider custom_llm_provider model_provider": "write the engine as 'provider:model'",
+        "verbose debug": (
+            "write `on_event=print`, or, for what the library logs, `logging.basicConfig()` and "
+            "`logging.getLogger('rxllm').setLevel(logging.DEBUG)`"
+        ),
+        "keep_partial": (
+            "it belongs to the fold: `rxllm.session.stream_reply(engine, session, text).pipe(ops.finally_result(save, "
+            "ops.to_session(session, keep_partial=True)))`, or `ops.to_chat_result(thread, keep_partial=True)` for a "
+            "chat"
+        ),
+        "mock_response": "pass `rxllm.Fake('...')` as the engine",
+        ANY: _PASS_ON,
+    },
+    "Engine(...)": {
+        "headers timeout": (
+            'it belongs to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`; for calls, '
+            "`params={'{name}': ...}`"
+        ),
+        "api_key base_url client": 'it belongs to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`',
+        "budget": "it is an operator: `operators=[rxllm.operators.budget({value})]`",
+        "system system_prompt instructions": _SYSTEM,
+        "agents handoffs": "write `Engine(..., tools=[engine.as_tool(name=...)])`",
+        "options": "an option of calls goes into `params={'options': ...}`",
+        ANY: "an option of calls goes into `params={'{name}': {value}}`",
+    },
+    "HTTPBase(...)": {
+        "model model_name": (
+            'a model belongs to the engine, `Engine({owner}(...), model="...")`, or to the call, `model="..."`'
+        ),
+        "max_retries retry": (
+            'write `Engine({owner}(...), retry={"max_attempts": 3})`, which counts the first attempt too'
+        ),
+        "temperature top_p max_tokens stop seed reasoning_effort tools response_format": (
+            'an option of calls belongs to the call, or to the engine: `params={"{name}": ...}`'
+        ),
+        "url api_base endpoint host azure_endpoint": "write `base_url=...`",
+        "key token auth_token openai_api_key anthropic_api_key": "write `api_key=...`",
+        "http_client async_client http_async_client": "write `client=...`",
+        "default_headers extra_headers": "write `headers={...}`",
+    },
+    "Fake(...)": {
+        "delay": 'put it into the script: `Fake([("delay", {data}), "Hello"])`',
+        "usage": 'put it into the script: `Fake(["Hello", rxllm.Usage(3, 5)])`',
+        "tool_calls": 'put it into the script: `Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")`',
+        "error": 'put it into the script: `Fake(("error", "rate_limited"))`',
+        "finish_reason": 'put it into the script: `Fake(["Hello", ("finish", "length")])`',
+        "thinking": 'put it into the script: `Fake([("thinking", "hm"), "Hello"])`',
+        "responses answers turns messages text response content": (
+            'pass an argument for each answer: `Fake("first", "second")`'
+        ),
+        "model": 'a model belongs to the engine: `Engine(Fake("Hello"), model="...")`',
+        "tools": 'tools belong to the engine: `Engine(Fake("Hello"), tools=[...])`',
+    },
+    "Budget(...)": {"dollars cost max_cost": "write `usd=...`"},
+    "tool(...)": {
+        "tool_timeout timeout_seconds time_limit": "timeout",
+        "needs_approval requires_approval require_approval confirm": "approval",
+        "parameters input_schema args_schema inputSchema": "schema",
+        "function func fn callback": "handler",
+    },
+    # A missing ``.run()``: the names are what is done with the stream in place of its result.
+    "Stream": {
+        "result": (
+            "it is a call that is still to run, not its result; write `{call}.run().{attribute}`, or "
+            "`(await {call}).{attribute}` in async code"
+        ),
+        "operator": "{operator} is an operator: write `.pipe(ops.{operator}(...))`",
+        "attribute": "it is still to run; iterate over its items, or write `.run()` or await for its result",
+        "item sum mapping": ("it is still to run, not its result; write `{call}.run()`, or await it in async code"),
+        "json": (
+            "a Stream has no JSON: it is still to run, not its result; write `return await stream`, or in a web server "
+            "`return rxllm.web.streaming_response(stream)`"
+        ),
+        "thread message": "it is a stream that is still to run: write `.run()`, or await it",
+        "tools": "`.run()` or await is missing, as in `tools=mcp.tools(url).run()`",
+        "setting": "`.run()` or await is missing",
+    },
+}
+"""What to write instead, by the place where a name is written, and the names there.
+
+The code of a text is between backticks, which messages leave out. Its placeholders: ``{name}`` is the name, ``{owner}``
+the class that an option is passed to, ``{value}`` the option's value, ``{data}`` the same if it is JSON data,
+``{count}`` and ``{attempts}`` the number that it may be.
+"""

@@ -1,0 +1,246 @@
+"""Every line of the table of advice: a user's mistake raises it, its code parses, and what it names is there."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import inspect
+import json
+import logging
+from collections.abc import Callable
+from functools import partial
+from typing import Any, get_overloads
+
+import pytest
+
+import rxllm
+from rxllm import Engine, Fake, ToolCall, operators, tool
+from rxllm.values.advice import ADVICE, ANY, codes, filled
+
+FAKE = Fake("Hello")
+ENGINE = Engine(FAKE)
+STREAM: Any = rxllm.generate(ENGINE, "Hi")
+EVENTS: Any = rxllm.stream_generate(ENGINE, "Hi")
+TURN = rxllm.session.start(ENGINE, "Hi").run()
+CALL = "generate(...)"
+
+VALUES: dict[str, Any] = {
+    "Response": rxllm.generate(ENGINE, "Hi").run(),
+    "StepResult": rxllm.step(ENGINE, "Hi").run(),
+    "ChatResult": rxllm.chat(ENGINE, "Hi").run(),
+    "Turn": TURN,
+    "Session": TURN.session,
+    "Thread": TURN.session.thread,
+    "Message": rxllm.user("Hi"),
+    "ToolCall": ToolCall("c1", "add"),
+    "Usage": rxllm.Usage(),
+    "_Event": rxllm.MessageStarted(rxllm.user("Hi")),
+    "Engine": ENGINE,
+}
+"""A value of every class whose attributes have a section."""
+
+MODULES: dict[str, Any] = {"rxllm": rxllm, "rxllm.operators": operators}
+
+TAKERS: dict[str, Callable[..., Any]] = {
+    "call": partial(rxllm.chat, FAKE, "Hi"),
+    "Engine(...)": Engine,
+    "HTTPBase(...)": rxllm.OpenAIChat,
+    "Fake(...)": Fake,
+    "Budget(...)": rxllm.Budget,
+    "tool(...)": partial(tool, name="add"),
+}
+"""What takes the options of every section of options."""
+
+NOT_RUN: dict[str, tuple[Callable[[], Any], dict[str, str]]] = {
+    "result": (lambda: STREAM.output_text, {"call": CALL, "attribute": "output_text"}),
+    "operator": (lambda: EVENTS.text, {"operator": "text"}),
+    "attribute": (lambda: EVENTS.upper, {}),
+    "item": (lambda: STREAM["choices"], {"call": CALL}),
+    "sum": (lambda: STREAM + "!", {"call": CALL}),
+    "mapping": (lambda: dict(STREAM), {"call": CALL}),
+    "json": (lambda: json.dumps(STREAM, default=lambda value: next(iter(vars(value).values())).json), {}),
+    "thread": (lambda: rxllm.chat(FAKE, STREAM), {}),
+    "message": (lambda: rxllm.chat(FAKE, [STREAM]), {}),
+    "tools": (lambda: rxllm.chat(FAKE, "Hi", tools=STREAM), {}),
+    "setting": (lambda: Engine(FAKE, operators=STREAM), {}),
+}
+"""What is done with a stream in place of its result, and the words that the message then has."""
+
+ENTRIES = [
+    (place, name, text)
+    for place, entries in ADVICE.items()
+    for names, text in entries.items()
+    for name in names.split()
+]
+each_entry = pytest.mark.parametrize(
+    ("place", "name", "text"), ENTRIES, ids=[f"{place}-{name}" for place, name, _ in ENTRIES]
+)
+
+
+def mistake(place: str, name: str) -> Callable[[], Any]:
+    """Return what a user writes who needs the advice."""
+    if place == "Stream":
+        return NOT_RUN[name][0]
+    if place in TAKERS:
+        return partial(TAKERS[place], **{"wholly_different" if name == ANY else name: 5})
+    return partial(getattr, (VALUES | MODULES)[place], name)
+
+
+def words(place: str, name: str) -> dict[str, Any]:
+    """Return what stands in the message for the placeholders of the text."""
+    if place == "Stream":
+        return NOT_RUN[name][1]
+    option = "wholly_different" if name == ANY else name
+    return {"name": option, "owner": "OpenAIChat", "value": 5, "data": 5, "it": "it", "count": 5, "attempts": 6}
+
+
+def remedy(place: str, name: str, text: str) -> str:
+    shown = filled(text.replace("`", ""), **words(place, name))
+    if place in TAKERS and shown.isidentifier():
+        return f"(did you mean {shown!r}?)"
+    return shown
+
+
+def test_every_place_is_tried_here() -> None:
+    assert set(ADVICE) == {*VALUES, *MODULES, *TAKERS, "Stream"}
+    assert {name for place, name, _ in ENTRIES if place == "Stream"} == set(NOT_RUN)
+
+
+@pytest.mark.parametrize("place", ADVICE)
+def test_a_name_has_one_piece_of_advice_at_a_place(place: str) -> None:
+    names = [name for there, name, _ in ENTRIES if there == place]
+    assert len(names) == len(set(names))
+
+
+@each_entry
+def test_the_mistake_raises_the_advice(place: str, name: str, text: str) -> None:
+    with pytest.raises((AttributeError, TypeError, rxllm.LLMError)) as caught:
+        mistake(place, name)()
+    message = str(caught.value)
+    assert remedy(place, name, text) in message
+    assert "`" not in message
+    assert "{name}" not in message
+
+
+@each_entry
+def test_the_code_of_the_advice_parses_and_what_it_names_is_there(place: str, name: str, text: str) -> None:
+    for code in codes(filled(text, **words(place, name))):
+        check_code(place, code)
+    if place in TAKERS and text.isidentifier():
+        assert text in options_of(TAKERS[place])
+
+
+@each_entry
+def test_the_advice_names_code_between_backticks_and_the_name_is_not_in_use(place: str, name: str, text: str) -> None:
+    prose = "".join(text.split("`")[::2])
+    assert text.count("`") % 2 == 0
+    assert "rxllm." not in prose
+    assert "(" not in prose.replace("(did you mean", "")
+    if place in VALUES | MODULES:
+        assert name not in dir((VALUES | MODULES)[place])
+    if place in TAKERS:
+        assert name not in options_of(TAKERS[place])
+
+
+# The code of a text
+
+THEIRS = {
+    "stream": EVENTS,
+    "engine": ENGINE,
+    "event": rxllm.TextDelta("Hi"),
+    "response": rxllm.generate(ENGINE, "Hi").run(),
+    "logging": logging,
+    "ops": operators,
+    "rxllm": rxllm,
+}
+"""What the names in code stand for, besides those of rxllm."""
+
+PLACEHOLDERS = {
+    *("budget", "check", "function", "grace", "halted", "message", "name", "other", "path", "question", "request"),
+    *("requests", "save", "text", "thread", "tools", "type", "url", "while_open"),
+}
+"""Names in code that stand for what the user has."""
+
+
+def check_code(place: str, code: str) -> None:
+    """Parse `code`, look up all that it names, and compare the arguments of its calls with the signatures."""
+    for node in ast.walk(ast.parse(completed(code))):
+        match node:
+            case ast.ImportFrom():
+                assert all(hasattr(rxllm, alias.name) for alias in node.names)
+            case ast.Assign(targets=[ast.Name(id=option)]) if place in TAKERS:
+                assert option in options_of(TAKERS[place]) | options_of(rxllm.chat) | options_of(Engine)
+            case ast.Attribute() | ast.Name(ctx=ast.Load()):
+                look_up(place, node)
+            case ast.Call():
+                check_arguments(look_up(place, node.func), node)
+            case _:
+                pass
+
+
+def completed(code: str) -> str:
+    """Return `code` as a program: a decorator with its function, a method with its stream, an await where it may be."""
+    if code.startswith("@"):
+        return f"{code}\ndef function(): ..."
+    if code.startswith("."):
+        return f"stream{code}"
+    return f"async def function():\n    {code}" if "await" in code or "return" in code else code
+
+
+UNKNOWN = object()
+"""What a name of the user's stands for."""
+
+
+def look_up(place: str, node: ast.expr) -> Any:
+    """Return what `node` names; an attribute or a name that is not there fails the test."""
+    match node:
+        case ast.Name(id=name):
+            return UNKNOWN if name in PLACEHOLDERS else named(place, name)
+        case ast.Attribute(value=owner, attr=name):
+            found = look_up(place, owner)
+            is_field = name in getattr(found, "__dataclass_fields__", ())
+            return UNKNOWN if found is UNKNOWN or is_field else getattr(found, name)
+        case ast.Call(func=function):
+            found = look_up(place, function)
+            returns_stream = found is not UNKNOWN and str(inspect.signature(found).return_annotation)[:6] == "Stream"
+            return STREAM if returns_stream else UNKNOWN
+        case ast.Await() | ast.Subscript():
+            return UNKNOWN
+        case _:
+            raise AssertionError(ast.dump(node))
+
+
+def named(place: str, name: str) -> Any:
+    if name in THEIRS:
+        return THEIRS[name]
+    places = (VALUES.get(place), MODULES.get(place), rxllm, builtins)
+    return next(getattr(there, name) for there in places if hasattr(there, name))
+
+
+def check_arguments(function: Any, call: ast.Call) -> None:
+    if function is UNKNOWN:
+        return
+    keywords = {keyword.arg for keyword in call.keywords}
+    assert keywords <= options_of(function)
+    if not any(isinstance(argument, ast.Constant) and argument.value is ... for argument in call.args):
+        inspect.signature(function).bind_partial(*call.args)
+
+
+def options_of(function: Any) -> set[str]:
+    """Return the names of the arguments that `function` takes by keyword."""
+    function = function.func if isinstance(function, partial) else function
+    parameters = [*inspect.signature(function).parameters.values()]
+    if parameters[-1:] and parameters[-1].kind is parameters[-1].VAR_KEYWORD:
+        forms = get_overloads(function) or [rxllm.chat, rxllm.OpenAIChat]  # others pass them on to these
+        parameters += [parameter for form in forms for parameter in inspect.signature(form).parameters.values()]
+    by_place = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.VAR_POSITIONAL)
+    return {parameter.name for parameter in parameters if parameter.kind not in by_place}
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["rxllm.runtime.use_transport", "rxllm.generat(engine)", "rxllm.Budget(token=1)", "output_txt", "gate(", "mx"],
+)
+def test_a_wrong_piece_of_code_is_found(code: str) -> None:
+    with pytest.raises((AssertionError, AttributeError, StopIteration, SyntaxError)):
+        check_code("Response", code)
