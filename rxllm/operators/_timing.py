@@ -70,7 +70,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 class _Smoother(Backlog[Event, Event]):
     """One subscription. `_waiting` holds events, each with the time by which it is due; infinity for all but text.
 
-    Unlike other backlogs it does not empty itself at the end of its source: the end waits behind the events.
+    Unlike in other backlogs, the end of the source waits behind the events until they are due.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
@@ -274,7 +274,10 @@ def gate(
 
 
 class _Gated:
-    """One subscription. The waiting items are in its `_gate`, which slows the source down."""
+    """One subscription. The waiting items are in its `_gate`, which slows the source down.
+
+    It is not a `Backlog`, since its source waits, and an error passes without the waiting items.
+    """
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None

@@ -7,8 +7,8 @@ files                                     hold
 ``_stream_methods``, ``stream_arguments`` the types of reactivex's methods on it; checks of streams as arguments
 ``_pump``                                 the task that drives a subscription, and what a dispose does to it
 ``portal``, ``threads``, ``_clock``       the loop, the threads and the time of a call, up to its exit
-``back_pressure``, ``_paced``,            readers that are behind, and operators that hold items back
-``_backlog``
+``back_pressure``, ``_paced``             readers that are behind, and operators that hold items back
+``_backlog``                              operators whose items wait for a slow consumer or a timer
 ``_unhandled``, ``_guard_verdict``        errors that nobody handles, and checks of the user's
 ``_retry``                                attempts at a call, and when another follows
 ``_concurrency``, ``_race_hedge_merge``   several streams at once, and which of them wins

@@ -58,7 +58,7 @@ class Backlog(ABC, Generic[T, R]):
                 fail(self._observer, error)
 
     @abstractmethod
-    def _on_next(self, item: T) -> None:
+    def _on_next(self, item: T, /) -> None:
         """Deliver or keep `item`, under the lock."""
 
     @abstractmethod
