@@ -165,7 +165,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription."""
+    """One subscription. It is not a `Backlog`: its source waits, and an error passes without the waiting events."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None

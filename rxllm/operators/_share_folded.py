@@ -1,6 +1,6 @@
 """Let any number of watchers watch one call, whenever they join.
 
-The events for which a watcher is not ready wait in its `Backlog`, joined; neither the call nor other watchers wait.
+The events for which a watcher is not ready wait in its `JoinedEvents`; neither the call nor other watchers wait.
 No subscriber is called while the lock of the call is held.
 """
 
@@ -212,6 +212,8 @@ class Watcher:
 
     A watcher is ready unless its ``on_next`` runs, on any thread, or its iterator has items left to take. Its observer
     is called in the context of its own subscription, with its own gate, scope and listener.
+
+    It is not a `Backlog`, since watchers share a lock, which is free during a delivery so that none waits for another.
     """
 
     def __init__(
@@ -225,7 +227,7 @@ class Watcher:
         self._observer = observer
         self._lock = lock  # the lock of the call, which guards the waiting events
         self._leave = leave
-        self._waiting = Backlog(events)
+        self._waiting = JoinedEvents(events)
         self._has_ended = False
         self._error: Exception | None = None
         self._context = call_context()
@@ -298,7 +300,7 @@ class Watcher:
         self.deliver_soon(clock)
 
 
-class Backlog:
+class JoinedEvents:
     """The events that wait for a watcher. Adjacent deltas of a block are joined; the last of adjacent usages waits.
 
     Events are adjacent if no other event of the same chat waits between them; events of other agents do not count.

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterable
-from threading import RLock
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from reactivex import Observable, abc
-from reactivex.disposable import CompositeDisposable, SerialDisposable
 
 from rxllm.events import Nested, ToolCallDelta
 from rxllm.operators._event_operators import DELTAS, operate
-from rxllm.runtime import Gate, Stream, clock, conclude, current_gate, fail
+from rxllm.runtime import Backlog, Gate, Stream, clock, current_gate
 from rxllm.values.argument_checks import call_fault, check, check_function
 
 T = TypeVar("T")
@@ -104,8 +102,8 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
 
 
-class _WhileBusy(ABC, Generic[T]):
-    """One subscription. A subclass keeps the waiting items, in `_add` and `_take_all`; `_count` have been added.
+class _WhileBusy(Backlog[T, T]):
+    """One subscription: items wait while its consumer is busy. A subclass keeps them; `_count` have been added.
 
     When `_most` wait, they pass.
     """
@@ -113,26 +111,17 @@ class _WhileBusy(ABC, Generic[T]):
     _most: float = MOST
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
-        self._observer = observer
-        self._scheduler = scheduler
+        super().__init__(observer, scheduler)
         self._gate = current_gate()
         self._clock = clock(scheduler) if self._gate is not None else None
-        self._wake = SerialDisposable()
-        self._lock = RLock()
         self._count = 0
-        self._delivering = False
-        self._subscriber_raised = False
-
-    def start(self, source: Observable[T]) -> abc.DisposableBase:
-        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, self._wake)
 
     @abstractmethod
     def _add(self, item: T) -> None:
         """Add `item` to the waiting items."""
 
     @abstractmethod
-    def _take_all(self) -> Iterable[T]:
+    def _take(self) -> Iterable[T]:
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
@@ -165,51 +154,19 @@ class _WhileBusy(ABC, Generic[T]):
 
     def _soon(self) -> None:
         # The reader that takes an item may be on another thread; this work belongs to the clock's thread.
-        if self._clock is not None and not self._wake.is_disposed:
-            self._wake.disposable = self._clock.schedule(self._release_now)
-
-    def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        with self._lock:
-            try:
-                self._release()
-            except BaseException as error:  # raised by the subscriber; no caller would pass it to `on_error`
-                fail(self._observer, error)
+        if self._clock is not None and not self._timer.is_disposed:
+            self._timer.disposable = self._clock.schedule(self.wake)
 
     def _release(self) -> None:
         while self._count and not self._delivering:
-            for item in self._waiting():
+            for item in self._take_all():
                 self._deliver(item)
 
-    def _waiting(self) -> Iterable[T]:
+    def _take_all(self) -> Iterable[T]:
         if not self._count:
             return ()
         self._count = 0
-        return self._take_all()
-
-    def _deliver(self, item: T) -> None:
-        self._delivering = True
-        try:
-            self._observer.on_next(item)
-        except BaseException:
-            self._subscriber_raised = True
-            raise
-        finally:
-            self._delivering = False
-
-    def _on_completed(self) -> None:
-        with self._lock:
-            self._wake.dispose()
-            conclude(self._observer, self._waiting())
-
-    def _on_error(self, error: Exception) -> None:
-        with self._lock:
-            self._wake.dispose()
-            try:
-                for item in () if self._subscriber_raised else self._waiting():  # `error` may be the subscriber's own
-                    self._observer.on_next(item)
-            except Exception as raised:
-                error = raised
-            self._observer.on_error(error)
+        return self._take()
 
 
 class _JoiningTexts(_WhileBusy[T]):
@@ -226,7 +183,7 @@ class _JoiningTexts(_WhileBusy[T]):
         else:
             self._items.append((item, [] if text is None else [text]))
 
-    def _take_all(self) -> list[T]:
+    def _take(self) -> list[T]:
         items: list[Any] = [joined(item, texts) if len(texts) > 1 else item for item, texts in self._items]
         self._items.clear()
         return items
@@ -243,7 +200,7 @@ class _JoiningAll(_WhileBusy[T]):
     def _add(self, item: T) -> None:
         self._items[:] = [self._join(self._items[0], item) if self._items else item]
 
-    def _take_all(self) -> list[T]:
+    def _take(self) -> list[T]:
         items, self._items = self._items, []
         return items
 
@@ -255,7 +212,7 @@ class _KeepingLatest(_WhileBusy[T]):
     def _add(self, item: T) -> None:
         self._latest = item
 
-    def _take_all(self) -> tuple[T]:
+    def _take(self) -> tuple[T]:
         return (self._latest,)
 
     def _is_free(self, gate: Gate) -> bool:

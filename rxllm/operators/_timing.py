@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from threading import RLock
 from typing import Any, TypeVar
 
@@ -18,6 +18,7 @@ from rxllm.operators._words_and_sentences import split_words
 from rxllm.runtime import (
     LIMIT,
     MAX_WAITING,
+    Backlog,
     Hold,
     LoopScheduler,
     Stream,
@@ -66,17 +67,17 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     return operate(lambda source, observer, scheduler: _Smoother(observer, lag, scheduler).start(source))
 
 
-class _Smoother:
-    """One subscription. `_waiting` holds events, each with the time by which it is due; infinity for all but text."""
+class _Smoother(Backlog[Event, Event]):
+    """One subscription. `_waiting` holds events, each with the time by which it is due; infinity for all but text.
+
+    Unlike in other backlogs, the end of the source waits behind the events until they are due.
+    """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
-        self._observer = observer
+        super().__init__(observer, scheduler)
         self._lag = lag
         self._frame = lag / math.ceil(lag / FRAME)
-        self._scheduler = scheduler
         self._clock = clock(scheduler)
-        self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop may run on another thread than the timer
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # pieces of text in `_waiting`
         self._armed = False  # while a timer runs
@@ -85,11 +86,6 @@ class _Smoother:
         self._burst = -math.inf  # when the last burst began
         self._clock_time = self._set_back = 0.0
         self._ended = False
-        self._subscriber_raised = False
-
-    def start(self, source: Observable[Event]) -> abc.DisposableBase:
-        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, self._timer)
 
     def _on_next(self, event: Event) -> None:
         with self._lock:
@@ -128,15 +124,9 @@ class _Smoother:
             self._ended = True
             self._end()
 
-    def _on_error(self, error: Exception) -> None:
-        with self._lock:
-            self._timer.dispose()
-            try:
-                while self._waiting and not self._subscriber_raised:  # `error` may be the subscriber's own
-                    self._deliver(self._waiting.popleft()[0])
-            except Exception as raised:
-                error = raised
-            self._observer.on_error(error)
+    def _take_all(self) -> Iterator[Event]:
+        while self._waiting:
+            yield self._waiting.popleft()[0]
 
     def _end(self) -> None:
         if self._ended and not self._waiting:
@@ -145,20 +135,16 @@ class _Smoother:
 
     def _arm(self) -> None:
         self._armed = True
-        self._timer.disposable = self._clock.schedule_relative(self._frame, self._wake)
+        self._timer.disposable = self._clock.schedule_relative(self._frame, self.wake)
 
-    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
+    def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
-            self._armed = False
-            try:
-                self._release()
-            except BaseException as error:  # the subscriber raised, and nothing above would deliver it
-                self._timer.dispose()
-                fail(self._observer, error)
-            else:
+            super().wake(scheduler, state)
+            if not self._timer.is_disposed:  # as it is after an exception of the subscriber
                 self._end()
 
     def _release(self) -> None:
+        self._armed = False
         now = self._now()
         left = max(self._burst + self._gap - now, self._frame)
         self._share = self._share + self._pieces * self._frame / left if self._pieces else 0.0
@@ -173,13 +159,6 @@ class _Smoother:
                 self._pieces -= 1
             self._waiting.popleft()
             self._deliver(event)
-
-    def _deliver(self, event: Event) -> None:
-        try:
-            self._observer.on_next(event)
-        except BaseException:
-            self._subscriber_raised = True
-            raise
 
     def _now(self) -> float:
         time = self._clock.to_seconds(self._clock.now)
@@ -218,25 +197,17 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     return operate(lambda source, observer, scheduler: _Snapshots(observer, period, scheduler).start(source))
 
 
-class _Snapshots:
-    """One subscription. `_emitted` is the state of the last snapshot."""
+class _Snapshots(Backlog[Event, Response[Any]]):
+    """One subscription. A snapshot waits while `_state` is not `_emitted`, the state of the last one."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
     ) -> None:
-        self._observer = observer
+        super().__init__(observer, scheduler)
         self._period = period
-        self._scheduler = scheduler
-        self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop may run on another thread than the timer
         self._state = StreamCollector()
         self._emitted: StreamCollector | None = None
         self._armed = False  # while a timer runs
-        self._subscriber_raised = False
-
-    def start(self, source: Observable[Event]) -> abc.DisposableBase:
-        subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, self._timer)
 
     def _on_next(self, event: Event) -> None:
         with self._lock:
@@ -248,48 +219,20 @@ class _Snapshots:
                 self._observer.on_error(error)
                 return
             if not self._armed:
-                self._emit_if_new()
+                self._release()
 
-    def _emit_if_new(self) -> None:
+    def _release(self) -> None:
+        self._armed = False
         if self._state is self._emitted:
             return
         self._emitted = self._state
         if self._period:
             self._armed = True
-            self._timer.disposable = clock(self._scheduler).schedule_relative(self._period, self._wake)
-        self._emit()
+            self._timer.disposable = clock(self._scheduler).schedule_relative(self._period, self.wake)
+        self._deliver(self._state.to_response())
 
-    def _emit(self) -> None:
-        try:
-            self._observer.on_next(self._state.to_response())
-        except BaseException:
-            self._subscriber_raised = True
-            raise
-
-    def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        with self._lock:
-            self._armed = False
-            try:
-                self._emit_if_new()
-            except BaseException as error:  # the subscriber raised, and nothing above would deliver it
-                fail(self._observer, error)
-
-    def _on_completed(self) -> None:
-        self._conclude(self._observer.on_completed)
-
-    def _on_error(self, error: Exception) -> None:
-        self._conclude(lambda: self._observer.on_error(error))
-
-    def _conclude(self, end: Callable[[], None]) -> None:
-        with self._lock:
-            self._timer.dispose()
-            if self._state is not self._emitted and not self._subscriber_raised:
-                try:
-                    self._emit()
-                except Exception as error:
-                    self._observer.on_error(error)
-                    return
-            end()
+    def _take_all(self) -> tuple[Response[Any], ...]:
+        return () if self._state is self._emitted else (self._state.to_response(),)
 
 
 def gate(
@@ -331,7 +274,10 @@ def gate(
 
 
 class _Gated:
-    """One subscription. The waiting items are in its `_gate`, which slows the source down."""
+    """One subscription. The waiting items are in its `_gate`, which slows the source down.
+
+    It is not a `Backlog`, since its source waits, and an error passes without the waiting items.
+    """
 
     def __init__(
         self, observer: abc.ObserverBase[Any], maxsize: int, limit: int, scheduler: abc.SchedulerBase | None

@@ -182,7 +182,10 @@ def _held_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 
 
 class _HeldBack:
-    """One subscription to a check and the answer that waits for it."""
+    """One subscription to a check and the answer that waits for it.
+
+    It is not a `Backlog`, since the answer waits too, and its error waits behind the events until the check has passed.
+    """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer

@@ -8,6 +8,7 @@ files                                     hold
 ``_pump``                                 the task that drives a subscription, and what a dispose does to it
 ``portal``, ``threads``, ``_clock``       the loop, the threads and the time of a call, up to its exit
 ``back_pressure``, ``_paced``             readers that are behind, and operators that hold items back
+``_backlog``                              operators whose items wait for a slow consumer or a timer
 ``_unhandled``, ``_guard_verdict``        errors that nobody handles, and checks of the user's
 ``_retry``                                attempts at a call, and when another follows
 ``_concurrency``, ``_race_hedge_merge``   several streams at once, and which of them wins
@@ -17,6 +18,7 @@ files                                     hold
 """
 
 from rxllm.events import is_content, is_prelude
+from rxllm.runtime._backlog import Backlog
 from rxllm.runtime._budget import (
     Budget,
     ChatBudget,
@@ -65,6 +67,7 @@ __all__ = [
     "MAX_WAITING",
     "NO_SCOPE",
     "AsyncItems",
+    "Backlog",
     "Bounded",
     "Budget",
     "ChatBudget",

@@ -92,6 +92,8 @@ class _Racing:
     Source k begins ``delays[k]`` seconds after the start, or as soon as all running sources have failed. Its events
     wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
     chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
+
+    The waiting events are not in a `Backlog`, since the failure of a loser drops its events.
     """
 
     def __init__(

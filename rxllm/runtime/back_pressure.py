@@ -80,7 +80,10 @@ LIMIT = 65_536
 
 
 class Gate:
-    """Closed while `maxsize` items are `waiting`, and open again when half of them are taken. Thread-safe."""
+    """Closed while `maxsize` items are `waiting`, and open again when half of them are taken. Thread-safe.
+
+    It is not a `Backlog`, since the reader takes the items, and the source waits.
+    """
 
     def __init__(self, maxsize: int) -> None:
         if maxsize < 1:

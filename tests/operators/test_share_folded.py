@@ -29,7 +29,7 @@ from rxllm.events import (
     ToolProgress,
     UsageUpdated,
 )
-from rxllm.operators._share_folded import MOST, Backlog
+from rxllm.operators._share_folded import MOST, JoinedEvents
 from rxllm.operators._verify import Rules
 from rxllm.runtime import Gate, Stream, read_by
 from rxllm.testing import assert_operator, events, strategies
@@ -452,7 +452,7 @@ def test_who_leaves_at_the_error_of_a_call_has_not_stopped_it() -> None:
 
 
 def test_what_waits_is_joined_across_the_usage_of_each_frame() -> None:
-    waiting = Backlog(())
+    waiting = JoinedEvents(())
     for number in range(5000):
         waiting.add(TextDelta("x", "1"))
         waiting.add(UsageUpdated(Usage(number)))
@@ -465,11 +465,11 @@ def test_only_neighbours_of_a_block_are_joined() -> None:
         *(TextDelta("a", "1"), ThinkingDelta("b", "1"), TextDelta("c", "1"), TextCompleted("ac", "1")),
         *(TextDelta("d", "2"), UsageUpdated(Usage(1)), Custom("x"), TextDelta("e", "2")),
     ]
-    assert Backlog(mixed).take() == mixed
+    assert JoinedEvents(mixed).take() == mixed
 
 
 def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep() -> None:
-    waiting = Backlog(())
+    waiting = JoinedEvents(())
     part = RawChunk("server_tool", ProviderPart("a", {}))
     for number in range(3 * MOST):
         for event in (TextDelta("x"), Custom("n", number), ToolProgress("c", "f", number), RawChunk("frame", number)):
@@ -482,7 +482,7 @@ def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep(
 
 
 def test_what_agents_say_at_once_is_joined() -> None:
-    waiting = Backlog(())
+    waiting = JoinedEvents(())
     for number in range(5000):
         for path in (("a",), ("b",), ("b", "c")):
             waiting.add(Nested(path, TextDelta("x", "1")))
@@ -498,10 +498,10 @@ def test_what_agents_say_at_once_is_joined() -> None:
 @given(strategies.lawful_chats, st.floats(0, 1), st.floats(0, 1))
 def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event], joins: float, full: float) -> None:
     cut, end = round(joins * len(events)), round(full * len(events))
-    waiting = Backlog(fold(events[:cut]).to_events())
+    waiting = JoinedEvents(fold(events[:cut]).to_events())
     for number, event in enumerate([*events[cut:], None]):
         if number == end:
-            waiting = Backlog([*waiting.take(), *(Custom("filler", number) for number in range(MOST + 1))])
+            waiting = JoinedEvents([*waiting.take(), *(Custom("filler", number) for number in range(MOST + 1))])
         if event is not None:
             waiting.add(event)
     taken = waiting.take()
@@ -515,7 +515,7 @@ def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event
 
 
 def test_what_the_fold_keeps_is_never_dropped() -> None:
-    waiting = Backlog(())
+    waiting = JoinedEvents(())
     sources: list[Event] = [TextDelta(str(number), str(number)) for number in range(3 * MOST)]
     for event in sources:
         waiting.add(event)

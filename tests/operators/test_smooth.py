@@ -24,6 +24,7 @@ from rxllm.events import (
     ToolCallStarted,
 )
 from rxllm.runtime import Stream
+from rxllm.runtime.back_pressure import read_by
 from rxllm.testing.marbles import check
 from rxllm.testing.virtual_time import Clock
 from rxllm.values import StreamError
@@ -176,6 +177,28 @@ def test_a_subscriber_s_exception_comes_back_once() -> None:
     assert errors == [failure]
     assert told == [TextDelta("a "), TextDelta("b ")]
     assert not events.observers
+
+
+def test_the_end_does_not_follow_what_a_subscriber_raised_to_its_reader() -> None:
+    scheduler, heard, told = TestScheduler(), list[BaseException](), list[Any]()
+
+    def refuse(event: Any) -> None:
+        told.append(event)
+        if len(told) == 2:
+            raise KeyboardInterrupt
+
+    def listen(error: BaseException) -> bool:
+        heard.append(error)
+        return True
+
+    events: Subject[Event] = Subject()
+    with read_by(None, listen):
+        events.pipe(ops.smooth()).subscribe(refuse, told.append, lambda: told.append("|"), scheduler=scheduler)
+        events.on_next(TextDelta("a b "))
+        events.on_completed()
+        scheduler.advance_by(10.0)
+    assert [type(error) for error in heard] == [KeyboardInterrupt]
+    assert told == [TextDelta("a "), TextDelta("b ")]
 
 
 def test_a_clock_that_is_set_back_holds_nothing_up() -> None:

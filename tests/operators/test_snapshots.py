@@ -118,6 +118,24 @@ def test_a_subscriber_s_exception_comes_back_once() -> None:
     assert not events.observers
 
 
+def test_the_last_one_follows_a_subscriber_s_exception_that_the_source_has_survived() -> None:
+    seen: list[Any] = []
+
+    def refuse_first(response: Any) -> None:
+        seen.append(response.output_text)
+        if len(seen) == 1:
+            raise ValueError("no")
+
+    events: Subject[Event] = Subject()
+    piped = events.pipe(ops.snapshots(1.0))
+    piped.subscribe(refuse_first, on_completed=lambda: seen.append("|"), scheduler=TestScheduler())
+    with pytest.raises(ValueError, match="no"):
+        events.on_next(TextDelta("a"))
+    events.on_next(TextDelta("b"))
+    events.on_completed()
+    assert seen == ["a", "ab", "|"]
+
+
 def test_it_counts_tokens_too() -> None:
     told = through(ops.snapshots(0), [UsageUpdated(Usage(3, 1)), UsageUpdated(Usage(3, 2)), *said(["Hi"])])
     assert [response.usage.total for response in told[:2]] == [4, 5]
