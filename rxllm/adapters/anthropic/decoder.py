@@ -27,31 +27,20 @@ any other              a part of the message that goes back unchanged: results o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters import _answers
 from rxllm.adapters._answers import dicts, metadata_of, text_of
 from rxllm.adapters._http_errors import provider_error
-from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart, Usage
+from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
+from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
 from rxllm.values.json_text import read_json
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder, raw_kind
 from rxllm.wire.framing import SSEDecoder
 from rxllm.wire.tool_calls import CallTracker
-
-CLIENT_CALL = "tool_use"
-SERVER_CALLS = ("server_tool_use", "mcp_tool_use")
-CITATIONS = (
-    "char_location",
-    "page_location",
-    "content_block_location",
-    "web_search_result_location",
-    "search_result_location",
-)
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "end_turn": "stop",
@@ -65,50 +54,6 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "pause_turn": "other",
     "compaction": "other",
 }
-
-
-# The frames as types, with the fields that are read
-
-
-class Delta(msgspec.Struct, gc=False):
-    """The delta of a ``content_block_delta`` or a ``message_delta``: their kinds share no field name."""
-
-    text: str | None = None
-    partial_json: str | None = None
-    thinking: str | None = None
-    signature: str | None = None
-    citation: dict[str, Any] | None = None
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-    stop_details: dict[str, Any] | None = None
-    container: dict[str, Any] | None = None
-
-
-class MessageFrame(msgspec.Struct, gc=False):
-    id: str | None = None
-    model: str | None = None
-    provider: Any = None  # a router's
-    content: list[dict[str, Any]] | None = None
-    stop_reason: str | None = None
-    stop_sequence: str | None = None
-    stop_details: dict[str, Any] | None = None
-    usage: dict[str, Any] | None = None
-    container: dict[str, Any] | None = None
-
-
-class Frame(MessageFrame, gc=False):
-    """An event of the stream, or, from a server that does not stream, the message itself."""
-
-    type: str | None = None
-    index: int = 0
-    delta: Delta | None = None
-    content_block: dict[str, Any] | None = None
-    message: MessageFrame | None = None
-    context_management: dict[str, Any] | None = None
-    error: Any = None
-
-
-# The frames to events
 
 _FRAME = msgspec.json.Decoder(Frame)
 
@@ -339,49 +284,3 @@ def _pages(content: Any) -> Iterable[dict[str, Any]]:
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}
-
-
-# Usage
-
-_COUNTERS = {
-    "input_tokens": ("input_tokens",),
-    "output_tokens": ("output_tokens",),
-    "cached_input_tokens": ("cache_read_input_tokens",),
-    "cache_write_input_tokens": ("cache_creation_input_tokens",),
-    "reasoning_tokens": ("output_tokens_details.thinking_tokens",),
-    "total_cost": ("cost",),  # a gateway's
-}
-_TOOLS = "server_tool_use."
-_SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens", "total_tokens")
-
-
-def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return the counters of a ``usage`` object as `Usage`.
-
-    Anthropic's ``input_tokens`` excludes what was read from and written to the cache, `Usage` includes it; output
-    includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
-
-    ``iterations`` has a usage for each request that the server made for the answer; compactions and advisors are in no
-    other counter. Then the counts are their sums, and `extra` has each, for its price, with its type and its model.
-    """
-    usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
-    if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):
-        return usage
-    total = sum(parts, Usage())
-    sums = {name: getattr(total, name) for name in _SUMMED}
-    cache = {name: count for name, count in total.extra.items() if name.startswith("cache_creation.")}
-    iterations = [{name: value for name, value in vars(part).items() if value not in (None, {})} for part in parts]
-    return replace(usage, **sums, extra={**usage.extra, **cache, "iterations": iterations})
-
-
-def _to_usage(counters: Mapping[str, Any]) -> Usage:
-    usage = _answers.to_usage(counters, _COUNTERS)
-    uncached, cached, written = usage.input_tokens, usage.cached_input_tokens, usage.cache_write_input_tokens
-    total_input = None if uncached is None else uncached + (cached or 0) + (written or 0)
-    return replace(
-        usage,
-        input_tokens=total_input,
-        total_tokens=None if total_input is None or usage.output_tokens is None else total_input + usage.output_tokens,
-        tool_usage={tool.removeprefix(_TOOLS): n for tool, n in usage.extra.items() if tool.startswith(_TOOLS)},
-        extra={name: count for name, count in usage.extra.items() if not name.startswith(_TOOLS)},
-    )

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, sendable
-from rxllm.adapters.anthropic.decoder import CITATIONS, SERVER_CALLS
+from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,
     Image,
