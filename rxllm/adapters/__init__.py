@@ -1,8 +1,8 @@
 """One package per wire: values to an HTTP request, and the bytes of its answer to events.
 
 A wire's package is its adapter. It has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and the
-codes of errors), ``frames`` (their types and counters; Ollama's few are in its decoder) and, for some, ``images``.
-Other rooms also use ``http_base``, ``images`` and ``profiles``.
+codes of errors), ``frames`` (their types and counters) and, for some, ``images``. Other rooms also use ``http_base``,
+``images`` and ``profiles``.
 """
 
 from typing import TYPE_CHECKING

@@ -12,62 +12,21 @@ https://docs.ollama.com/api/chat. A line is one JSON object; ``/api/generate`` h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any, cast
 
 import msgspec
 
 from rxllm.adapters._http_errors import provider_error
-from rxllm.values import AdapterError, FinishReason, Message, Usage
+from rxllm.adapters.ollama.frames import OWN, PROVIDER, FirstLine, Line, MessageDelta, to_usage
+from rxllm.values import AdapterError, FinishReason, Message
 from rxllm.values.json_text import read_json
-from rxllm.values.usage import whole
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.frames import FrameDecoder
 from rxllm.wire.framing import NDJSONFraming
 from rxllm.wire.tool_calls import CallTracker
 
-PROVIDER = "ollama"
-OWN = {"provider": PROVIDER}
-"""The `provider_data` of its thinking: nothing is signed, but only its own thinking goes back."""
-
 FINISH_REASONS: dict[str, FinishReason] = {"stop": "stop", "length": "length", "load": "other", "unload": "other"}
-
-
-# A line as types, with the fields that are read
-
-
-class Function(msgspec.Struct, gc=False):
-    name: str | None = None
-    arguments: dict[str, Any] | str | None = None
-
-
-class ToolCallEntry(msgspec.Struct, gc=False):
-    id: str | None = None
-    function: Function | None = None
-
-
-class MessageDelta(msgspec.Struct, gc=False):
-    content: str | None = None
-    thinking: str | None = None
-    tool_calls: list[ToolCallEntry] | None = None
-
-
-class Line(msgspec.Struct, gc=False):
-    message: MessageDelta | None = None
-    response: str | None = None  # this field and the next are /api/generate's
-    thinking: str | None = None
-    logprobs: Any = None
-    done: bool | None = None
-    error: Any = None
-
-
-class FirstLine(Line, gc=False):
-    """A line with the model, read until that is known."""
-
-    model: str | None = None
-
-
-# The lines to events
 
 _FIRST = msgspec.json.Decoder(FirstLine)
 _LINE = msgspec.json.Decoder(Line)
@@ -132,18 +91,3 @@ class OllamaDecoder(FrameDecoder):
         self.blocks.note({"timings": usage.extra} if usage.extra else {})
         self.blocks.finish(FINISH_REASONS.get(reason, "other") if reason else "stop", reason)
         self.blocks.end(over=True)
-
-
-_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
-
-
-def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the counters of the last line, with times in nanoseconds. A cached prompt has no count."""
-    durations = {name: _count(last, name) for name in _DURATIONS}
-    extra = {name: duration for name, duration in durations.items() if duration is not None}
-    return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)
-
-
-def _count(last: Mapping[str, Any], name: str) -> int | None:
-    number = last.get(name)
-    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else whole(number)

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, sendable, without_none
-from rxllm.adapters.ollama.decoder import OWN, PROVIDER
+from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text
 

@@ -1,0 +1,61 @@
+"""The lines of Ollama's responses as types, with the fields that are read, and their usage."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from rxllm.values import Usage
+from rxllm.values.usage import whole
+
+PROVIDER = "ollama"
+OWN = {"provider": PROVIDER}
+"""The `provider_data` of its thinking: nothing is signed, but only its own thinking goes back."""
+
+
+class Function(msgspec.Struct, gc=False):
+    name: str | None = None
+    arguments: dict[str, Any] | str | None = None
+
+
+class ToolCallEntry(msgspec.Struct, gc=False):
+    id: str | None = None
+    function: Function | None = None
+
+
+class MessageDelta(msgspec.Struct, gc=False):
+    content: str | None = None
+    thinking: str | None = None
+    tool_calls: list[ToolCallEntry] | None = None
+
+
+class Line(msgspec.Struct, gc=False):
+    message: MessageDelta | None = None
+    response: str | None = None  # this field and the next are /api/generate's
+    thinking: str | None = None
+    logprobs: Any = None
+    done: bool | None = None
+    error: Any = None
+
+
+class FirstLine(Line, gc=False):
+    """A line with the model, read until that is known."""
+
+    model: str | None = None
+
+
+_DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_duration")
+
+
+def to_usage(last: Mapping[str, Any]) -> Usage:
+    """Return the counters of the last line, with times in nanoseconds. A cached prompt has no count."""
+    durations = {name: _count(last, name) for name in _DURATIONS}
+    extra = {name: duration for name, duration in durations.items() if duration is not None}
+    return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)
+
+
+def _count(last: Mapping[str, Any], name: str) -> int | None:
+    number = last.get(name)
+    return int(number) if isinstance(number, str) and number.isdecimal() and len(number) < 19 else whole(number)
