@@ -1,4 +1,4 @@
-"""``new-plugin``: write the example package of an adapter and an operator under another name."""
+"""``new-plugin``: write the example package, with an adapter and an operator, under another name."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _sources() -> list[Path]:
 
 
 def checked(name: str) -> str:
-    """Return `name` if it can be that of a new provider. Raise ``ArgumentTypeError``."""
+    """Return `name` if a new provider can have it. Raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
     if name in rxllm.adapters.providers():
         raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest collects the one, the other is taken
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
         raise ArgumentTypeError(
             f"{name} makes a class {adapter}, a name with another meaning; write for example the-{name}"
         )
@@ -50,7 +50,7 @@ def checked(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return `text`, of the example, for the provider `name`. The wire that it speaks is still Cohere's.
+    """Return `text` of the example with the provider `name`. Links to the documentation of Cohere's wire stay.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'

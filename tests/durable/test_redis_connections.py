@@ -188,7 +188,7 @@ def test_an_append_after_a_gap_is_an_error_and_leaves_no_hole(tmp_path: Path, re
         await store.append(lease, [b"1"], token="1")
         async with forgotten(tmp_path, redis_server):
             await store.append(lease, [b"2"], token="2")
-        with pytest.raises(RunError, match="has lost what was committed") as caught:
+        with pytest.raises(RunError, match="has lost committed events") as caught:
             await store.append(lease, [b"3"], token="3")
         assert (caught.value.reason, caught.value.run_id) == ("rolled_back", "run")
         assert await store.events("run") == [b"1"]
@@ -264,7 +264,7 @@ def test_a_run_whose_tail_is_lost_is_produced_again_from_there_and_its_watchers_
             assert isinstance(result, ChatResult)
             assert result.output_text == "".join(f"{n} " for n in range(100)) + "end"
             assert f"the run {id} is left to others: " in caplog.text
-            assert "has lost what was committed" in caplog.text
+            assert "has lost committed events" in caplog.text
 
     caplog.set_level(logging.WARNING)
     in_loop(main)
