@@ -436,9 +436,10 @@ def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _attribute(value: Any) -> Any:
-    entries = cast(list[Any], value) if isinstance(value, list | tuple) else [value]
-    is_plain = all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2
-    return value if is_plain else _json(value, lambda entry: type(entry).__name__)  # its text may contain a secret
+    entries: list[Any] = [*cast(list[Any], value)] if isinstance(value, list | tuple) else [value]
+    if all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2:
+        return cast(Any, value)
+    return _json(value, lambda entry: type(entry).__name__)  # an entry's text may contain a secret
 
 
 def _fits_otlp(entry: Any) -> bool:
@@ -489,7 +490,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         {"type": "text", "content": part.text}
         if isinstance(part, TextPart)
-        else {"type": type(part).__name__.removesuffix("Part").lower()}  # without the bytes of files
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # bytes of files are left out
         for part in message.parts
     ]
     return [*parts, *map(_call, message.tool_calls)]

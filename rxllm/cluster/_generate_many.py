@@ -121,9 +121,8 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    is_iterable = isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
-    many: Any = list(requests) if is_iterable else requests  # read twice
-    rxllm.generate_many(engine, many, **opts)  # to check the arguments; it sends nothing
+    many = _listed(requests)
+    rxllm.generate_many(engine, many, **opts)  # this checks the arguments, and sends nothing
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
@@ -137,6 +136,12 @@ def generate_many(
         return responses.subscribe(observer, scheduler=scheduler)
 
     return Responses(subscribe, is_ordered=opts.get("ordered", True))
+
+
+def _listed(requests: Any) -> Any:
+    """Return an iterable of requests as a list, which can be read twice."""
+    is_iterable = isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
+    return list(requests) if is_iterable else requests
 
 
 def _check_has_no_key(adapter: Any) -> None:
@@ -200,7 +205,7 @@ def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
     limits = tuple(filter(_is_shared, engine.operators))
-    operators = (*limits, lanes.place) if limits else ()  # without a limit, requests wait in the lanes themselves
+    operators = (*limits, lanes.place) if limits else ()  # otherwise requests wait in the lanes themselves
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 

@@ -171,7 +171,7 @@ class _Lane:
 def _unpacked(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # for example, an exception class whose arguments differ from its `args`
+    except Exception as error:  # an exception class may take other arguments than its `args`
         message = f"the response of the worker cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 

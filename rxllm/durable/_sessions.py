@@ -35,7 +35,7 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a turn's run; its own `input` is the caller's."""
+    """The input of a turn's run; the field `input` is the caller's."""
 
     run: str
     factory: str
