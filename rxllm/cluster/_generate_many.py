@@ -121,7 +121,7 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    many = _listed(requests)
+    many: Any = list(requests) if _are_several(requests) else requests  # it is read twice
     rxllm.generate_many(engine, many, **opts)  # this checks the arguments, and sends nothing
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
@@ -138,10 +138,8 @@ def generate_many(
     return Responses(subscribe, is_ordered=opts.get("ordered", True))
 
 
-def _listed(requests: Any) -> Any:
-    """Return an iterable of requests as a list, which can be read twice."""
-    is_iterable = isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
-    return list(requests) if is_iterable else requests
+def _are_several(requests: Any) -> bool:
+    return isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
 
 
 def _check_has_no_key(adapter: Any) -> None:
