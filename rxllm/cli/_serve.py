@@ -27,6 +27,11 @@ _HERE = ("127.0.0.1", "::1", "localhost")
 LEAVING = 3
 """The seconds that pending answers have to end after Ctrl-C."""
 
+LOOK_SECONDS = 0.05
+"""The interval of checks for the end of its runs."""
+
+WRONG = "it must be module:name, for the result of rxllm.durable.open_runs(...) or a function that returns it"
+
 
 def serve(options: Namespace) -> int:
     """Serve the models under their own names. Other machines need a key."""
@@ -75,12 +80,6 @@ def _server(app: Any, level: str) -> Any:
 def _wrong(message: str) -> int:
     print(f"rxllm: {message}", file=sys.stderr)
     return 2
-
-
-LOOK_SECONDS = 0.05
-"""The interval of checks for the end of its runs."""
-
-WRONG = "it must be module:name, for the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def work(options: Namespace) -> int:

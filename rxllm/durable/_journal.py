@@ -36,7 +36,7 @@ FOREVER = 2**53
 """An event number that is never reached."""
 
 LEFT_SECONDS = 30.0
-"""Extra time before a replayed answer is disposed, compared with the process that disposed it first."""
+"""The seconds by which the dispose of a replayed answer may be later than the first one, before the run fails."""
 
 QUIET_SECONDS = 5.0
 """The maximum wait of a request or tool for noted tools while no note is replayed."""

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import Context
 from random import random
 from typing import Any, cast
 
@@ -53,7 +54,7 @@ class Producer:
     the run is to be cancelled   dispose the stream, and commit the events so far and the end as cancelled
     the lease is lost            dispose the stream, and leave the run to the holder of the new lease
     `stop`, the loop's end       dispose the stream, commit the events so far, and release the lease
-    its task is cancelled        dispose the stream, and commit nothing more
+    `abandon`                    dispose the stream, and commit nothing more
     ===========================  =======================================================================================
     """
 
@@ -81,9 +82,21 @@ class Producer:
         self._has_begun = lease.epoch == 1  # whether its death counts as an attempt
         self.ended: Future[None] = Future()
 
+    def start(self) -> asyncio.Task[None]:
+        """Produce the run in a task. Its context is empty, as it is in a process that takes the run over."""
+        self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
+        return self._task
+
     def stop(self) -> None:
-        """Leave the run to others, from any thread. Then wait for `ended`."""
+        """Leave the run to others, from any thread. `ended` is done afterwards."""
         self._set(self._stopped)
+
+    def abandon(self) -> None:
+        """End without the store, from any thread, if the run has not ended: its store stalls, and is to be closed."""
+        if not self.ended.done():
+            log.warning("the run %s is left to others: its store stalls", self._lease.run_id)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
         """End the run as cancelled, from any thread, before the store reports the request."""
@@ -93,7 +106,7 @@ class Producer:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Produce the run, and log a failure of its store."""
         try:
             await self._produce()

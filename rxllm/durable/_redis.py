@@ -70,7 +70,7 @@ class RedisStore:
         return f"RedisStore({self._shown!r})"
 
     async def create(self, run: Run) -> None:
-        if not await self._run("create", run.id, run.factory, run.input, uuid4().hex):
+        if not await self._call("create", run.id, run.factory, run.input, uuid4().hex):
             raise RunError("exists", run_id=run.id)
 
     async def load(self, id: str) -> Run:
@@ -87,7 +87,7 @@ class RedisStore:
         return [*found.values()][:limit]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        epoch = await self._run("claim", id, owner, seconds, uuid4().hex)
+        epoch = await self._call("claim", id, owner, seconds, uuid4().hex)
         if not epoch:
             return None
         self._tokens[id, owner, epoch] = {""}
@@ -104,11 +104,11 @@ class RedisStore:
         return found[:limit]
 
     async def renew(self, lease: Lease) -> bool:
-        return _granted(lease, await self._run("renew", lease.run_id, *_holder(lease), lease.seconds))
+        return _granted(lease, await self._call("renew", lease.run_id, *_holder(lease), lease.seconds))
 
     async def release(self, lease: Lease) -> None:
         self._tokens.pop((lease.run_id, *_holder(lease)), None)
-        await self._run("release", lease.run_id, *_holder(lease))
+        await self._call("release", lease.run_id, *_holder(lease))
 
     async def append(
         self,
@@ -129,7 +129,7 @@ class RedisStore:
         if tokens:
             tokens.add(token)
         fixed = (*_holder(lease), lease.seconds, token, *end, known, len(events))
-        answer = await self._run("append", lease.run_id, *fixed, *events, *entries)
+        answer = await self._call("append", lease.run_id, *fixed, *events, *entries)
         if tokens and answer >= 0 and ending is None:
             self._tokens[holder] = {token}
         else:
@@ -159,13 +159,13 @@ class RedisStore:
             connections.leave(id, changed)
 
     async def cancel(self, id: str) -> None:
-        if not await self._run("cancel", id):
+        if not await self._call("cancel", id):
             raise RunError("unknown_run", run_id=id)
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
         async for ids in self._pages("ended", "-inf", await self._now() - seconds, is_shrinking=True):
-            deleted += sum([await self._run("delete", id) for id in ids])
+            deleted += sum([await self._call("delete", id) for id in ids])
         return deleted
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
@@ -174,7 +174,7 @@ class RedisStore:
         return None if version is None else (int(version), data)
 
     async def write(self, key: str, version: int, data: bytes) -> int:
-        current = await self._run("write", key, version, data, uuid4().hex)
+        current = await self._call("write", key, version, data, uuid4().hex)
         if current != version:
             raise RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")
         return version + 1
@@ -190,7 +190,7 @@ class RedisStore:
                 await asyncio.wait([asyncio.wrap_future(closing)], timeout=CALL_SECONDS)
         self._by_loop.clear()
 
-    async def _run(self, script: str, id: str, *arguments: Any) -> int:
+    async def _call(self, script: str, id: str, *arguments: Any) -> int:
         """Run a script on the keys of a run or document, and return its answer."""
         names = ("open", "ended", "all", "count")
         keys = [self._key(name, id) for name in ("run", "events", "records", "document")]

@@ -8,8 +8,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import suppress
-from contextvars import Context
 from secrets import token_hex
 from typing import Any, Self, TypeVar, cast, get_args
 
@@ -124,7 +122,7 @@ class Runs:
         self._store, self._factories, self._flush_after, self._lease_seconds = store, factories, flush_after, lease
         self._max_attempts, self._suspects = max_attempts, Suspects()
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
-        self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
+        self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
         self._claims: set[Future[None]] = set()  # one per pending claim, done once it has succeeded or failed
         self._is_closed = False
@@ -246,7 +244,7 @@ class Runs:
                 return
             await self._store.cancel(id)
             if id in self._producers:
-                self._producers[id][0].cancel()
+                self._producers[id].cancel()
 
         return _once(cancel)
 
@@ -330,17 +328,13 @@ class Runs:
 
         async def close() -> None:
             self._is_closed = True
-            producers = [*self._producers.items()]
-            for _, (producer, _) in producers:
+            producers = [*self._producers.values()]
+            for producer in producers:
                 producer.stop()
-            # The producers may be on loops that have ended.
-            if pending := [*(producer.ended for _, (producer, _) in producers), *self._claims]:
+            if pending := [*(producer.ended for producer in producers), *self._claims]:  # on loops that may have ended
                 await asyncio.wait([asyncio.wrap_future(future) for future in pending], timeout=self._lease_seconds)
-            for id, (producer, task) in producers:
-                if not producer.ended.done():
-                    log.warning("the run %s is left to others: its store took more than %g s", id, self._lease_seconds)
-                    with suppress(RuntimeError):  # its loop is closed
-                        task.get_loop().call_soon_threadsafe(task.cancel)
+            for producer in producers:
+                producer.abandon()
             await self._store.close()
 
         return _once(close)
@@ -375,15 +369,13 @@ class Runs:
             return False
         options = self._flush_after, self._max_attempts, self._suspects
         producer = Producer(self._store, lease, self._factories[factory], *options)
-        # An empty context, since a process that takes the run over does not have the context of the first caller.
-        task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
-        self._producers[id] = producer, task
+        self._producers[id] = producer
 
         def forget(_: object) -> None:
-            if self._producers.get(id, (None,))[0] is producer:
+            if self._producers.get(id) is producer:
                 del self._producers[id]
 
-        task.add_done_callback(forget)
+        producer.start().add_done_callback(forget)
         return True
 
 
@@ -439,17 +431,16 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    if run is not None and run.status == "failed":
-        raise _read_error(run) if run.error else RunError("lease_lost", run_id=run.id)
+    """Raise the error of a run that has failed or was cancelled."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
-
-
-def _read_error(run: Run) -> LLMError:
-    with reading("its error", run.id):
-        error = serializer.from_json(run.error or b"", LLMError)
-    error.is_logged = True  # the producer has logged it with its traceback
-    return error
+    if run is not None and run.status == "failed":
+        if not run.error:
+            raise RunError("lease_lost", run_id=run.id)
+        with reading("its error", run.id):
+            error = serializer.from_json(run.error, LLMError)
+        error.is_logged = True  # the producer has logged it with its traceback
+        raise error
 
 
 def _result(state: StreamCollector) -> ChatResult | StepResult | Response:

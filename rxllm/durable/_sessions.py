@@ -42,9 +42,6 @@ class OpenTurn(msgspec.Struct, frozen=True):
     session: Session
     input: Any
 
-    def to_json(self) -> bytes:
-        return serializer.to_json(Custom("turn", msgspec.structs.asdict(self))).encode()
-
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
 """The start of every turn's JSON, by which even a damaged turn is recognized."""
@@ -103,10 +100,10 @@ async def delete_session(store: Store, id: str) -> None:
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
     """Write a new turn and create its run; return the run's id. Raises ``RunError("conflict")``."""
-    turn = OpenTurn(token_hex(16), factory, saved.session, input)
     if saved.run is not None:
         raise _open_turn(saved.session.id)
-    data = turn.to_json()
+    turn = OpenTurn(token_hex(16), factory, saved.session, input)
+    data = serializer.to_json(Custom("turn", msgspec.structs.asdict(turn))).encode()
     await store.write(_key(saved.session.id), saved.version, data)
     await _run(store, turn, data)
     return turn.run

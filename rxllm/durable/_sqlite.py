@@ -98,7 +98,10 @@ class SQLiteStore:
         await self._writer.call(job)
 
     async def load(self, id: str) -> Run:
-        return _run((await self._read(f"{_RUN} WHERE id = ?", id) or _unknown(id))[0])
+        rows = await self._read(f"{_RUN} WHERE id = ?", id)
+        if not rows:
+            raise RunError("unknown_run", run_id=id)
+        return _run(rows[0])
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
         query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL is every status
@@ -368,7 +371,3 @@ def _holder(lease: Lease) -> tuple[str, str, int]:
 
 def _lost(lease: Lease) -> Any:
     raise RunError("lease_lost", run_id=lease.run_id)
-
-
-def _unknown(id: str) -> Any:
-    raise RunError("unknown_run", run_id=id)

@@ -16,20 +16,6 @@ import msgspec
 
 from rxllm import RunError
 
-
-@contextmanager
-def reading(
-    what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
-) -> Generator[None]:
-    """Turn every error of the body, which reads `what`, into a ``RunError("unreadable")``."""
-    try:
-        yield
-    except Exception as error:
-        where = f"run error ({run_id}): " if run_id else ""
-        why = str(error) or type(error).__name__
-        raise RunError("unreadable", f"{where}{what} cannot be read: {why}; {remedy}", run_id=run_id) from error
-
-
 LONGEST_LEASE = 600.0
 """The maximum seconds of a lease."""
 
@@ -177,3 +163,16 @@ class Store(Protocol):
     async def close(self) -> None:
         """Close the connections and end pending waits. Later calls raise ``RunError("store_unavailable")``."""
         ...
+
+
+@contextmanager
+def reading(
+    what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
+) -> Generator[None]:
+    """Turn every error of the body, which reads `what`, into a ``RunError("unreadable")``."""
+    try:
+        yield
+    except Exception as error:
+        where = f"run error ({run_id}): " if run_id else ""
+        why = str(error) or type(error).__name__
+        raise RunError("unreadable", f"{where}{what} cannot be read: {why}; {remedy}", run_id=run_id) from error
