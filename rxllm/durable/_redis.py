@@ -263,7 +263,11 @@ class RedisStore:
                 await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
                 self._check_open()  # a second time, after the wait for a place
-                yield connections
+                try:
+                    yield connections
+                finally:
+                    if self._is_closed:  # the call may have connected again
+                        await connections.client.aclose()
         except (self._redis.RedisError, OSError) as error:  # OSError includes TimeoutError
             raise self._unavailable(str(error) or f"there was no answer in {CALL_SECONDS:g} s") from error
 

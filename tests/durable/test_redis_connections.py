@@ -82,6 +82,28 @@ def test_connections_that_the_server_has_closed_fail_no_call(
     in_loop(main)
 
 
+def test_a_close_during_calls_leaves_no_connection_open(redis_server: RedisServer) -> None:
+    """redis-py connects again for a call whose connection was closed."""
+
+    async def main() -> None:
+        for turns in range(0, 40, 4):
+            store = open_store(redis_server.url)
+            await store.read("key")
+            calls = [asyncio.create_task(store.wait("run", 0, 30)) for _ in range(3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await store.close()
+            await asyncio.wait(calls)
+            for call in calls:
+                call.exception()
+        asking = b"connected_clients:1\r"
+        async with asyncio.timeout(20):
+            while asking not in await asyncio.to_thread(redis_server.ask, "INFO clients"):
+                await asyncio.sleep(0.01)
+
+    in_loop(main)
+
+
 # Lost answers
 
 
