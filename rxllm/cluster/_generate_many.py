@@ -127,7 +127,7 @@ def generate_many(
         raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
     _check_has_no_key(engine.adapter)
-    setup = _setup(engine, opts, lanes.packed)
+    setup = _setup(engine, opts, lanes.pack)
     responses = rxllm.from_async_iter(partial(_responses, lanes, engine, many, client, setup, opts))
 
     def subscribe(
@@ -154,7 +154,7 @@ async def _responses(
 ) -> AsyncIterator[Response[Any]]:
     concurrency = opts.get("concurrency", 8)
     own_opts = {name: value for name, value in opts.items() if name not in _worker_options(engine)}
-    async with module.opened_lanes(client, setup, concurrency) as lanes:
+    async with module.open_lanes(client, setup, concurrency) as lanes:
         own_opts["concurrency"] = concurrency * max(lanes.workers, _WORKERS)
         responses = rxllm.generate_many(_own_engine(engine, lanes), many, **own_opts)
         async with rxllm.to_async_iter(responses) as items:
@@ -207,7 +207,7 @@ def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 
-def _setup(engine: Engine, opts: Mapping[str, Any], packed: Callable[[Any], bytes]) -> bytes:
+def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:
     """Return the pickled setup of a worker: the engine, without the settings of requests, and the call options."""
     headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
     names, retry = _worker_options(engine), False if _retries_here(engine) else engine.retry
@@ -217,7 +217,7 @@ def _setup(engine: Engine, opts: Mapping[str, Any], packed: Callable[[Any], byte
     sent = replace(engine, model=None, tools=(), params=params, operators=operators, image_adapter=None, retry=retry)
     options = {name: opts[name] for name in names if name in opts and name != "headers"}
     try:
-        data = packed((sent, options | _NO_DELTAS))
+        data = pack((sent, options | _NO_DELTAS))
     except Exception as error:
         raise EngineError("invalid_engine", f"the engine cannot be sent to the workers: {error}") from error
     if pickle.loads(data)[0].params["headers"] != headers:

@@ -21,9 +21,9 @@ from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
 from rxllm.cluster import _worker
-from rxllm.cluster._worker import Outcome, packed
+from rxllm.cluster._worker import Outcome, pack
 
-__all__ = ["Lanes", "opened_lanes", "packed"]
+__all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
 """The seconds that a run without workers waits for one."""
@@ -41,7 +41,7 @@ _DEATHS = 3
 
 
 @asynccontextmanager
-async def opened_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
+async def open_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
     """Open lanes on rxllm's own loop, and close them there on exit.
 
     On the caller's loop, the end of ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
@@ -52,7 +52,7 @@ async def opened_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGene
 
 
 async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
-    async with _connected(client) as own, Lanes(own, setup, concurrency) as lanes:
+    async with _connect(client) as own, Lanes(own, setup, concurrency) as lanes:
         yield lanes
         await asyncio.Event().wait()
 
@@ -73,7 +73,7 @@ def _subscribe_on_own_loop(
 
 
 @asynccontextmanager
-async def _connected(client: Any) -> AsyncGenerator[Any]:
+async def _connect(client: Any) -> AsyncGenerator[Any]:
     """Connect to the scheduler of `client` on this loop, or to new workers on this machine.
 
     The connection is the run's own: when it ends in any way, the scheduler cancels the run's tasks.
@@ -83,13 +83,13 @@ async def _connected(client: Any) -> AsyncGenerator[Any]:
         local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
         with _quiet(logging.ERROR):
             async with (
-                _opened(local, _started(local)),
-                _opened(Client(local, asynchronous=True, set_as_default=False)) as own,
+                _open_resource(local, _started(local)),
+                _open_resource(Client(local, asynchronous=True, set_as_default=False)) as own,
             ):
                 yield own
     else:
         options = {"asynchronous": True, "set_as_default": False, "security": client.security}
-        async with _opened(Client(client.scheduler.address, **options)) as own:
+        async with _open_resource(Client(client.scheduler.address, **options)) as own:
             yield own
 
 
@@ -121,7 +121,7 @@ def _quiet(level: int) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
+async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
     """Open and close `resource`. A dispose during the opening waits for it, so that no half-open resource is left."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
@@ -129,10 +129,10 @@ async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> Async
     finally:
         await asyncio.wait([opened])
         _ = opened.cancelled() or opened.exception()  # the error is not reported after a dispose
-        await _to_the_end(resource.close())
+        await _finish(resource.close())
 
 
-async def _to_the_end(work: Awaitable[Any]) -> None:
+async def _finish(work: Awaitable[Any]) -> None:
     """Wait for `work`, even if a dispose cancels the wait."""
     closing = asyncio.ensure_future(work)
     try:
@@ -168,7 +168,7 @@ class _Lane:
         self.wake.set()
 
 
-def _unpacked(data: bytes) -> Outcome:
+def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
     except Exception as error:  # an exception class may take other arguments than its `args`
@@ -203,7 +203,7 @@ class Lanes:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _to_the_end(self._close())
+        await _finish(self._close())
 
     async def _close(self) -> None:
         for lane in self._lanes.values():
@@ -234,15 +234,15 @@ class Lanes:
     @asynccontextmanager
     async def _room(self) -> AsyncGenerator[None]:
         entry = Future[None]()
-        self._soon(self._enter, entry)
+        self._call_soon(self._enter, entry)
         try:
             await asyncio.wrap_future(entry)
             yield
         finally:
             entry.cancel()
-            self._soon(self._leave, entry)
+            self._call_soon(self._leave, entry)
 
-    def _soon(self, function: Callable[[Future[None]], None], entry: Future[None]) -> None:
+    def _call_soon(self, function: Callable[[Future[None]], None], entry: Future[None]) -> None:
         if asyncio.get_running_loop() is self._loop:
             function(entry)
         else:
@@ -267,7 +267,7 @@ class Lanes:
 
     async def run(self, request: Any, request_id: str) -> Outcome:
         """Run a request on the first worker that has room, and return its outcome."""
-        running = self._run(packed((request, request_id)))
+        running = self._run(pack((request, request_id)))
         if asyncio.get_running_loop() is self._loop:
             return await running
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self._loop))
@@ -372,17 +372,17 @@ class Lanes:
             for number, outcome in await self._call(lane, _worker.take):
                 job = lane.running.pop(number, None)
                 if job is not None and not job.outcome.done():
-                    job.outcome.set_result(_unpacked(outcome))
+                    job.outcome.set_result(_unpack(outcome))
             self._deal()
 
     async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:
         call = asyncio.ensure_future(self._client.run(function, lane.key, *arguments, workers=[lane.address]))
         self._calls.add(call)
-        call.add_done_callback(self._called)
+        call.add_done_callback(self._forget_call)
         await asyncio.wait([call])  # the end of this task does not cancel the call
         return call.result()[lane.address]
 
-    def _called(self, call: asyncio.Future[Any]) -> None:
+    def _forget_call(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
         _ = call.cancelled() or call.exception()  # the caller may have been cancelled
 

@@ -25,7 +25,7 @@ _POLL = 5.0
 _lanes: dict[str, Lane] = {}
 
 
-def packed(value: Any) -> bytes:
+def pack(value: Any) -> bytes:
     """Pickle `value`, with the main module's functions and classes by value."""
     try:
         data = pickle.dumps(value)
@@ -151,8 +151,8 @@ def _request(data: bytes) -> tuple[Request, str]:
 
 def _outcome(events: list[Event], error: Exception | None) -> bytes:
     try:
-        return packed((events, error))
+        return pack((events, error))
     except Exception as fault:
         cls = LLMError if error is None else type(error)
         message = f"the response cannot be sent from the worker ({cls.__name__}): {fault}"
-        return packed(([], EngineError("invalid_engine", message)))
+        return pack(([], EngineError("invalid_engine", message)))

@@ -131,7 +131,7 @@ class Writer:
             waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # a failure is ignored
             try:
                 await asyncio.sleep(0)
-                self._note(await self._retried(partial(self._store.renew, self._lease)))
+                self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
                 if self._batches != batches:  # an own append may have ended the wait, and reported requests too
                     await asyncio.sleep(APPENDING_SECONDS)
@@ -155,14 +155,14 @@ class Writer:
             token = f"{self._lease.epoch}-{self._batches}"
             try:
                 append = partial(self._store.append, self._lease, events, records, ending, token)
-                self._note(await self._retried(append))
+                self._note(await self._retry(append))
             except BaseException:
                 self._waiting += waiting
                 raise
         self._room.set()
         _settle(waiting, None)
 
-    async def _retried(self, call: Callable[[], Awaitable[bool]]) -> bool:
+    async def _retry(self, call: Callable[[], Awaitable[bool]]) -> bool:
         pause = 0.05
         while True:
             began = self._loop.time()
@@ -244,16 +244,16 @@ class StoredJournal:
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        key = self._numbered(_place(path, key))
+        key = self._number_key(_place(path, key))
         if (known := self._take("response", key)) is not None:
-            return throw(known) if isinstance(known, LLMError) else _emitted(known)
+            return throw(known) if isinstance(known, LLMError) else _emit(known)
         if (known := self._take("left", key)) is not None:
-            return _replayed_left(*known)
-        noted = self._noted(key, events)
+            return _replay_left(*known)
+        noted = self._record_response(key, events)
         if not self._is_early(path):
             return noted
         self._awaited.add(tuple(path))
-        return concat(from_async_iter(lambda: self._waiting(path)), noted)
+        return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
         """Raise if the chat is about to continue without noted tools that a request has waited for."""
@@ -267,7 +267,7 @@ class StoredJournal:
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
-    async def _waiting(self, path: Sequence[str]) -> AsyncIterator[Event]:
+    async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
         """Emit nothing, and complete when the chat at `path` may send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
@@ -296,7 +296,7 @@ class StoredJournal:
             if kind in ("begin", "finish") and key.rpartition("/")[0] + "/" == chat:
                 yield kind, known
 
-    def _noted(self, key: str, events: Observable[Event]) -> Observable[Event]:
+    def _record_response(self, key: str, events: Observable[Event]) -> Observable[Event]:
         state, began, has_ended = StreamCollector(), time.monotonic(), False
 
         def see(event: Event) -> None:
@@ -351,7 +351,7 @@ class StoredJournal:
         if not self._is_closed:
             self._writer.record(Record(kind, key, data.encode()))
 
-    def _numbered(self, key: str) -> str:
+    def _number_key(self, key: str) -> str:
         """Append a count to the key, so that each of a hedge's two equal requests gets its own answer again."""
         with self._guard:
             self._counts[key] += 1
@@ -394,16 +394,16 @@ def _events(items: Any) -> Sequence[Event]:
     return cast(list[Event], items)
 
 
-def _replayed_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
+def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
         message = "the run waits for an answer that it disposed before: its factory builds another stream than before"
         raise RunError("diverged", message)
 
-    return _emitted(events, wait)
+    return _emit(events, wait)
 
 
-def _emitted(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = None) -> Observable[Event]:
+def _emit(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = None) -> Observable[Event]:
     async def events() -> AsyncIterator[Event]:
         for event in known:
             yield event

@@ -92,7 +92,7 @@ class Log:
 
     def encode(self, number: int, event: Event) -> bytes:
         """Return the entry of `event` in the log, where it gets this number."""
-        path, end = _unnested(event)
+        path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return serializer.to_json(event).encode()
         before = self._last.get(path, 0)
@@ -103,7 +103,7 @@ class Log:
             steps = _count_equal(self._steps(before), reversed(result.steps))
             result = replace(result, steps=result.steps[: len(result.steps) - steps])
         self._remember(number, path, _End(before, end.result))
-        text = serializer.to_json(_nested(path, _completed(result)))
+        text = serializer.to_json(_nest(path, _completion(result)))
         return f'{{"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "event": {text}}}'.encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
@@ -133,7 +133,7 @@ class Log:
         with reading(f"the event {number}", self._id):
             is_entry = "type" not in data
             event: Event = serializer.from_data(data["event"] if is_entry else data, local_files=True)
-            path, end = _unnested(event)
+            path, end = _unnest(event)
             if not isinstance(end, EVENT_CLASSES):
                 raise TypeError(f"it is a {type(end).__name__}")
             if error := error_in(end):
@@ -148,7 +148,7 @@ class Log:
                 if isinstance(result, ChatResult):
                     result = replace(result, steps=result.steps + self._steps(before)[:steps][::-1])
             self._remember(number, path, _End(before, result))
-            return _nested(path, _completed(result))
+            return _nest(path, _completion(result))
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
@@ -184,15 +184,15 @@ def error_in(event: Event) -> LLMError | None:
             return None
 
 
-def _unnested(event: Event) -> tuple[tuple[str, ...], Event]:
+def _unnest(event: Event) -> tuple[tuple[str, ...], Event]:
     return (event.path, event.event) if type(event) is Nested else ((), event)
 
 
-def _nested(path: tuple[str, ...], event: Event) -> Event:
+def _nest(path: tuple[str, ...], event: Event) -> Event:
     return Nested(path, event) if path else event
 
 
-def _completed(result: StepResult | ChatResult) -> StepCompleted | ChatCompleted:
+def _completion(result: StepResult | ChatResult) -> StepCompleted | ChatCompleted:
     return StepCompleted(result) if isinstance(result, StepResult) else ChatCompleted(result)
 
 
