@@ -133,14 +133,7 @@ class Producer:
             self._progress.flush()
             if writing.done():
                 writing.result()
-            if ending is not None and not self._input:  # the run was cancelled before it was read
-                self._input = (await self._store.load(self._lease.run_id)).input
-            if ending is not None and is_turn(self._input):  # settled before the end, after which runs expire
-                await self._writer.flush()
-                await settle(self._store, self._input)
-            elif ending is None and self._has_begun:
-                self._writer.record(Record(STOP, self._lease.owner))
-            await self._writer.flush(ending)
+            await self._finish(ending)
             if ending is None and renewing.done() and not renewing.cancelled():
                 renewing.result()
         finally:
@@ -160,6 +153,19 @@ class Producer:
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
+
+    async def _finish(self, ending: Ending | None) -> None:
+        """Commit the last events with the end of the run, or with a note that this producer has stopped."""
+        if ending is None:
+            if self._has_begun:
+                self._writer.record(Record(STOP, self._lease.owner))
+        else:
+            if not self._input:  # the run was cancelled before it was read
+                self._input = (await self._store.load(self._lease.run_id)).input
+            if is_turn(self._input):  # settled before the end, after which runs expire
+                await self._writer.flush()
+                await settle(self._store, self._input)
+        await self._writer.flush(ending)
 
     async def _read(self) -> Ending:
         run = await self._store.load(self._lease.run_id)
