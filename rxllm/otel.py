@@ -15,9 +15,9 @@ span                        kind       one for each
 ==========================  =========  =============================================================================
 
 A span ends at the instant of completion, error or dispose. Parents are found by the ids of telemetry, so no context
-token is kept between two events; a tool runs in a copy of the context, where its span is the current one.
+token is kept between two events. A tool runs in a copy of the context, where its span is current.
 
-The names of the conventions still move: all of them are in the tables of this module, as of November 2026
+The names of the conventions still change. All of them are in the tables of this module, as of November 2026
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -28,6 +28,7 @@ import os
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -47,7 +48,7 @@ try:
 except ImportError as error:
     if TYPE_CHECKING:
         raise
-    _missing = error  # which `traces` raises, so that ``from rxllm import *`` works without it
+    _missing = error  # `traces` raises it, so that ``from rxllm import *`` works without opentelemetry
 
 __all__ = ["Traces", "traces"]
 
@@ -66,18 +67,12 @@ DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.ar
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The last three lines are rxllm's own names, where the conventions have none.
+# The last three lines are rxllm's own names, for which the conventions have none.
 
-PARAMETERS = {
-    "temperature": "gen_ai.request.temperature",
-    "top_p": "gen_ai.request.top_p",
-    "top_k": "gen_ai.request.top_k",
-    "max_tokens": "gen_ai.request.max_tokens",
+_SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
+PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
     "stop": "gen_ai.request.stop_sequences",
-    "seed": "gen_ai.request.seed",
     "reasoning_effort": "gen_ai.request.reasoning.level",
-    "frequency_penalty": "gen_ai.request.frequency_penalty",
-    "presence_penalty": "gen_ai.request.presence_penalty",
     "response_format": OUTPUT_TYPE,
 }
 USAGE = {
@@ -87,7 +82,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""What follows ``gen_ai.usage.`` in the attributes of spans, and of a usage metric in the newest `TOKENS`."""
+"""Fields of usage, and their names after ``gen_ai.usage.`` in spans and in the newest `TOKENS`."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -97,7 +92,7 @@ PROVIDERS = {
     "openai-responses": "openai",
     "xai": "x_ai",
 }
-"""The providers that the conventions call by another name."""
+"""Providers that have another name in the conventions."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -115,14 +110,14 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""What counts tokens: a field of usage, the metric, its label (a counter has a modality), and what an absent one is."""
+"""Token metrics: a field of usage, the metric's name and label (a counter has a modality), the value if it is None."""
 TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
 COUNTS = [float(4**n) for n in range(14)]
 
-_FINISH = {"tool_calls": "tool_call", None: "error"}  # None: it was cut off
-_NOTHING: Mapping[str, Any] = {}
+_FINISH = {"tool_calls": "tool_call", None: "error"}  # None is the reason of a truncated response
 LATEST = 256
+"""The number of ended spans whose contexts are kept, for children that start late."""
 _BODY = "rxllm.otel/body"
 
 
@@ -137,13 +132,13 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
 
-    It follows the calls of the engine's agents, and of other engines that answer in its place. The providers default to
-    OpenTelemetry's global ones. The root of a trace is what is called, or the span that is current where that is
-    subscribed to. With `propagate`, each attempt sends ``traceparent``, unless the caller has headers of that name.
+    It also observes the calls of the engine's agents, and of engines that answer in its place. The providers default to
+    OpenTelemetry's global ones. The root of a trace is the call itself, or the span that is current at the
+    subscription. With `propagate`, each attempt sends ``traceparent``, unless the caller sets that header.
 
     `content` adds messages, tools, arguments and results to the spans, without the model's reasoning. It defaults to
     ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``: ``span_only``, ``span_and_event`` and ``true`` turn it on.
-    `cost` adds costs, by genai-prices where neither the provider nor ``rxllm.models`` states them.
+    `cost` adds costs, from genai-prices if neither the provider nor ``rxllm.models`` states them.
 
     Raises ``ValidationError("invalid_option")`` for wrong options, and ``EngineError("missing_dependency")`` without
     opentelemetry-api, and for `cost` without genai-prices.
@@ -168,17 +163,6 @@ def traces(
     return Traces(content=content, cost=cost, propagate=propagate, **providers)
 
 
-class _Open:
-    """A span that has not ended: its context, what its metrics are counted by, its steps, and the agent in a tool."""
-
-    def __init__(self, span: trace.Span, parent: Context, labels: dict[str, Any]) -> None:
-        self.span = span
-        self.context = trace.set_span_in_context(span, parent)
-        self.labels = labels
-        self.steps = 0
-        self.agent: str | None = None
-
-
 class Traces(rxllm.telemetry.Tracer):
     """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced once."""
 
@@ -187,13 +171,13 @@ class Traces(rxllm.telemetry.Tracer):
         self._settings = settings
         self._tracer = trace.get_tracer("rxllm", rxllm.__version__, settings["tracer_provider"])
         self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, settings["meter_provider"]))
-        self._wire = TraceContextTextMapPropagator()  # without baggage, which is none of a provider's business
+        self._wire = TraceContextTextMapPropagator()  # baggage is not for providers
         self._open: dict[str, _Open] = {}
-        self._ended: OrderedDict[str, Context] = OrderedDict()  # the latest, whose children may begin in another thread
+        self._ended: OrderedDict[str, Context] = OrderedDict()  # children may start later, in another thread
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             rxllm.telemetry.CallStarted: self._start_call,
             rxllm.telemetry.CallFinished: self._end_call,
-            rxllm.telemetry.RetryAttempt: self._note_retry,
+            rxllm.telemetry.RetryAttempt: self._add_retry,
             rxllm.telemetry.ImagesStarted: self._start_call,
             rxllm.telemetry.ImagesFinished: self._end_call,
             rxllm.telemetry.ToolStarted: self._start_tool,
@@ -212,77 +196,24 @@ class Traces(rxllm.telemetry.Tracer):
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._settings["tracer_provider"] is not None or self._settings["meter_provider"] is not None:
-            message = (
+            raise TypeError(
                 "the providers of rxllm.otel.traces stay in their process; leave tracer_provider and meter_provider "
                 "out, and set OpenTelemetry's global ones in each process"
             )
-            raise TypeError(message)
         return partial(traces, **self._settings), ()
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Traces:
         return self
 
     def __call__(self, value: rxllm.telemetry.Telemetry) -> None:
-        handler = self._handlers.get(type(value))
-        if handler is not None:
+        if (handler := self._handlers.get(type(value))) is not None:
             handler(value)
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
         headers: dict[str, str] = {}
-        opened = self._open.get(call_id)
-        if self._settings["propagate"] and opened is not None:
+        if self._settings["propagate"] and (opened := self._open.get(call_id)) is not None:
             self._wire.inject(headers, opened.context)
         return headers
-
-    def _parent(self, value: Any) -> Context:
-        """Return the context that the span of `value` belongs to."""
-        here = _around(value)
-        body = _body(here)
-        if body is not None and body.tool_id == value.parent_id and body.owner is self:
-            return here  # with the spans that the tool's own function has opened
-        step_id = (value.parent_id or "").partition("/")[0]  # of a tool that has begun while its step was disposed
-        for id in (value.parent_id or "", step_id):
-            opened = self._open.get(id)
-            if opened is not None or id in self._ended:
-                return opened.context if opened is not None else self._ended.get(id, here)
-        return here
-
-    def _start(self, value: Any, name: str, attributes: Mapping[str, Any], labels: Iterable[str] = ()) -> _Open:
-        present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
-        present[REQUEST_ID] = value.request_id
-        if value.session_id:
-            present[CONVERSATION] = value.session_id
-        parent = self._parent(value)
-        kind = SpanKind.CLIENT if PROVIDER in present else SpanKind.INTERNAL
-        span = self._tracer.start_span(name, parent, kind, present)
-        counted = {key: present[key] for key in labels if key in present}
-        opened = self._open[value.id] = _Open(span, parent, counted)
-        return opened
-
-    def _end(self, value: Any, attributes: Mapping[str, Any] = _NOTHING) -> _Open | None:
-        opened = self._open.get(value.id)
-        if opened is None:
-            return None
-        self._remember(value.id, opened)
-        del self._open[value.id]
-        ending: dict[str, Any] = {}
-        if value.outcome == "cancelled":
-            ending[OUTCOME] = "cancelled"  # not an error: the losers of a race end so
-        if value.outcome == "failed":
-            ending[ERROR_TYPE] = _error_type(value.error)
-            # What an error says may quote the request.
-            opened.span.set_status(Status(StatusCode.ERROR, str(value.error) if self.content else None))
-        opened.labels |= ending
-        present = {key: entry for key, entry in attributes.items() if entry is not None}
-        opened.span.set_attributes({**present, **ending})
-        opened.span.end()
-        return opened
-
-    def _remember(self, id: str, opened: _Open) -> None:
-        light = trace.NonRecordingSpan(opened.span.get_span_context())
-        self._ended[id] = trace.set_span_in_context(light, opened.context)
-        if len(self._ended) > LATEST:
-            self._ended.popitem(last=False)
 
     # Calls
 
@@ -300,13 +231,13 @@ class Traces(rxllm.telemetry.Tracer):
             PORT: details.port,
             QUEUED: details.queued if details.queued >= 0.001 else None,
             **own,
-            **{PARAMETERS[name]: entry for name, entry in details.parameters.items()},
+            **{PARAMETERS[name]: parameter for name, parameter in details.parameters.items()},
             **_notes(details.metadata),
         }
         name = f"{operation} {value.model}" if value.model else operation
         self._start(value, name, attributes, (OPERATION, PROVIDER, MODEL, ADDRESS, PORT))
 
-    def _note_retry(self, value: rxllm.telemetry.RetryAttempt) -> None:
+    def _add_retry(self, value: rxllm.telemetry.RetryAttempt) -> None:
         if value.id in self._open:
             attributes = {"attempt": value.attempt, "delay": value.delay, ERROR_TYPE: _error_type(value.error)}
             self._open[value.id].span.add_event(RETRY, attributes)
@@ -317,10 +248,9 @@ class Traces(rxllm.telemetry.Tracer):
             RESPONSE_ID: details.response_id,
             RESPONSE_MODEL: details.response_model,
             FIRST_CHUNK: next(iter(details.chunks), None),
-            **{f"gen_ai.usage.{name}": getattr(usage, field, None) for field, name in USAGE.items()},
+            ATTEMPTS: details.attempts if details.attempts > 1 else None,
+            **_tokens(usage),
         }
-        if details.attempts > 1:
-            attributes[ATTEMPTS] = details.attempts
         if isinstance(value, rxllm.telemetry.CallFinished):
             reason = _FINISH.get(value.finish_reason, value.finish_reason)
             attributes[FINISH_REASONS] = [reason]
@@ -328,8 +258,7 @@ class Traces(rxllm.telemetry.Tracer):
                 attributes[OUTPUT] = _json([{**_message(value.content), "finish_reason": reason}])
         if self._settings["cost"]:
             attributes[COST] = usage.total_cost if usage.total_cost is not None else _price(value)
-        opened = self._end(value, attributes)
-        if opened is not None:
+        if (opened := self._end(value, attributes)) is not None:
             labels = opened.labels | ({RESPONSE_MODEL: details.response_model} if details.response_model else {})
             self._metrics.record_call(value, labels, attributes.get(COST), opened.context)
 
@@ -346,13 +275,12 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # This context is a copy that rxllm has made for the tool, and ends with it: there is nothing to detach.
+        # The present context is a copy for this tool and ends with it, so nothing need be detached.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
     def _end_tool(self, value: rxllm.telemetry.ToolFinished) -> None:
-        shown = None if value.content is None else _json(value.content)
-        opened = self._end(value, {RESULT: shown})
+        opened = self._end(value, {RESULT: None if value.content is None else _json(value.content)})
         if opened is not None:
             self._metrics.tool.record(value.seconds, opened.labels, opened.context)
 
@@ -369,10 +297,92 @@ class Traces(rxllm.telemetry.Tracer):
         self._start(value, name, {OPERATION: "invoke_agent", AGENT: agent, **_notes(value.metadata)}, (AGENT,))
 
     def _end_chat(self, value: rxllm.telemetry.ChatFinished) -> None:
-        tokens = {f"gen_ai.usage.{name}": getattr(value.usage, field) for field, name in USAGE.items()}
-        opened = self._end(value, {STEPS: value.steps, HALTED: value.halted_reason, **tokens})
+        opened = self._end(value, {STEPS: value.steps, HALTED: value.halted_reason, **_tokens(value.usage)})
         if opened is not None:
             self._metrics.agent.record(value.seconds, opened.labels, opened.context)
+
+    # Spans
+
+    def _start(self, value: Any, name: str, attributes: Mapping[str, Any], labels: Iterable[str] = ()) -> _Open:
+        present = {key: entry for key, entry in attributes.items() if entry not in (None, "")}
+        present[REQUEST_ID] = value.request_id
+        if value.session_id:
+            present[CONVERSATION] = value.session_id
+        parent = self._parent(value)
+        kind = SpanKind.CLIENT if PROVIDER in present else SpanKind.INTERNAL
+        span = self._tracer.start_span(name, parent, kind, present)
+        counted = {key: present[key] for key in labels if key in present}
+        opened = self._open[value.id] = _Open(span, trace.set_span_in_context(span, parent), counted)
+        return opened
+
+    def _parent(self, value: Any) -> Context:
+        """Return the context that the span of `value` belongs to."""
+        here = _around(value)
+        body = _body(here)
+        if body is not None and body.tool_id == value.parent_id and body.owner is self:
+            return here  # it includes the spans that the tool's own function has opened
+        id = value.parent_id or ""
+        for parent_id in (id, id.partition("/")[0]):  # the step is the parent of a tool that started after its dispose
+            opened = self._open.get(parent_id)
+            parent = self._ended.get(parent_id) if opened is None else opened.context
+            if parent is not None:
+                return parent
+        return here
+
+    def _end(self, value: Any, attributes: Mapping[str, Any] | None = None) -> _Open | None:
+        opened = self._open.get(value.id)
+        if opened is None:
+            return None
+        # Kept as ended before it is removed as open: a child that starts now, in another thread, finds one of them.
+        light = trace.NonRecordingSpan(opened.span.get_span_context())
+        self._ended[value.id] = trace.set_span_in_context(light, opened.context)
+        if len(self._ended) > LATEST:
+            self._ended.popitem(last=False)
+        del self._open[value.id]
+        ending: dict[str, Any] = {}
+        if value.outcome == "cancelled":
+            ending[OUTCOME] = "cancelled"  # no error, since the losers of a race end this way
+        if value.outcome == "failed":
+            ending[ERROR_TYPE] = _error_type(value.error)
+            # An error's text may quote the request.
+            opened.span.set_status(Status(StatusCode.ERROR, str(value.error) if self.content else None))
+        opened.labels |= ending
+        present = {key: entry for key, entry in (attributes or {}).items() if entry is not None}
+        opened.span.set_attributes({**present, **ending})
+        opened.span.end()
+        return opened
+
+
+@dataclass
+class _Open:
+    """A span that has not ended: the labels of its metrics, the number of its steps, and the name of a tool's agent."""
+
+    span: trace.Span
+    context: Context
+    labels: dict[str, Any]
+    steps: int = 0
+    agent: str | None = None
+
+
+class _Body(NamedTuple):
+    """The tool that runs in a context, and the context around it. The last observer writes it."""
+
+    owner: Traces
+    tool_id: str
+    depth: int
+    around: Context
+
+
+def _body(here: Context) -> _Body | None:
+    return cast(Any, context.get_value(_BODY, here))
+
+
+def _around(value: Any) -> Context:
+    """Return the current context, or the context around its tool if `value` is not part of that tool."""
+    here = context.get_current()
+    while (body := _body(here)) is not None and body.depth > len(value.path):  # a next step starts where a tool ends
+        here = body.around
+    return here
 
 
 class _Metrics:
@@ -397,72 +407,46 @@ class _Metrics:
             elif name not in self._count:
                 self._count[name] = histogram(name, "{token}", COUNTS).record
 
-    def record_call(
-        self,
-        value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished,
-        labels: dict[str, Any],
-        cost: Any,
-        where: Context,
-    ) -> None:
+    def record_call(self, value: Any, labels: dict[str, Any], cost: Any, where: Context) -> None:
+        """Record a ``CallFinished`` or ``ImagesFinished``."""
         self._duration.record(value.seconds, labels, where)
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # an exemplar of each would cost as much again, for one span
+        nowhere = Context()  # an exemplar of each chunk would double the cost, for the same span
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
             self._cost.add(cost, labels, where)
         if self._calls == NEWEST:
             labels = {name: label for name, label in labels.items() if name not in (ERROR_TYPE, OUTCOME)}
-        for field, name, label, absent in TOKENS[self._calls]:
+        for field, name, label, default in TOKENS[self._calls]:
             count = getattr(value.usage, field, None)
-            if count is not None or absent is not None:
+            if count is not None or default is not None:
                 self._count[name](count or 0, {**labels, **label}, where)
 
 
-class _Body(NamedTuple):
-    """What runs in a context: a tool, in so many tools, and the context around it. The last observer writes it."""
-
-    owner: Traces
-    tool_id: str
-    depth: int
-    around: Context
-
-
-def _body(here: Context) -> _Body | None:
-    return cast(Any, context.get_value(_BODY, here))
-
-
-def _around(value: Any) -> Context:
-    """Return the current context, or if that is of a tool that `value` is not in, the one around the tool."""
-    here = context.get_current()
-    while (body := _body(here)) is not None and body.depth > len(value.path):  # the next step begins where a tool ends
-        here = body.around
-    return here
+def _tokens(usage: object) -> dict[str, Any]:
+    return {f"gen_ai.usage.{name}": getattr(usage, field, None) for field, name in USAGE.items()}
 
 
 def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the caller's notes as attributes: text, numbers, truth and sequences of one of these; others as JSON."""
-    return {
-        f"{METADATA}.{name}": note if _is_plain(note) else _json(note, _class_name) for name, note in metadata.items()
-    }
+    """Return the caller's metadata as attributes: scalars, and sequences of one scalar type; other values as JSON."""
+    return {f"{METADATA}.{name}": _attribute(value) for name, value in metadata.items()}
 
 
-def _is_plain(note: Any) -> bool:
-    entries = cast(list[Any], note) if isinstance(note, list | tuple) else [note]
-    return all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2
+def _attribute(value: Any) -> Any:
+    entries: list[Any] = [*cast(list[Any], value)] if isinstance(value, list | tuple) else [value]
+    if all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2:
+        return cast(Any, value)
+    return _json(value, lambda entry: type(entry).__name__)  # an entry's text may contain a secret
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether an attribute can be `entry`: exporters leave out what is not UTF-8 or has more than 64 bits."""
+    """Whether `entry` can be an attribute: exporters drop text that is not UTF-8 and numbers above 64 bits."""
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)
-
-
-def _class_name(value: object) -> str:
-    return type(value).__name__  # its text might have a secret, which is masked in data alone
 
 
 def _error_type(error: Exception | None) -> str:
@@ -470,11 +454,10 @@ def _error_type(error: Exception | None) -> str:
 
 
 def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished) -> float | None:
-    """Return what the usage of a call costs."""
     if not isinstance(value.usage, Usage) or not value.model:
         return None
     name = f"{value.provider}:{value.model}"
-    with suppress(Exception):  # the span ends whatever is wrong with a price
+    with suppress(Exception):  # a fault of a price must not keep the span open
         return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
     return None
 
@@ -507,7 +490,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         {"type": "text", "content": part.text}
         if isinstance(part, TextPart)
-        else {"type": type(part).__name__.removesuffix("Part").lower()}  # the bytes of files stay here
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # bytes of files are left out
         for part in message.parts
     ]
     return [*parts, *map(_call, message.tool_calls)]

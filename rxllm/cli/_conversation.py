@@ -1,4 +1,4 @@
-"""``ask`` and ``chat``: the turns of a session, printed as they come."""
+"""``ask`` and ``chat``: the turns of a session, printed as they are received."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from rxllm import operators as ops
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""What a terminal would obey: a model must not move the cursor, set the title or fill the clipboard."""
+"""Control characters, and their replacements: a model must not move the cursor or fill the clipboard."""
 
 _LOCAL = "; or name another model, --model provider:name: the command providers lists the providers"
 
 
 def plain(text: str) -> str:
-    """Return `text` on one line, without what controls a terminal.
+    """Return `text` on one line, without control characters.
 
     >>> plain("a\\nb\\x1b[2J")
     'a b\ufffd[2J'
@@ -42,7 +42,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Standard output and standard error, and which of them have an unfinished line."""
+    """Standard output and standard error, with a note of their unfinished lines."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -50,9 +50,9 @@ class Screen:
         self._unfinished = set[TextIO]()
 
     def draw(self, event: Event) -> None:
-        """Print what there is to see of `event`, or with `events` its JSON."""
+        """Print the visible part of `event`, or its JSON with `events`."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # the session before the call
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # this has the session before the call
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -61,7 +61,7 @@ class Screen:
             case ThinkingDelta(delta=text):
                 dim = "\x1b[2m{}\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "{}"
                 self._write(sys.stderr, dim.format(text.translate(_CONTROLS)))
-            case ToolCallCompleted():  # the provider's own, such as a search
+            case ToolCallCompleted():  # a tool of the provider, such as a search
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
                 self._note(f"a file that is not shown: {file.get('mime_type')}")
@@ -71,7 +71,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Note that the terminal has shown the user's ``^C``."""
+        """Count the ``^C`` that the terminal shows as an unfinished line."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -86,11 +86,11 @@ class Screen:
         self._write(sys.stderr, f"{plain(text)}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        # Both may be the same terminal. A pipe or a file gets no line break that is not in the text.
+        # Both may be the same terminal. Only a terminal gets line breaks that are not in the text.
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # noted first: Ctrl-C may come as soon as it is printed
+        if text:  # before the print, during which Ctrl-C may arrive
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 
@@ -117,7 +117,7 @@ def chat(options: Namespace) -> int:
                 is_interrupted, files = result.halted_reason == "cancelled", []
         except EOFError:
             break
-        except KeyboardInterrupt:  # at the prompt: `reply` has its own
+        except KeyboardInterrupt:  # raised at the prompt; `reply` handles its own
             if is_interrupted:
                 break
             is_interrupted = True
@@ -143,7 +143,7 @@ class _Conversation:
         self._screen = Screen(events=options.events, text=not self._prints_json)
 
     def reply(self, message: Message) -> ChatResult:
-        """Print the answer to `message` and return its result: ``cancelled`` after Ctrl-C. Raise its error."""
+        """Print the answer to `message` and return its result, ``cancelled`` after Ctrl-C. Raise its error."""
         seen: list[Event] = []
         try:
             with rxllm.to_iter(session.stream_reply(self._engine, self._session, message)) as events:
@@ -151,7 +151,7 @@ class _Conversation:
                     seen.append(event)
                     self._screen.draw(event)
         except KeyboardInterrupt:
-            self._screen.interrupt()  # what has been seen folds to a cancelled turn
+            self._screen.interrupt()  # the events so far fold to a cancelled turn
         finally:
             self._screen.end_lines()
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
@@ -167,5 +167,5 @@ def _line() -> str:
     if not (sys.stdin.isatty() and sys.stdout.isatty()):
         return input()
     with suppress(ImportError):
-        import_module("readline")  # from then on `input` edits lines and has a history
+        import_module("readline")  # gives `input` line editing and a history
     return input("> ")

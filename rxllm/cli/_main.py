@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # it is flushed once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
         return 1
     except Exception as error:
         if options.debug:
@@ -48,10 +48,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _open_streams() -> None:
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
-        if getattr(sys, name) is None:  # closed by the shell, or by a service without them
+        if getattr(sys, name) is None:  # the shell or a service manager has closed it
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # a pipe, or a model, may have what its encoding lacks
+            stream.reconfigure(errors="replace")  # text of a pipe or a model may not fit its encoding
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -62,18 +62,17 @@ def _parser() -> argparse.ArgumentParser:
     def command(name: str, run: Any, help: str) -> argparse.ArgumentParser:
         added = commands.add_parser(name, help=help, description=help)
         added.set_defaults(run=run)
-        added.add_argument("--debug", action="store_true", help="show tracebacks, and what is logged")
+        added.add_argument("--debug", action="store_true", help="show tracebacks and logs")
         return added
 
     ask = command("ask", _conversation.ask, "ask one question; text that is piped in is added to it")
     ask.add_argument("prompt", nargs="*", help="the question")
     model = os.environ.get("RXLLM_MODEL") or "local"
     for added in (ask, command("chat", _conversation.chat, "talk; Ctrl-C stops an answer, Ctrl-D leaves")):
-        added.add_argument("-m", "--model", default=model, help="provider:name; by default $RXLLM_MODEL, or else local")
+        added.add_argument("-m", "--model", default=model, help="provider:name; by default $RXLLM_MODEL or local")
         added.add_argument("-s", "--system", metavar="TEXT", help="the system prompt")
-        added.add_argument(
-            "-t", "--temperature", type=float, metavar="NUMBER", help="from 0 to 2; by default the model's"
-        )
+        temperature = "from 0 to 2; by default the model's"
+        added.add_argument("-t", "--temperature", type=float, metavar="NUMBER", help=temperature)
         added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
         added.add_argument("--events", action="store_true", help="print the events, each as a line of JSON")
@@ -83,11 +82,11 @@ def _parser() -> argparse.ArgumentParser:
     serve.add_argument("--port", type=int, default=8000, help="by default 8000; 0 takes a free one")
     serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
     serve.set_defaults(default_model=model)
-    worker = command("worker", _serve.work, "go on with durable runs that nobody produces")
-    worker.add_argument("runs", metavar="MODULE:RUNS", help="what rxllm.durable.open_runs(...) returns, or makes it")
-    worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="how often to look; by default 1")
-    worker.add_argument("--most", type=int, default=100, help="how many runs at once; by default 100")
-    grace = "how long its runs may take to end at SIGTERM or Ctrl-C; by default 30"
+    worker = command("worker", _serve.work, "continue durable runs that no process produces")
+    worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns it")
+    worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="time between looks; by default 1")
+    worker.add_argument("--most", type=int, default=100, help="maximum number of runs at once; by default 100")
+    grace = "time for its runs to end after SIGTERM or Ctrl-C; by default 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
     command("providers", list_providers, "list the providers, and which have a key")
     plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
@@ -106,7 +105,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def list_providers(options: Namespace) -> int:
-    """Print the table."""
+    """Print the providers with their keys and addresses."""
     rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:

@@ -1,6 +1,6 @@
-"""``serve`` and ``worker``: models as an OpenAI-compatible server, and runs that nobody produces, until Ctrl-C.
+"""``serve`` and ``worker``: an OpenAI-compatible server of models, and a producer of waiting durable runs.
 
-The first signal lets those that it produces end, for a while; the second, or the end of that time, gives them back.
+After the first signal, a worker gives its runs some time to end. After that time or a second signal, it releases them.
 """
 
 from __future__ import annotations
@@ -25,18 +25,23 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""How many seconds the answers that are being given may go on after Ctrl-C."""
+"""The seconds that pending answers have to end after Ctrl-C."""
+
+LOOK_SECONDS = 0.05
+"""The interval of checks for the end of its runs."""
+
+WRONG = "it must be module:name, for the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
-    """Serve the models under their own names. Anyone but this machine needs a key."""
+    """Serve the models under their own names. Other machines need a key."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set it, or leave --key out")
     if key is None and options.host not in _HERE:
         remedy = "name the variable that has it: --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")
-    level = "debug" if options.debug else "critical"  # it calls an answer that Ctrl-C ends an error of the app
+    level = "debug" if options.debug else "critical"  # uvicorn reports an answer that Ctrl-C ends as an error
     models = options.model or [options.default_model]
     for name in models:
         _check_key(name)
@@ -44,7 +49,7 @@ def serve(options: Namespace) -> int:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listening = socket.create_server((options.host, options.port), family=family)
-    except (OSError, OverflowError) as error:  # a port above 65535
+    except (OSError, OverflowError) as error:  # OverflowError is for a port above 65535
         where = f"--host {options.host} --port {options.port}"
         return _wrong(f"cannot listen on {where}: {error}; --port 0 takes a free one")
     with listening:
@@ -56,7 +61,7 @@ def serve(options: Namespace) -> int:
 
 
 def _check_key(name: str) -> None:
-    """Raise ``EngineError("missing_key")`` now, and not for each request, if the model's provider needs a key."""
+    """Raise ``EngineError("missing_key")`` before any request if the model's provider needs a key."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())
@@ -77,21 +82,14 @@ def _wrong(message: str) -> int:
     return 2
 
 
-LOOK_SECONDS = 0.05
-"""How often it looks whether its runs have ended."""
-
-WRONG = "it must be module:name of what rxllm.durable.open_runs(...) returns, or of a function that returns it"
-
-
 def work(options: Namespace) -> int:
-    """Produce runs until a signal; those that do not end in time are given back, for other workers."""
+    """Produce runs until a signal, and release those that do not end in time."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)
     except LookupError as error:
-        print(f"rxllm: {error.args[0]}", file=sys.stderr)
-        return 2
-    with suppress(KeyboardInterrupt):  # where a loop cannot handle signals
+        return _wrong(error.args[0])
+    with suppress(KeyboardInterrupt):  # raised if the loop cannot handle signals
         asyncio.run(_work(runs, options.every, options.most, options.grace))
     return 0
 

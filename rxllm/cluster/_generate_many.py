@@ -1,4 +1,4 @@
-"""``rxllm.cluster.generate_many``: the same as ``rxllm.generate_many``, with the engine on the workers of a cluster."""
+"""``rxllm.cluster.generate_many``: as ``rxllm.generate_many``, with the engine on the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -27,13 +27,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_THERE: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
-"""The options of a call that the engine on the worker follows; all others are in the request, or for the caller."""
+_WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
+"""Call options that apply on the worker; all others are part of the request, or apply in this process."""
 
 _WORKERS = 32
-"""For how many workers there are requests at once, also if fewer are there at the beginning."""
+"""The number of workers for which requests are sent, even if fewer exist at the beginning."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
+
+_KEY_REMEDY = "set the variable of the provider, such as OPENAI_API_KEY, in the environment of the workers"
 
 
 @overload
@@ -69,14 +71,14 @@ def generate_many(
     client: Any = None,
     **opts: Any,
 ) -> Responses[Any]:
-    """Return the responses to many requests, which the workers of `client` ask, `concurrency` at a time each.
+    """Return the responses to many requests, sent by the workers of `client`, each with up to `concurrency` at a time.
 
-    Arguments and results are those of ``rxllm.generate_many``. In all, as many calls run at once as `concurrency` times
-    the number of workers. A `journal` is a file of this machine, and serves both functions: what one has answered is
-    not asked again by the other.
+    Arguments and results are as in ``rxllm.generate_many``. Up to `concurrency` times the number of workers calls run
+    at once. A `journal` is a file on this machine. Both functions can share it, and neither repeats a request that the
+    other has answered.
 
-    Without a `client` there is one worker process for each processor of this machine, from the subscription to its end;
-    a script then needs ``if __name__ == "__main__":``.
+    Without a `client`, each subscription starts one worker process per processor of this machine; a script then needs
+    ``if __name__ == "__main__":``.
 
     ::
 
@@ -87,42 +89,45 @@ def generate_many(
             for response in rxllm.cluster.generate_many(engine, questions, client=client, concurrency=64):
                 print(response.output_text)
 
-    The responses come one by one. Dispose closes the connections of all workers; so does the death of this process. The
-    requests of a worker that dies are asked again by others, the rest is not; one that was with three workers when they
-    died fails. Workers that are added take part, up to 32, or as many as there were at the beginning.
+    Responses are emitted one by one. Dispose closes the connections of all workers, as the end of this process does. If
+    a worker dies, other workers repeat its unfinished requests only; a request fails once three workers have died with
+    it. Workers that are added take part, up to 32 or the number at the beginning.
 
-    The engine is pickled, without clients and keys: a worker takes its key from its own environment, and does not know
-    those of ``rxllm.keys.put`` and ``load_dotenv`` here. Locks, files and connections cannot travel; a function opens
-    them where it runs. What a function of the engine changes there stays there. `journal` is written, and `on_progress`
-    and `on_event` are called here, ``on_event`` without the deltas, when a response is complete.
+    The engine is pickled, without clients and keys. A worker takes its key from its own environment; keys from
+    ``rxllm.keys.put`` and ``load_dotenv`` stay here. Locks, files and connections cannot be sent, so functions must
+    open them on the worker. Changes that the engine's functions make on a worker stay there. This process writes
+    `journal` and calls `on_progress` and `on_event`: ``on_event`` without deltas, when a response is complete.
 
-    Observers run on the workers. ``rxllm.otel.traces()`` writes to the global providers there, so each worker sets them
-    up: ``client.register_plugin(plugin)`` of a ``distributed.WorkerPlugin`` whose ``setup`` calls
-    ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot travel.
+    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, which each worker
+    sets up: ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
+    ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot be sent.
 
-    ``ops.rate_limited`` and ``ops.budget`` of a shared `Budget` in ``engine.operators`` stay here, as the last of the
-    operators, so that one limit and one budget hold for all workers. A call has its turn, and reserves, from before it
-    is sent to a worker until its answer is back, whatever happens to the worker; what an answer uses over its
-    reservation counts at its end and does not cut it. If the engine has no other operators, retries are made from here,
-    by any worker, and the limit knows of them.
+    ``ops.rate_limited`` and ``ops.budget`` with a shared `Budget` stay here, as the last of ``engine.operators``, so
+    that the limit and the budget hold for all workers together. A call holds its permit and its reservation from before
+    it is sent to a worker until its answer is back. Usage above the reservation counts at the end, and does not stop
+    the answer. If the engine has no other operators, retries start here, on any worker, and count for the limit.
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
     engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
-    ``ValidationError("invalid_option")`` for a key in an option or in the adapter, and what ``rxllm.generate_many``
-    raises.
+    ``ValidationError("invalid_option")`` for a key in an option or in the adapter, and the errors of
+    ``rxllm.generate_many``.
     """
-    lanes = _lanes_module()
+    try:
+        lanes: Any = import_module("rxllm.cluster._lanes")
+    except ImportError as error:
+        message = f"rxllm.cluster needs {error.name}: pip install 'rxllm[cluster]'"
+        raise EngineError("missing_dependency", message) from error
     is_open = client is None or getattr(client, "scheduler", None) is not None
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    many: Any = list(requests) if _are_several(requests) else requests
-    rxllm.generate_many(engine, many, **opts)  # which checks everything, and asks nobody
+    many: Any = list(requests) if _are_several(requests) else requests  # it is read twice
+    rxllm.generate_many(engine, many, **opts)  # this checks the arguments, and sends nothing
     if opts.get("api_key") is not None:
-        raise invalid_option("api_key", f"stays in this process; {_ELSEWHERE}")
+        raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
     _check_has_no_key(engine.adapter)
-    setup = _setup(engine, opts, lanes.packed)
+    setup = _setup(engine, opts, lanes.pack)
     responses = rxllm.from_async_iter(partial(_responses, lanes, engine, many, client, setup, opts))
 
     def subscribe(
@@ -137,9 +142,6 @@ def _are_several(requests: Any) -> bool:
     return isinstance(requests, Iterable) and not isinstance(requests, str | Mapping | rxllm.Thread)
 
 
-_ELSEWHERE = "set the variable of the provider, such as OPENAI_API_KEY, in the environment of the workers"
-
-
 def _check_has_no_key(adapter: Any) -> None:
     for argument in getattr(adapter, "secret_arguments", ()):
         variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
@@ -151,23 +153,21 @@ async def _responses(
     module: Any, engine: Engine, many: Any, client: Any, setup: bytes, opts: dict[str, Any]
 ) -> AsyncIterator[Response[Any]]:
     concurrency = opts.get("concurrency", 8)
-    there = _followed_there(engine)
-    here = {name: value for name, value in opts.items() if name not in there}
-    async with module.opened_lanes(client, setup, concurrency) as lanes:
-        own_engine = _asked_here(engine, lanes)
-        at_once = concurrency * max(lanes.workers, _WORKERS)
-        responses = rxllm.generate_many(own_engine, many, **here | {"concurrency": at_once})
+    own_opts = {name: value for name, value in opts.items() if name not in _worker_options(engine)}
+    async with module.open_lanes(client, setup, concurrency) as lanes:
+        own_opts["concurrency"] = concurrency * max(lanes.workers, _WORKERS)
+        responses = rxllm.generate_many(_own_engine(engine, lanes), many, **own_opts)
         async with rxllm.to_async_iter(responses) as items:
             async for response in items:
                 yield response
 
 
 class _Workers:
-    """The adapter of the engine here: it has the workers ask theirs."""
+    """The adapter of this process's engine, which sends requests through the workers."""
 
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
-        self.provider = getattr(adapter, "provider", None) or name  # as it is here: a journal's keys have it
+        self.provider = getattr(adapter, "provider", None) or name  # unchanged, as a journal's keys contain it
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
@@ -186,48 +186,40 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether failures are tried again from here, where a limit knows of it.
+    """Whether failed calls are repeated from this process, where a shared limit counts them.
 
-    Not if other operators are to see the outcome of all attempts: ``fallback``, say.
+    They are not if other operators, such as ``fallback``, must see the outcome of all attempts.
     """
     return bool(engine.operators) and all(map(_is_shared, engine.operators))
 
 
-def _followed_there(engine: Engine) -> tuple[str, ...]:
-    return tuple(name for name in _THERE if name != "retry" or not _retries_here(engine))
+def _worker_options(engine: Engine) -> tuple[str, ...]:
+    return tuple(name for name in _WORKER_OPTIONS if name != "retry" or not _retries_here(engine))
 
 
-def _asked_here(engine: Engine, lanes: Lanes) -> Engine:
-    """Return the engine that the responses are asked of here: every setting of the request, and what calls share."""
+def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
+    """Return the engine of this process, with every setting of requests and the shared limits."""
     workers = _Workers(lanes, engine.adapter)
-    there, retry = _followed_there(engine), engine.retry if _retries_here(engine) else False
-    params = {name: value for name, value in engine.params.items() if name not in there}
-    limits = tuple(filter(_is_shared, engine.operators))  # without one, a request waits for a worker as well as a call
-    operators = (*limits, lanes.place) if limits else ()
+    names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
+    params = {name: value for name, value in engine.params.items() if name not in names}
+    limits = tuple(filter(_is_shared, engine.operators))
+    operators = (*limits, lanes.place) if limits else ()  # otherwise requests wait in the lanes themselves
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 
-def _setup(engine: Engine, opts: Mapping[str, Any], packed: Callable[[Any], bytes]) -> bytes:
-    """Return the pickle of what a worker needs: the engine, whose requests are complete already, and the options."""
+def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:
+    """Return the pickled setup of a worker: the engine, without the settings of requests, and the call options."""
     headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
-    names, retry = _followed_there(engine), False if _retries_here(engine) else engine.retry
+    names, retry = _worker_options(engine), False if _retries_here(engine) else engine.retry
     params: dict[str, Any] = {name: value for name, value in engine.params.items() if name in names}
     params["headers"] = headers
     operators = (operator for operator in engine.operators if not _is_shared(operator))
-    there = replace(engine, model=None, tools=(), params=params, operators=operators, image_adapter=None, retry=retry)
+    sent = replace(engine, model=None, tools=(), params=params, operators=operators, image_adapter=None, retry=retry)
     options = {name: opts[name] for name in names if name in opts and name != "headers"}
     try:
-        data = packed((there, options | _NO_DELTAS))
+        data = pack((sent, options | _NO_DELTAS))
     except Exception as error:
         raise EngineError("invalid_engine", f"the engine cannot be sent to the workers: {error}") from error
     if pickle.loads(data)[0].params["headers"] != headers:
-        raise invalid_option("headers", f"has a key, which stays in this process; {_ELSEWHERE}")
+        raise invalid_option("headers", f"has a key, which stays in this process; {_KEY_REMEDY}")
     return data
-
-
-def _lanes_module() -> Any:
-    try:
-        return import_module("rxllm.cluster._lanes")
-    except ImportError as error:
-        message = f"rxllm.cluster needs {error.name}: pip install 'rxllm[cluster]'"
-        raise EngineError("missing_dependency", message) from error

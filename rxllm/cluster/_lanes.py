@@ -1,4 +1,4 @@
-"""The workers of a run, as the client sees them: the requests that each is running, and which worker is next."""
+"""The workers of a run, on the client's side: the requests of each worker, and the choice of the next worker."""
 
 from __future__ import annotations
 
@@ -21,28 +21,30 @@ from reactivex.disposable import SingleAssignmentDisposable
 
 from rxllm import AdapterError, EngineError, Event, LLMError, Stream, from_async_iter, to_async_iter
 from rxllm.cluster import _worker
-from rxllm.cluster._worker import Outcome, packed
+from rxllm.cluster._worker import Outcome, pack
+
+__all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""For how many seconds a run without workers waits for one."""
+"""The seconds that a run without workers waits for one."""
 
 _LOOK = 0.5
-"""How often the list of workers is read, in seconds."""
+"""The interval at which the list of workers is read, in seconds."""
 
 GUARD = 'write the call below `if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""For how many seconds a run that ends waits for workers that are being called."""
+"""The seconds that a run that ends waits for pending calls of workers."""
 
 _DEATHS = 3
-"""After so many deaths of workers that it was with, a request fails: it may be what kills them."""
+"""The number of workers that may die with a request before it fails, as it may be the cause."""
 
 
 @asynccontextmanager
-async def opened_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
-    """Open lanes on rxllm's own loop; they are closed there after this is left.
+async def open_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
+    """Open lanes on rxllm's own loop, and close them there on exit.
 
-    Not on the caller's loop: the end of ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
+    On the caller's loop, the end of ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
     """
     source = from_async_iter(partial(_lanes, client, setup, concurrency))
     async with to_async_iter(Stream(partial(_subscribe_on_own_loop, source))) as items:
@@ -50,7 +52,7 @@ async def opened_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGene
 
 
 async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
-    async with _connected(client) as own, Lanes(own, setup, concurrency) as lanes:
+    async with _connect(client) as own, Lanes(own, setup, concurrency) as lanes:
         yield lanes
         await asyncio.Event().wait()
 
@@ -58,7 +60,7 @@ async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[
 def _subscribe_on_own_loop(
     source: Stream[Lanes], observer: abc.ObserverBase[Lanes], scheduler: abc.SchedulerBase | None = None
 ) -> abc.DisposableBase:
-    """Subscribe on a thread without a loop, as a call on rxllm's own is made."""
+    """Subscribe on a thread without a loop, so that the source runs on rxllm's own loop."""
     subscription = SingleAssignmentDisposable()
 
     def subscribe() -> None:
@@ -71,23 +73,23 @@ def _subscribe_on_own_loop(
 
 
 @asynccontextmanager
-async def _connected(client: Any) -> AsyncGenerator[Any]:
-    """Connect to the scheduler of `client` on this loop, or else to workers on this machine.
+async def _connect(client: Any) -> AsyncGenerator[Any]:
+    """Connect to the scheduler of `client` on this loop, or to new workers on this machine.
 
-    A connection of its own: when it ends, in whatever way, the scheduler cancels what the run has on the workers.
+    The connection is the run's own: when it ends in any way, the scheduler cancels the run's tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
         local = LocalCluster(asynchronous=True, threads_per_worker=1, **quiet)
         with _quiet(logging.ERROR):
             async with (
-                _opened(local, _started(local)),
-                _opened(Client(local, asynchronous=True, set_as_default=False)) as own,
+                _open_resource(local, _started(local)),
+                _open_resource(Client(local, asynchronous=True, set_as_default=False)) as own,
             ):
                 yield own
     else:
         options = {"asynchronous": True, "set_as_default": False, "security": client.security}
-        async with _opened(Client(client.scheduler.address, **options)) as own:
+        async with _open_resource(Client(client.scheduler.address, **options)) as own:
             yield own
 
 
@@ -96,14 +98,14 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        cause = error.__cause__ or error  # Dask's own error tells no more, in thirty lines
+        cause = error.__cause__ or error  # Dask's own error adds nothing in thirty lines
         message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
         raise EngineError("invalid_engine", message) from None
 
 
 @contextmanager
 def _quiet(level: int) -> Generator[None]:
-    """Print no log of Dask below `level`. A cluster does that too, but of two that overlap one ends it for both."""
+    """Print no log of Dask below `level`. A cluster's own setting is reset by the first cluster that closes."""
     handlers = logging.getLogger("distributed").handlers[:]
 
     def is_loud(record: logging.LogRecord) -> bool:
@@ -119,19 +121,19 @@ def _quiet(level: int) -> Generator[None]:
 
 
 @asynccontextmanager
-async def _opened(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open it to the end before it is closed, also if it is disposed meanwhile: else half of it would stay open."""
+async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
+    """Open and close `resource`. A dispose during the opening waits for it, so that no half-open resource is left."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
     finally:
         await asyncio.wait([opened])
-        _ = opened.cancelled() or opened.exception()  # whoever left does not want to hear of it
-        await _to_the_end(resource.close())
+        _ = opened.cancelled() or opened.exception()  # the error is not reported after a dispose
+        await _finish(resource.close())
 
 
-async def _to_the_end(work: Awaitable[Any]) -> None:
-    """Wait for `work`, also if this is cancelled meanwhile, by a dispose during the end of the run."""
+async def _finish(work: Awaitable[Any]) -> None:
+    """Wait for `work`, even if a dispose cancels the wait."""
     closing = asyncio.ensure_future(work)
     try:
         await asyncio.shield(closing)
@@ -139,11 +141,8 @@ async def _to_the_end(work: Awaitable[Any]) -> None:
         await asyncio.wait([closing])
 
 
-__all__ = ["Lanes", "opened_lanes", "packed"]
-
-
 class _Job:
-    """A request on its way, and its outcome."""
+    """A pending request, and its outcome."""
 
     def __init__(self, number: int, data: bytes) -> None:
         self.number = number
@@ -153,7 +152,7 @@ class _Job:
 
 
 class _Lane:
-    """One worker: its task, the requests that it is running, and what is to be sent to it."""
+    """A worker: its task, its running requests, and the jobs that are to be sent to it."""
 
     def __init__(self, address: str, key: str, future: Any) -> None:
         self.address = address
@@ -169,19 +168,19 @@ class _Lane:
         self.wake.set()
 
 
-def _unpacked(data: bytes) -> Outcome:
+def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # such as an exception whose class takes other arguments than it passes on
+    except Exception as error:  # an exception class may take other arguments than its `args`
         message = f"the response of the worker cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
 
 class Lanes:
-    """Sends requests to the workers of `client`, to each at most `concurrency` at a time.
+    """Sends requests to the workers of `client`, at most `concurrency` at a time to each.
 
-    Every worker serves one lane; new ones get theirs within half a second. A worker that dies gives back what it has
-    not finished, which goes to the others first. It lives on one loop; `place` and `run` serve calls on any other.
+    Every worker serves one lane; a new worker gets its lane within half a second. The unfinished requests of a worker
+    that dies are the next that other workers get. Lanes belong to one loop; `place` and `run` may be called on any.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -192,7 +191,7 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
-        self._queue: deque[Future[None]] = deque()  # of those that wait for room
+        self._queue: deque[Future[None]] = deque()  # one entry per call that waits for room
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -204,11 +203,11 @@ class Lanes:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await _to_the_end(self._close())
+        await _finish(self._close())
 
     async def _close(self) -> None:
         for lane in self._lanes.values():
-            lane.future.release()  # the workers hear of it, and close their connections
+            lane.future.release()  # cancels the task, so that the worker closes its connections
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -223,7 +222,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room: an operator, before the call has its turn under a limit."""
+        """Subscribe to `source` once a worker has room: an operator that stands before the limits."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -235,15 +234,15 @@ class Lanes:
     @asynccontextmanager
     async def _room(self) -> AsyncGenerator[None]:
         entry = Future[None]()
-        self._soon(self._enter, entry)
+        self._call_soon(self._enter, entry)
         try:
             await asyncio.wrap_future(entry)
             yield
         finally:
             entry.cancel()
-            self._soon(self._leave, entry)
+            self._call_soon(self._leave, entry)
 
-    def _soon(self, function: Callable[[Future[None]], None], entry: Future[None]) -> None:
+    def _call_soon(self, function: Callable[[Future[None]], None], entry: Future[None]) -> None:
         if asyncio.get_running_loop() is self._loop:
             function(entry)
         else:
@@ -267,8 +266,8 @@ class Lanes:
                 entry.set_result(None)
 
     async def run(self, request: Any, request_id: str) -> Outcome:
-        """Run a request on whichever worker has room first; return its outcome."""
-        running = self._run(packed((request, request_id)))
+        """Run a request on the first worker that has room, and return its outcome."""
+        running = self._run(pack((request, request_id)))
         if asyncio.get_running_loop() is self._loop:
             return await running
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(running, self._loop))
@@ -287,25 +286,22 @@ class Lanes:
 
     def _forget(self, job: _Job) -> None:
         for lane in self._lanes.values():
-            if lane.running.pop(job.number, None) is not None:  # nobody waits for it any more
+            if lane.running.pop(job.number, None) is not None:  # the caller was disposed
                 lane.send(job.number, None)
         self._deal()
 
     def _deal(self) -> None:
         while self._waiting:
-            lane = min(self._ready(), key=lambda lane: len(lane.running), default=None)
-            if lane is None:
+            lanes = [lane for lane in self._lanes.values() if lane.is_ready and len(lane.running) < self._concurrency]
+            if not lanes:
                 return
-            job = self._waiting.popleft()
+            lane, job = min(lanes, key=lambda lane: len(lane.running)), self._waiting.popleft()
             if not job.outcome.done():
                 lane.running[job.number] = job
                 lane.send(job.number, job.data)
 
-    def _ready(self) -> list[_Lane]:
-        return [lane for lane in self._lanes.values() if lane.is_ready and len(lane.running) < self._concurrency]
-
     def _fail(self, error: LLMError) -> None:
-        """Fail every request, also those to come."""
+        """Fail every request, including later ones."""
         self._failure = error
         running = [job for lane in self._lanes.values() for job in lane.running.values()]
         for job in (*running, *self._waiting):
@@ -320,7 +316,7 @@ class Lanes:
             try:
                 addresses = await self._addresses()
             except Exception as error:
-                self._fail(AdapterError("provider_unavailable", f"the scheduler of the cluster is gone: {error}"))
+                self._fail(AdapterError("provider_unavailable", f"the cluster's scheduler does not answer: {error}"))
                 return
             for address in self._lanes.keys() - addresses:
                 self._lose(self._lanes[address])
@@ -358,7 +354,7 @@ class Lanes:
             if not lane.is_ready:
                 error = errors.exceptions[0]
                 message = f"the worker {lane.address} cannot take the engine: {type(error).__name__}: {error}"
-                remedy = "install there what is installed here, also your own modules"
+                remedy = "install there what is installed here, and your own modules"
                 self._fail(EngineError("invalid_engine", f"{message}; {remedy}"))
         finally:
             self._lose(lane)
@@ -376,22 +372,22 @@ class Lanes:
             for number, outcome in await self._call(lane, _worker.take):
                 job = lane.running.pop(number, None)
                 if job is not None and not job.outcome.done():
-                    job.outcome.set_result(_unpacked(outcome))
+                    job.outcome.set_result(_unpack(outcome))
             self._deal()
 
     async def _call(self, lane: _Lane, function: Callable[..., Any], *arguments: Any) -> Any:
         call = asyncio.ensure_future(self._client.run(function, lane.key, *arguments, workers=[lane.address]))
         self._calls.add(call)
-        call.add_done_callback(self._called)
-        await asyncio.wait([call])  # which the end of this task does not cancel
+        call.add_done_callback(self._forget_call)
+        await asyncio.wait([call])  # the end of this task does not cancel the call
         return call.result()[lane.address]
 
-    def _called(self, call: asyncio.Future[Any]) -> None:
+    def _forget_call(self, call: asyncio.Future[Any]) -> None:
         self._calls.discard(call)
-        _ = call.cancelled() or call.exception()  # nobody may be left to hear of it
+        _ = call.cancelled() or call.exception()  # the caller may have been cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Hand the requests of a lane that has ended to the others."""
+        """Give the requests of a lane that has ended to the others."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

@@ -1,4 +1,4 @@
-"""What runs on a worker: for each run a lane, which calls the model and keeps the outcomes until they are fetched."""
+"""The worker's side: a lane per run, which calls the model and keeps outcomes until they are fetched."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Job = tuple[int, bytes | None]
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""For how many seconds `take` waits for an outcome."""
+"""The seconds that `take` waits for an outcome."""
 
 _lanes: dict[str, Lane] = {}
 
 
-def packed(value: Any) -> bytes:
-    """Pickle `value`, by value what only this process's main module has."""
+def pack(value: Any) -> bytes:
+    """Pickle `value`, with the main module's functions and classes by value."""
     try:
         data = pickle.dumps(value)
     except Exception:
@@ -35,10 +35,10 @@ def packed(value: Any) -> bytes:
 
 
 async def serve(key: str, setup: bytes) -> None:
-    """Serve a run. This is a task of Dask, which it cancels when the client releases its future, or dies."""
+    """Serve a run, as a task that Dask cancels when the client releases its future or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # Cancelling leaves the coroutine of a task running, but plugins hear of it at once.
+    # Cancelling does not stop the coroutine of a task, but plugins are notified at once.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:
@@ -53,7 +53,7 @@ async def serve(key: str, setup: bytes) -> None:
 
 
 async def started(key: str) -> bool:
-    """Wait a moment for the lane, whose task may be behind others on this worker."""
+    """Wait a moment for the lane, whose task may be queued on this worker; return whether it has started."""
     for _ in range(5):
         if key in _lanes:
             return True
@@ -71,7 +71,7 @@ async def put(key: str, jobs: Iterable[Job]) -> None:
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the next outcomes, as soon as there are any."""
+    """Return the next outcomes, or none after a few seconds."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)
@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """The requests of a run on this worker, and their outcomes. It lives on the worker's event loop."""
+    """The requests of a run on this worker, and their outcomes; it belongs to the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()
@@ -119,7 +119,7 @@ class Lane:
         return outcomes
 
     def close(self) -> None:
-        """Stop all requests, which closes their connections."""
+        """Stop all requests and so close their connections."""
         for number in list(self._running):
             self.stop(number)
         self.closed.set()
@@ -145,14 +145,14 @@ def _request(data: bytes) -> tuple[Request, str]:
     try:
         return pickle.loads(data)
     except Exception as error:
-        message = f"the request cannot be read on the worker: {error}; install there what the request names"
+        message = f"the request cannot be read on the worker: {error}; install the modules of its values there"
         raise EngineError("invalid_engine", message) from error
 
 
 def _outcome(events: list[Event], error: Exception | None) -> bytes:
     try:
-        return packed((events, error))
+        return pack((events, error))
     except Exception as fault:
-        about = LLMError if error is None else type(error)
-        message = f"the response cannot be sent from the worker ({about.__name__}): {fault}"
-        return packed(([], EngineError("invalid_engine", message)))
+        cls = LLMError if error is None else type(error)
+        message = f"the response cannot be sent from the worker ({cls.__name__}): {fault}"
+        return pack(([], EngineError("invalid_engine", message)))

@@ -1,4 +1,4 @@
-"""Runs that outlive their process: a log of committed events, which any process may watch and go on with."""
+"""Runs that outlive their process: logs of committed events that any process may watch and continue."""
 
 from rxllm.durable._runs import Runs, open_runs, open_store
 from rxllm.durable._sessions import SavedSession

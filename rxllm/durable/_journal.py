@@ -33,19 +33,19 @@ APPENDING_SECONDS = 0.25
 """The pause before the next renewal after an append, which reports requests to cancel as well."""
 
 FOREVER = 2**53
-"""A number that no event reaches."""
+"""An event number that is never reached."""
 
 LEFT_SECONDS = 30.0
-"""How much longer than in the first process a replayed answer that was left early may be subscribed to."""
+"""The seconds by which the dispose of a replayed answer may be later than the first one, before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""How long a request or tool waits for noted tools to return while no note is replayed at all."""
+"""The maximum wait of a request or tool for noted tools while no note is replayed."""
 
 LOOK_SECONDS = 0.01
-"""How often it looks for them."""
+"""The interval of its checks."""
 
 DIVERGED = (
-    "the run cannot go on: its factory builds another request or tool call than before, and tools would run again; "
+    "the run cannot continue: its factory builds another request or tool call than before, and tools would run again; "
     "give a new version of a factory a new name while runs of the old one are open"
 )
 
@@ -60,7 +60,7 @@ class Writer:
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
         self._store, self._lease, self._flush_after = store, lease, flush_after
         self.run_id = lease.run_id
-        self.noted = 0  # the number of records so far
+        self.noted = 0  # number of records so far
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._until = self._loop.time() + lease.seconds
         self._guard = threading.Lock()
@@ -84,7 +84,7 @@ class Writer:
         with self._guard:
             self._records.append(record)
             self.noted += 1
-        self._wake(True)  # soon, because a lost answer is requested, and paid for, again
+        self._wake(True)  # a lost answer would be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
         """Wait until everything so far is committed, with the end of the run if given. Raises ``RunError``."""
@@ -131,9 +131,9 @@ class Writer:
             waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # a failure is ignored
             try:
                 await asyncio.sleep(0)
-                self._note(await self._retried(partial(self._store.renew, self._lease)))
+                self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
-                if self._batches != batches:  # its own append may have ended the wait, and reported requests too
+                if self._batches != batches:  # an own append may have ended the wait, and reported requests too
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:
@@ -155,14 +155,14 @@ class Writer:
             token = f"{self._lease.epoch}-{self._batches}"
             try:
                 append = partial(self._store.append, self._lease, events, records, ending, token)
-                self._note(await self._retried(append))
+                self._note(await self._retry(append))
             except BaseException:
                 self._waiting += waiting
                 raise
         self._room.set()
         _settle(waiting, None)
 
-    async def _retried(self, call: Callable[[], Awaitable[bool]]) -> bool:
+    async def _retry(self, call: Callable[[], Awaitable[bool]]) -> bool:
         pause = 0.05
         while True:
             began = self._loop.time()
@@ -222,10 +222,10 @@ class StoredJournal:
     `finish` return. A response that the stream itself disposed, as a guard or a race does, is noted too. Its events are
     replayed without an end, so that the guard trips again and the same racer wins.
 
-    A request without a note, in a chat whose noted tools are not yet replayed, may differ from the one before, and its
-    answer would run those tools again; or a tool runs two chats at once. So the request waits until the tools are
-    replayed. If no note is replayed any more, it fails and is not sent, and the run fails unless something else brings
-    the tools, as `fallback` does. A tool waits in the same way for the notes of a tool call with its id.
+    A request without a note may belong to a chat whose noted tools are not yet replayed: it differs from the request
+    before, or a tool runs two chats at once. Its answer could run those tools again, so the request waits until they
+    are replayed. If no note is replayed any more, it fails and is not sent, and the run fails unless something else
+    replays the tools, as `fallback` does. A tool waits in the same way for the notes of a tool call with its id.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -244,16 +244,16 @@ class StoredJournal:
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        key = self._numbered(_place(path, key))
+        key = self._number_key(_place(path, key))
         if (known := self._take("response", key)) is not None:
-            return _replayed(known)
+            return throw(known) if isinstance(known, LLMError) else _emit(known)
         if (known := self._take("left", key)) is not None:
-            return _replayed_left(*known)
-        noted = self._noted(key, events)
+            return _replay_left(*known)
+        noted = self._record_response(key, events)
         if not self._is_early(path):
             return noted
         self._awaited.add(tuple(path))
-        return concat(from_async_iter(lambda: self._waiting(path)), noted)
+        return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
         """Raise if the chat is about to continue without noted tools that a request has waited for."""
@@ -261,13 +261,13 @@ class StoredJournal:
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Return whether a request of the chat at `path` must wait for noted tools.
+        """Whether a request of the chat at `path` must wait for noted tools.
 
         It also waits for the tools of an agent that waited in vain and returned its failure to the model.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
-    async def _waiting(self, path: Sequence[str]) -> AsyncIterator[Event]:
+    async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
         """Emit nothing, and complete when the chat at `path` may send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
@@ -283,13 +283,12 @@ class StoredJournal:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
-        """Return whether noted tools of the chat at `path` are not yet replayed."""
+        """Whether noted tools of the chat at `path` are not yet replayed."""
         return any(known for _, known in self._tools(path))
 
     def _has_call(self, path: Sequence[str], id: str) -> bool:
-        """Return whether the noted start of the tool call `id` of the chat at `path` is not yet replayed."""
-        calls = (call for kind, known in self._tools(path) if kind == "begin" for call in [*known])
-        return any(call.id == id for call in calls)
+        """Whether the noted start of the tool call `id` of the chat at `path` is not yet replayed."""
+        return any(call.id == id for kind, known in self._tools(path) if kind == "begin" for call in [*known])
 
     def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[Any]]]:
         chat = _place(path, "")
@@ -297,7 +296,7 @@ class StoredJournal:
             if kind in ("begin", "finish") and key.rpartition("/")[0] + "/" == chat:
                 yield kind, known
 
-    def _noted(self, key: str, events: Observable[Event]) -> Observable[Event]:
+    def _record_response(self, key: str, events: Observable[Event]) -> Observable[Event]:
         state, began, has_ended = StreamCollector(), time.monotonic(), False
 
         def see(event: Event) -> None:
@@ -326,9 +325,7 @@ class StoredJournal:
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
         key = _place(path, key)
         call, events = self._take("begin", key), self._take("finish", key)
-        if call is None and events is None:
-            return None
-        return ToolRecord(call, events)
+        return None if call is None and events is None else ToolRecord(call, events)
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
         await self._until(path, lambda: not self._has_call(path, call.id))
@@ -354,8 +351,8 @@ class StoredJournal:
         if not self._is_closed:
             self._writer.record(Record(kind, key, data.encode()))
 
-    def _numbered(self, key: str) -> str:
-        """Return the key with its count, so that each of a hedge's two equal requests gets its own answer again."""
+    def _number_key(self, key: str) -> str:
+        """Append a count to the key, so that each of a hedge's two equal requests gets its own answer again."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -369,7 +366,7 @@ class StoredJournal:
 
 
 def _place(path: Sequence[str], key: str) -> str:
-    # The model chooses the ids of tool calls. They may have halves of surrogate pairs, which no store accepts.
+    # The model chooses the ids of tool calls. They may contain halves of surrogate pairs, which no store accepts.
     return "/".join(("", *path, key)).encode(errors="backslashreplace").decode()
 
 
@@ -397,24 +394,20 @@ def _events(items: Any) -> Sequence[Event]:
     return cast(list[Event], items)
 
 
-def _replayed(outcome: LLMError | Sequence[Event]) -> Observable[Event]:
-    return throw(outcome) if isinstance(outcome, LLMError) else _emitted(outcome)
-
-
-def _replayed_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
+def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run listens to an answer that it had left before: its factory builds another stream than it did"
+        message = "the run waits for an answer that it disposed before: its factory builds another stream than before"
         raise RunError("diverged", message)
 
-    return _emitted(events, wait)
+    return _emit(events, wait)
 
 
-def _emitted(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = None) -> Observable[Event]:
+def _emit(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = None) -> Observable[Event]:
     async def events() -> AsyncIterator[Event]:
         for event in known:
             yield event
         if then is not None:
             await then()
 
-    return from_async_iter(events)  # not synchronously: a chat of a hundred steps would be a hundred calls deep
+    return from_async_iter(events)  # emitted synchronously, a chat of a hundred steps would be a hundred calls deep

@@ -7,7 +7,7 @@ with the square of its steps. The end of a step or a chat is therefore an entry 
 field       meaning
 ==========  ======================================================================================================
 ``v``       the version of the entry, `VERSION`
-``before``  the number of the previous end of the same chat, or of the agent at the same path; 0 if there is none
+``before``  the number of the previous end of the same chat, or of the agent at the same path; 0 without one
 ``kept``    how many messages, counted from the first, its thread shares with the thread of that end; they are omitted
 ``steps``   how many of a chat's steps, counted from the last, are the results of the ends before it; they are omitted
 ``event``   the event, as `rxllm.serializer` writes it
@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, NamedTuple, TypeVar
@@ -42,7 +42,7 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""The number of events that one read returns at most."""
+"""The maximum number of events of one read."""
 
 WINDOW = 1024
 """The number of events that a tail keeps; a watcher that is further behind reads the log itself."""
@@ -82,9 +82,17 @@ class Log:
                 break
         return events
 
+    async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
+        """Emit the committed events: all of them, or whole pages up to number `count`. Raises as `page` does."""
+        number = 0
+        while page := await self.page(number) if count is None or number < count else ():
+            number += len(page)
+            for event in page:
+                yield event
+
     def encode(self, number: int, event: Event) -> bytes:
         """Return the entry of `event` in the log, where it gets this number."""
-        path, end = _unnested(event)
+        path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return serializer.to_json(event).encode()
         before = self._last.get(path, 0)
@@ -95,14 +103,20 @@ class Log:
             steps = _count_equal(self._steps(before), reversed(result.steps))
             result = replace(result, steps=result.steps[: len(result.steps) - steps])
         self._remember(number, path, _End(before, end.result))
-        text = serializer.to_json(_nested(path, _completed(result)))
+        text = serializer.to_json(_nest(path, _completion(result)))
         return f'{{"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "event": {text}}}'.encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return the data of an entry, and the number of the end that it refers to."""
+        """Return the data of an entry, and the number of the end that it refers to, or 0."""
         with reading(f"the event {number}", self._id):
             data = json.loads(text)
-            return data, _before(number, data)
+            if "type" in data:
+                return data, 0
+            if data["v"] != VERSION:
+                raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
+            if not 0 <= data["before"] < number:
+                raise ValueError(f"it refers to the event {data['before']!r}, which is not before it")
+            return data, data["before"]
 
     async def _find(self, number: int) -> None:
         """Read the end with this number and the ends before it, unless they are known."""
@@ -119,7 +133,7 @@ class Log:
         with reading(f"the event {number}", self._id):
             is_entry = "type" not in data
             event: Event = serializer.from_data(data["event"] if is_entry else data, local_files=True)
-            path, end = _unnested(event)
+            path, end = _unnest(event)
             if not isinstance(end, EVENT_CLASSES):
                 raise TypeError(f"it is a {type(end).__name__}")
             if error := error_in(end):
@@ -134,11 +148,11 @@ class Log:
                 if isinstance(result, ChatResult):
                     result = replace(result, steps=result.steps + self._steps(before)[:steps][::-1])
             self._remember(number, path, _End(before, result))
-            return _nested(path, _completed(result))
+            return _nest(path, _completion(result))
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # an agent is called once, and a run may call thousands
+        if path and isinstance(end.result, ChatResult):  # this call of the agent is over; a run may make thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0
@@ -170,31 +184,20 @@ def error_in(event: Event) -> LLMError | None:
             return None
 
 
-def _before(number: int, data: Mapping[str, Any]) -> int:
-    """Return the number of the end that the event of this number refers to, 0 for none. Raises ``ValueError``."""
-    if "type" in data:
-        return 0
-    if data["v"] != VERSION:
-        raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
-    if not 0 <= data["before"] < number:
-        raise ValueError(f"it refers to the event {data['before']!r}, which is not before it")
-    return data["before"]
-
-
-def _unnested(event: Event) -> tuple[tuple[str, ...], Event]:
+def _unnest(event: Event) -> tuple[tuple[str, ...], Event]:
     return (event.path, event.event) if type(event) is Nested else ((), event)
 
 
-def _nested(path: tuple[str, ...], event: Event) -> Event:
+def _nest(path: tuple[str, ...], event: Event) -> Event:
     return Nested(path, event) if path else event
 
 
-def _completed(result: StepResult | ChatResult) -> StepCompleted | ChatCompleted:
+def _completion(result: StepResult | ChatResult) -> StepCompleted | ChatCompleted:
     return StepCompleted(result) if isinstance(result, StepResult) else ChatCompleted(result)
 
 
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
-    """Return the length of the common beginning."""
+    """Return the length of the common prefix."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
 
 
@@ -211,7 +214,7 @@ class Tail:
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Event]:
-        """Wait for events after this number and return them; none once the run has ended."""
+        """Wait for events after this number and return them, or none once the run has ended."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]
@@ -232,10 +235,8 @@ class Tail:
     async def folded(self) -> tuple[StreamCollector, int]:
         """Return the fold of the committed events, and their number."""
         state, number = StreamCollector(), 0
-        while events := await self._log.page(number):
-            number += len(events)
-            for event in events:
-                state = state.apply_event(event)
+        async for event in self._log.events():
+            state, number = state.apply_event(event), number + 1
         return state, number
 
     def close(self) -> None:

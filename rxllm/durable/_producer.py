@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
+from contextvars import Context
 from random import random
 from typing import Any, cast
 
@@ -29,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""How long a suspect keeps the others waiting while it notes nothing."""
+"""The time that a suspect blocks the others without progress."""
 
 LOOK_SECONDS = 0.05
 
@@ -44,15 +45,16 @@ _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produces one run, from where its log ends, on the running loop.
+    """Produces one run on the running loop, from the end of its log.
 
     ===========================  =======================================================================================
-    when                         it
+    event                        action
     ===========================  =======================================================================================
-    the stream ends              commits the last events together with the end
-    somebody asks for the end    disposes the stream, and commits what had come as cancelled
-    the lease is lost            disposes the stream and leaves the run to whoever has it
-    `stop`, the loop's end       disposes the stream, commits what had come, and gives the lease back
+    the stream ends              commit the last events together with the end
+    the run is to be cancelled   dispose the stream, and commit the events so far and the end as cancelled
+    the lease is lost            dispose the stream, and leave the run to the holder of the new lease
+    `stop`, the loop's end       dispose the stream, commit the events so far, and release the lease
+    `abandon`                    dispose the stream, and commit nothing more
     ===========================  =======================================================================================
     """
 
@@ -70,19 +72,31 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # the number of ends of steps and chats that the log has already
+        self._to_drop = 0  # number of ends of steps and chats that are in the log already
         self._input, self._name = b"", ""
         self._last: StepCompleted | ChatCompleted | None = None  # the last of these ends
-        self._steered: list[Event] = []  # the corrections in the log after that end
-        self._log, self._count = Log(store, lease.run_id), 0  # the number of events in the log
+        self._steered: list[Event] = []  # corrections in the log after that end
+        self._log, self._count = Log(store, lease.run_id), 0  # log, number of its events
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
-        self._has_begun = lease.epoch == 1  # whether its death counts; the first producer's always does
+        self._has_begun = lease.epoch == 1  # whether its death counts as an attempt
         self.ended: Future[None] = Future()
 
+    def start(self) -> asyncio.Task[None]:
+        """Produce the run in a task. Its context is empty, as it is in a process that takes the run over."""
+        self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
+        return self._task
+
     def stop(self) -> None:
-        """Leave the run to others, from any thread. Then wait for `ended`."""
+        """Leave the run to others, from any thread. `ended` is done afterwards."""
         self._set(self._stopped)
+
+    def abandon(self) -> None:
+        """End without the store, from any thread, if the run has not ended: its store stalls, and is to be closed."""
+        if not self.ended.done():
+            log.warning("the run %s is left to others: its store stalls", self._lease.run_id)
+            with suppress(RuntimeError):  # the loop is closed
+                self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
         """End the run as cancelled, from any thread, before the store reports the request."""
@@ -92,13 +106,13 @@ class Producer:
         with suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
-    async def run(self) -> None:
+    async def _run(self) -> None:
         """Produce the run, and log a failure of its store."""
         try:
             await self._produce()
         except RunError as error:
             log.warning("the run %s is left to others: %s", self._lease.run_id, error)
-        except Exception as error:  # a fault of the store: it may raise RunError alone
+        except Exception as error:  # a fault of the store, which may only raise RunError
             log.error("the run %s is left to others: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
@@ -119,21 +133,14 @@ class Producer:
             self._progress.flush()
             if writing.done():
                 writing.result()
-            if ending is not None and not self._input:  # it was cancelled before it was read
-                self._input = (await self._store.load(self._lease.run_id)).input
-            if ending is not None and is_turn(self._input):  # before the end, after which runs expire
-                await self._writer.flush()
-                await settle(self._store, self._input)
-            elif ending is None and self._has_begun:
-                self._writer.record(Record(STOP, self._lease.owner))
-            await self._writer.flush(ending)
+            await self._finish(ending)
             if ending is None and renewing.done() and not renewing.cancelled():
                 renewing.result()
         finally:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # they all fail for the same reason
+            for task in (reading, writing, renewing):  # all fail for the same reason
                 if not task.cancelled():
                     task.exception()
 
@@ -146,6 +153,19 @@ class Producer:
         reading.cancel()
         await asyncio.wait({reading})
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
+
+    async def _finish(self, ending: Ending | None) -> None:
+        """Commit the last events with the end of the run, or with a note that this producer has stopped."""
+        if ending is None:
+            if self._has_begun:
+                self._writer.record(Record(STOP, self._lease.owner))
+        else:
+            if not self._input:  # the run was cancelled before it was read
+                self._input = (await self._store.load(self._lease.run_id)).input
+            if is_turn(self._input):  # settled before the end, after which runs expire
+                await self._writer.flush()
+                await settle(self._store, self._input)
+        await self._writer.flush(ending)
 
     async def _read(self) -> Ending:
         run = await self._store.load(self._lease.run_id)
@@ -191,7 +211,7 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Note another attempt. Raise if too many producers in a row have died without progress."""
+        """Record another attempt. Raise if too many producers in a row have died without progress."""
         dead = 1
         for record in records:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
@@ -200,7 +220,7 @@ class Producer:
             message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
-            # The attempt is its first note; the next one shows progress.
+            # The attempt is its first record; the next one shows progress.
             await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
         self._has_begun = True
         self._writer.record(Record(ATTEMPT, self._lease.owner))
@@ -231,18 +251,17 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, whose repetitions are dropped, and void the step after the last of them."""
+        """Count the ends in the log, which are dropped when repeated, and void an unfinished step after the last."""
         is_open = False
-        while page := await self._log.page(self._count) if self._count < run.events else ():
-            self._count += len(page)
-            for event in page:
-                if isinstance(event, StepCompleted | ChatCompleted):
-                    self._to_drop += 1
-                    self._last, self._steered, is_open = event, [], False
-                elif isinstance(event, Steered):
-                    self._steered.append(event)  # it stays valid when the step that answers it is void
-                else:
-                    is_open = True
+        async for event in self._log.events(run.events):
+            self._count += 1
+            if isinstance(event, StepCompleted | ChatCompleted):
+                self._to_drop += 1
+                self._last, self._steered, is_open = event, [], False
+            elif isinstance(event, Steered):
+                self._steered.append(event)  # stays valid when the step that answers it is void
+            else:
+                is_open = True
         if is_open:
             self._commit(StepRestarted("recovered", self._lease.epoch - 1))
 
@@ -260,9 +279,13 @@ class Producer:
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
         """Raise unless the stream has arrived at the log's last end, which has the whole thread."""
-        if self._last is None or _thread_key(event) != _thread_key(self._last):
-            message = "its steps are not those that are committed; a factory must build the same stream again"
-            raise RunError("diverged", f"the run cannot go on: {message}", run_id=self._lease.run_id)
+
+        def key(event: StepCompleted | ChatCompleted) -> str:
+            return request_key(Request(event.result.thread.messages))
+
+        if self._last is None or key(event) != key(self._last):
+            message = "its steps differ from the committed ones; a factory must build the same stream again"
+            raise RunError("diverged", f"the run cannot continue: {message}", run_id=self._lease.run_id)
 
     def _commit(self, event: Event) -> None:
         if error := error_in(event):
@@ -276,10 +299,6 @@ class Producer:
     def _append(self, data: bytes) -> None:
         self._count += 1
         self._writer.event(data)
-
-
-def _thread_key(event: StepCompleted | ChatCompleted) -> str:
-    return request_key(Request(event.result.thread.messages))
 
 
 def _arguments(data: bytes) -> Sequence[Any]:
@@ -298,15 +317,15 @@ def _error_json(error: Exception) -> bytes:
         error = StreamError("unknown", f"{type(error).__name__}: {error}")
     try:
         return serializer.to_json(error).encode()
-    except LLMError:  # its metadata cannot be written
+    except LLMError:  # raised if its metadata cannot be written
         return serializer.to_json(type(error)(error.reason, error.message)).encode()
 
 
 class Suspects:
-    """The suspects that are produced in this process, on any event loop. They take turns.
+    """The suspects of this process, which take turns: runs at which several processes have died.
 
-    A turn lasts until ``is_alone()`` is false: the suspect has ended, or has made progress. The run at which most
-    processes have died is first; ties are broken by chance, so that a slow run is not always before the one that kills.
+    A turn lasts until ``is_alone()`` is false, when the suspect has ended or made progress. The run with the most
+    deaths is first. Ties are broken at random, so that a slow run is not always before the one that kills its process.
     """
 
     def __init__(self) -> None:
@@ -316,12 +335,12 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait for the turn of a run at which this number of processes have died."""
+        """Wait for the turn of a run with this number of deaths."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # at first too, for the runs that are recovered with it
+                await asyncio.sleep(LOOK_SECONDS)  # first, so that runs recovered together are ranked together
                 if self._take(rank, is_alone):
                     return
         finally:

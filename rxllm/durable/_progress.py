@@ -1,4 +1,4 @@
-"""Limit the tool progress in a log: after a burst, only the newest of each tool call is kept until there is room."""
+"""Limit the tool progress in a log: after a burst, only the newest of each tool call is written, at a fixed rate."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""Bytes of a tool call's progress that are written at once."""
+"""Bytes of a tool call's progress that are written without delay."""
 
 RATE = 4 * 1024
-"""Bytes of it per second after that."""
+"""Bytes of a tool call's progress per second after that."""
 
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that delayed progress may follow. All others, such as the ends of tools and steps, flush it first."""
+"""Events that may overtake delayed progress. All others, such as the ends of tools and steps, flush it first."""
 
 
 class ProgressLimit:
     """Encodes events and writes them, on any thread; its timer runs on the loop that made it.
 
-    One lock guards both, so that all events but progress are encoded in the order of the log.
+    One lock guards both, so that all events except progress are encoded in the order of the log.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes left, and when
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes left, and the time of that count
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

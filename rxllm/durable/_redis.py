@@ -1,8 +1,8 @@
 """Runs in Redis, for the processes of many machines.
 
-Every change is a script, which the server carries out alone and by its own clock. A log is a list, whose places are the
-numbers of the events. A commit survives what the server's persistence survives: with ``appendonly yes`` the kill of the
-server, with ``appendfsync always`` a power cut. All keys have one hash tag, as a cluster wants it.
+Every change is a script, which the server runs atomically and by its own clock. A log is a list; an event's number is
+its place. A commit is as durable as the server's persistence: it survives a kill of the server with ``appendonly yes``,
+and a power cut with ``appendfsync always``. All keys share one hash tag, which a cluster requires.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""How long a call waits at most."""
+"""The maximum wait of a call."""
 
 CONNECTIONS = 32
-"""How many calls of an event loop have a connection at the same time; the others wait."""
+"""The maximum number of connections per event loop; further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""How long the connection that hears of changes stays open when nobody waits for any."""
+"""The time that the connection that receives changes stays open without a wait."""
 
 ALIVE_SECONDS = 15.0
-"""How long a connection may be silent before it is asked whether it still works, and may then take to answer."""
+"""The silence after which a connection is pinged, and the maximum wait for the answer."""
 
 PAGE = 500
 
 GAP = -2
-"""What an append answers if the store has lost what the lease had committed."""
+"""The answer to an append if the store has lost earlier commits of the lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
@@ -57,20 +57,20 @@ class RedisStore:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
             self._pool(url)
-        except ValueError:  # which may show the password
+        except ValueError:  # it is not chained, as it may show the password
             raise invalid_option("url", 'must be an address such as "redis://host:6379/0"') from None
         self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """By the holders of leases: the token of the last append, and of those since then without an answer."""
+        """The tokens of the last append and of later appends without an answer, by lease holder."""
         self._is_closed = False
 
     def __repr__(self) -> str:
         return f"RedisStore({self._shown!r})"
 
     async def create(self, run: Run) -> None:
-        if not await self._run("create", run.id, run.factory, run.input, uuid4().hex):
+        if not await self._call("create", run.id, run.factory, run.input, uuid4().hex):
             raise RunError("exists", run_id=run.id)
 
     async def load(self, id: str) -> Run:
@@ -79,7 +79,7 @@ class RedisStore:
         return runs[0]
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        found: dict[str, Run] = {}  # where one is created meanwhile, the pages overlap
+        found: dict[str, Run] = {}  # pages overlap if a run is created between them
         async for ids in self._pages("all", "+inf", "-inf", desc=True):
             found |= {run.id: run for run in await self._load(ids) if status in (None, run.status)}
             if len(found) >= limit:
@@ -87,7 +87,7 @@ class RedisStore:
         return [*found.values()][:limit]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        epoch = await self._run("claim", id, owner, seconds, uuid4().hex)
+        epoch = await self._call("claim", id, owner, seconds, uuid4().hex)
         if not epoch:
             return None
         self._tokens[id, owner, epoch] = {""}
@@ -96,7 +96,7 @@ class RedisStore:
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         found: list[str] = []
         async for ids in self._pages("open", "-inf", await self._now()):
-            _, rows = await self._rows(ids, "factory")  # and not the inputs, which may be large
+            _, rows = await self._rows(ids, "factory")  # the inputs may be large
             wanted = {factory.encode() for factory in factories}
             found += [id for id, (factory,) in zip(ids, rows, strict=True) if factory in wanted]
             if len(found) >= limit:
@@ -104,11 +104,11 @@ class RedisStore:
         return found[:limit]
 
     async def renew(self, lease: Lease) -> bool:
-        return _granted(lease, await self._run("renew", lease.run_id, *_holder(lease), lease.seconds))
+        return _granted(lease, await self._call("renew", lease.run_id, *_holder(lease), lease.seconds))
 
     async def release(self, lease: Lease) -> None:
         self._tokens.pop((lease.run_id, *_holder(lease)), None)
-        await self._run("release", lease.run_id, *_holder(lease))
+        await self._call("release", lease.run_id, *_holder(lease))
 
     async def append(
         self,
@@ -123,19 +123,19 @@ class RedisStore:
         entries = [msgspec.msgpack.encode(record) for record in records]
         token = token or uuid4().hex
         holder = lease.run_id, *_holder(lease)
-        # The store has one of these tokens as its last, or it has lost what it had committed.
+        # Unless the store's last token is one of these, it has lost commits.
         tokens = self._tokens.get(holder)
         known = json.dumps([*tokens]) if tokens else ""
         if tokens:
             tokens.add(token)
         fixed = (*_holder(lease), lease.seconds, token, *end, known, len(events))
-        answer = await self._run("append", lease.run_id, *fixed, *events, *entries)
+        answer = await self._call("append", lease.run_id, *fixed, *events, *entries)
         if tokens and answer >= 0 and ending is None:
             self._tokens[holder] = {token}
         else:
             self._tokens.pop(holder, None)
         if answer == GAP:
-            raise RunError("rolled_back", f"the store {self._shown!r} has lost what was committed", run_id=lease.run_id)
+            raise RunError("rolled_back", f"the store {self._shown!r} has lost committed events", run_id=lease.run_id)
         return _granted(lease, answer)
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
@@ -159,13 +159,13 @@ class RedisStore:
             connections.leave(id, changed)
 
     async def cancel(self, id: str) -> None:
-        if not await self._run("cancel", id):
+        if not await self._call("cancel", id):
             raise RunError("unknown_run", run_id=id)
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
         async for ids in self._pages("ended", "-inf", await self._now() - seconds, is_shrinking=True):
-            deleted += sum([await self._run("delete", id) for id in ids])
+            deleted += sum([await self._call("delete", id) for id in ids])
         return deleted
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
@@ -174,7 +174,7 @@ class RedisStore:
         return None if version is None else (int(version), data)
 
     async def write(self, key: str, version: int, data: bytes) -> int:
-        current = await self._run("write", key, version, data, uuid4().hex)
+        current = await self._call("write", key, version, data, uuid4().hex)
         if current != version:
             raise RunError("conflict", f"the document {key!r} has version {current}, not {version}; read it again")
         return version + 1
@@ -190,8 +190,8 @@ class RedisStore:
                 await asyncio.wait([asyncio.wrap_future(closing)], timeout=CALL_SECONDS)
         self._by_loop.clear()
 
-    async def _run(self, script: str, id: str, *arguments: Any) -> int:
-        """Run a script on the keys of a run, or of a document, and return its answer."""
+    async def _call(self, script: str, id: str, *arguments: Any) -> int:
+        """Run a script on the keys of a run or document, and return its answer."""
         names = ("open", "ended", "all", "count")
         keys = [self._key(name, id) for name in ("run", "events", "records", "document")]
         async with self._client() as connections:
@@ -215,7 +215,7 @@ class RedisStore:
         return (await self._rows([]))[0]
 
     async def _rows(self, ids: Sequence[str], *fields: str) -> tuple[float, list[Sequence[Any]]]:
-        """Return the time, and these fields of each run."""
+        """Return the server's time, and these fields of each run."""
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for id in ids:
@@ -226,7 +226,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Emit the ids in an index by their scores; always the first if the caller deletes them."""
+        """Emit pages of ids in an index by score; with `is_shrinking`, the caller deletes each page."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -241,7 +241,7 @@ class RedisStore:
         return ":".join((self._prefix, *names))
 
     def _pool(self, url: str) -> Any:
-        # Once more on a new connection: the server may have closed the old one, as it does when it restarts.
+        # One retry on a new connection, since the server closes connections when it restarts.
         retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 1)
         seconds = CALL_SECONDS / 2
         options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
@@ -250,7 +250,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
-        """Give the connections of the running loop, and turn what goes wrong with them into a ``RunError``."""
+        """Yield the connections of the running loop, and turn their errors into a ``RunError``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         try:
@@ -258,12 +258,17 @@ class RedisStore:
                 for other in [other for other in list(self._by_loop) if other.is_closed()]:
                     del self._by_loop[other]
                 client = self._redis.Redis.from_pool(self._pool(self._url))
-                self._by_loop[loop] = connections = _Connections(client, self._key("changes"))
-                await connections.close_with_loop(lambda: self._by_loop.pop(loop, None))
+                connections = _Connections(client, self._key("changes"), lambda: self._by_loop.pop(loop, None))
+                self._by_loop[loop] = connections
+                await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
-                self._check_open()  # again, after the wait for a place
-                yield connections
-        except (self._redis.RedisError, OSError) as error:  # a TimeoutError too
+                self._check_open()  # a second time, after the wait for a place
+                try:
+                    yield connections
+                finally:
+                    if self._is_closed:  # the call may have connected again
+                        await connections.client.aclose()
+        except (self._redis.RedisError, OSError) as error:  # OSError includes TimeoutError
             raise self._unavailable(str(error) or f"there was no answer in {CALL_SECONDS:g} s") from error
 
     def _check_open(self) -> None:
@@ -275,50 +280,44 @@ class RedisStore:
 
 
 class _Connections:
-    """The connections of one event loop, and who waits there for a change of a run."""
+    """The connections of one event loop, and the waits there for changes of runs."""
 
-    def __init__(self, client: Any, channel: str) -> None:
+    def __init__(self, client: Any, channel: str, forget: Callable[[], object]) -> None:
         self.client = client
-        self.places = asyncio.Semaphore(CONNECTIONS)  # first come, first served, which pools of redis-py are not
+        self.places = asyncio.Semaphore(CONNECTIONS)  # fair, unlike the pools of redis-py
         self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
         self._channel = channel
         self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
         self._is_subscribed: asyncio.Event | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._until_the_end: AsyncGenerator[None] | None = None
+        self._lifetime = self._live(forget)
 
-    async def close_with_loop(self, forget: Callable[[], object]) -> None:
-        """Close when the loop shuts its asynchronous generators down, as ``asyncio.run`` does."""
-
-        async def until_the_end() -> AsyncGenerator[None]:
-            try:
-                yield
-            finally:
-                forget()
-                await self._close()
-
-        self._until_the_end = until_the_end()
-        await anext(self._until_the_end)
+    async def open(self) -> None:
+        """Start the lifetime, which the loop ends with its asynchronous generators, as ``asyncio.run`` does."""
+        await anext(self._lifetime)
 
     async def close(self) -> None:
-        if self._until_the_end is not None:
-            await self._until_the_end.aclose()
+        await self._lifetime.aclose()
 
-    async def _close(self) -> None:
-        if self._tasks:
-            for task in self._tasks:
-                task.cancel()
-            await asyncio.wait(self._tasks)
-        self._wake([*self._waiting])
-        await self.client.aclose()
+    async def _live(self, forget: Callable[[], object]) -> AsyncGenerator[None]:
+        try:
+            yield
+        finally:
+            forget()
+            if self._tasks:
+                for task in self._tasks:
+                    task.cancel()
+                await asyncio.wait(self._tasks)
+            self._wake([*self._waiting])
+            await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future that is done once the run `id` has events behind `after`, changes, or cannot be heard of."""
+        """Return a future that is done once run `id` has events above `after` or changes, or the connection fails."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
             self._is_subscribed = asyncio.Event()
-            task = asyncio.create_task(self._hear(self._is_subscribed))
+            task = asyncio.create_task(self._receive(self._is_subscribed))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
         return changed
@@ -329,43 +328,39 @@ class _Connections:
             del self._waiting[id]
 
     async def subscribed(self) -> None:
-        """Wait until changes are heard of, or cannot be."""
+        """Wait until changes are received, or the connection fails."""
         if self._is_subscribed is not None:
             await self._is_subscribed.wait()
 
-    async def _hear(self, is_subscribed: asyncio.Event) -> None:
-        """Wake those that wait, until nobody does for a while."""
+    async def _receive(self, is_subscribed: asyncio.Event) -> None:
+        """End waits as changes are received, until there has been no wait for a while."""
         try:
             async with self.client.pubsub() as pubsub:
                 await pubsub.subscribe(self._channel)
                 message = await pubsub.get_message(timeout=CALL_SECONDS)
                 is_subscribed.set()
-                heard = pinged = time.monotonic()
+                received = pinged = time.monotonic()
                 while message is not None or self._waiting:
-                    # A timeout of its own, since that of the socket would end a silent connection.
+                    # A timeout of its own, since the socket's would close a silent connection.
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
-                        heard = time.monotonic()
+                        received = time.monotonic()
                         number, _, id = message["data"].decode().partition(":")
-                        self._wake([id], int(number) if number else None)  # of a ping, it is nobody's
-                    elif time.monotonic() > max(heard, pinged) + ALIVE_SECONDS:
-                        if pinged > heard:
+                        self._wake([id], int(number) if number else None)  # the answer to a ping has no id
+                    elif time.monotonic() > max(received, pinged) + ALIVE_SECONDS:
+                        if pinged > received:
                             break
                         pinged = time.monotonic()
                         await pubsub.ping()
-                self._end_hearing()
         except Exception:
-            self._end_hearing()
+            pass  # the woken callers read again, and get the error
         finally:
+            self._is_subscribed = None
+            self._wake([*self._waiting])
             is_subscribed.set()
 
-    def _end_hearing(self) -> None:
-        """Have those that wait ask again: they get the error, or a new connection."""
-        self._is_subscribed = None
-        self._wake([*self._waiting])
-
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake whoever waits for event `number`, None for all."""
+        """End the waits for event `number`, or all if None."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -383,7 +378,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether the run is to be cancelled. Raise ``RunError("lease_lost")`` for the answer -1."""
+    """Return whether a cancel was requested. Raise ``RunError("lease_lost")`` for the answer -1."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

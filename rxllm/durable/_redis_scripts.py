@@ -1,7 +1,7 @@
-"""The scripts that change runs in Redis: each is carried out alone and as a whole, by the server's clock.
+"""The scripts that change runs in Redis. The server runs each atomically, by its own clock.
 
-Each may be sent twice, since the answer to the first time may be lost: what would not be the same then has a token of
-the call, by which the second time gets the answer of the first.
+A call may be sent twice, since its first answer may be lost. A script whose repetition would change the result is given
+a token of the call, by which the second call gets the answer of the first.
 """
 
 from __future__ import annotations
@@ -53,8 +53,7 @@ redis.call('HDEL', run, 'owner')
 lease(now)
 return 1
 """,
-        # C to G and what follows: seconds, token, ending, its error, the tokens of which one was the last, the number
-        # of events, the events, the records.
+        # ARGV from C: seconds, token, ending, its error, possible last tokens, number of events, events, records.
         "append": """
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end
@@ -92,4 +91,4 @@ return version
 """,
     }.items()
 }
-"""By name. KEYS are those of a run or a document, then the indexes; ARGV begins with its id and the channel."""
+"""Scripts by name. KEYS belong to the run or document, then to the indexes; ARGV starts with its id and the channel."""

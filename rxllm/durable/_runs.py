@@ -1,4 +1,4 @@
-"""`open_runs`: runs by their ids, which any process may start, watch, cancel and recover."""
+"""Start, watch, cancel and recover runs by their ids, from any process."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ import os
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextvars import Context
 from secrets import token_hex
 from typing import Any, Self, TypeVar, cast, get_args
 
@@ -56,29 +55,6 @@ from rxllm.values.argument_checks import (
 log = logging.getLogger("rxllm")
 T = TypeVar("T")
 
-_METHODS = frozenset(name for name in vars(Store) if not name.startswith("_"))
-
-
-def open_store(store: str | os.PathLike[str] | Store) -> Store:
-    """Return the store in a SQLite file, for a path, in Redis, for ``"redis://..."``, or `store` itself.
-
-    It connects when it is used first. Raises ``ValidationError("invalid_option")`` for anything else, and
-    ``EngineError("missing_dependency")`` for Redis without ``rxllm[redis]``.
-    """
-    if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
-        from rxllm.durable._redis import RedisStore  # redis-py is an extra
-
-        return RedisStore(store)
-    if isinstance(store, str | os.PathLike):
-        path = os.fspath(store)
-        if "://" in path:  # it may have a password
-            raise invalid_option("store", 'must be a path, "redis://..." or a Store, not another kind of address')
-        check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
-        return SQLiteStore(path)
-    is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in _METHODS)
-    check("store", store, is_store, 'a path, "redis://..." or a Store')
-    return cast(Any, store)
-
 
 def open_runs(
     store: str | os.PathLike[str] | Store,
@@ -98,15 +74,15 @@ def open_runs(
     ...     runs.result(id).run()
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
-    `factories` build the whole stream of events of a run, with its engine, operators and tools, from the input that it
-    was started with. Another process that goes on with the run calls the same factory, so give it the same name there,
-    and let it build the same requests from the same input: without a clock or random numbers in them.
+    Each of the `factories` builds the whole stream of events of a run, with its engine, operators and tools, from the
+    run's input. Another process that continues the run calls the factory with the same name. That factory must build
+    the same requests from the same input, so requests must not depend on a clock or on random numbers.
 
-    Events are committed `flush_after` seconds after they come at the latest, and at once where something depends on it.
-    A process that dies keeps others from its runs for `lease` seconds at most. A run at which `max_attempts` processes
-    have died, one after the other at the same place, fails with ``RunError("too_many_attempts")``; from a third of them
-    on, such runs go on one after the other, to spare those beside the one that kills. A run that does not come to the
-    steps that are committed fails with ``RunError("diverged")``.
+    Events are committed within `flush_after` seconds, and at once where something depends on them. After a process
+    dies, its runs are blocked for at most `lease` seconds. A run fails with ``RunError("too_many_attempts")`` if
+    `max_attempts` processes in a row have died at the same place. From a third of `max_attempts` on, such runs take
+    turns, so that the run that kills its process takes few others with it. A run that does not repeat its committed
+    steps fails with ``RunError("diverged")``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -122,33 +98,33 @@ def open_runs(
 
 
 class Runs:
-    """The runs in a store; `open_runs` makes it. All that its methods return is a Stream: await it, or ``.run()`` it.
+    """The runs in a store, made by `open_runs`. Every method returns a Stream: await it, or call its ``run()``.
 
     =====================  =============================================================================================
     method                 does
     =====================  =============================================================================================
-    `start`                keep a new run and, unless told otherwise, produce it here
-    `watch`, `result`      give the events that are committed, or their fold; leaving is not stopping
-    `session`              give a conversation, with what is committed of the turn that goes on; `start` begins a turn
-    `save_session`         keep one that something else has changed or made
+    `start`                store a new run and, unless ``here=False``, produce it here
+    `watch`, `result`      emit the committed events, or their fold; a watcher that leaves does not stop the run
     `cancel`               end a run, whichever process produces it
-    `delete_session`       forget one
-    `recover`              go on here with runs that nobody produces, once or all the time
-    `get`, `list`          say how a run is, and which there are
-    `expire`               delete those that ended long ago
-    `close`                stop producing; others may go on with the runs
+    `session`              emit a conversation, with the committed part of its open turn; `start` begins a turn
+    `save_session`         store a session that was made or changed elsewhere
+    `delete_session`       delete a session
+    `get`, `list`          emit a run's status, or the newest runs
+    `expire`               delete runs that ended long ago
+    `recover`              continue runs here that no process produces, once or repeatedly
+    `close`                stop producing; other processes may continue the runs
     =====================  =============================================================================================
     """
 
     def __init__(
         self, store: Store, factories: Mapping[str, Factory], flush_after: float, lease: float, max_attempts: int
     ) -> None:
-        self._store, self._factories, self._flush_after, self._seconds = store, factories, flush_after, lease
+        self._store, self._factories, self._flush_after, self._lease_seconds = store, factories, flush_after, lease
         self._max_attempts, self._suspects = max_attempts, Suspects()
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
-        self._producers: dict[str, tuple[Producer, asyncio.Task[None]]] = {}
+        self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # which end when the run is produced here, or given back
+        self._claims: set[Future[None]] = set()  # one per pending claim, done once it has succeeded or failed
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -157,7 +133,7 @@ class Runs:
 
     @property
     def produced(self) -> tuple[str, ...]:
-        """The ids of the runs that are produced here."""
+        """The ids of the runs that this object produces."""
         return tuple(self._producers)
 
     def start(
@@ -169,25 +145,25 @@ class Runs:
         session: SavedSession | None = None,
         here: bool = True,
     ) -> Stream[str]:
-        """Keep a new run of a factory, begin to produce it, and emit its id.
+        """Store a new run of a factory, begin to produce it, and emit its id.
 
         `input` is anything that `rxllm.serializer` can write, also inside dicts and lists: a text, a `Thread`, a
-        `ChatResult`. Whoever knows the id may watch and cancel the run; by default it cannot be guessed. With
+        `ChatResult`. Anyone with the id can watch and cancel the run; the default id cannot be guessed. With
         ``here=False`` the run waits for a worker.
 
-        With a `session`, as `session` emits it, the run is a turn of it: the factory takes the session as its second
-        argument, and what the run's events add to it is kept when the run ends, however that comes about.
+        With a `session`, as `Runs.session` emits it, the run is the session's next turn. The factory takes the session
+        as its second argument, and the session is saved with the run's events when the run ends in any way.
 
-        Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call. Through ``on_error`` go
-        ``RunError("exists")`` for an id that another run has, and ``RunError("conflict")`` if the session has another
-        version, or a turn of it is open: nothing is asked then.
+        Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call. Fails with ``RunError("exists")`` if
+        another run has the id, and with ``RunError("conflict")`` if the session has another version or an open turn; no
+        request is sent then.
         """
         check_instance("id", id, str | None, "text, or None for a new one")
         check("id", id, id is None or is_name(id), "text, or None for a new one")
         if session is not None:
             check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
             check_session(session.session)
-            check("id", id, id is None, "left away: the run of a turn has an id of its own")
+            check("id", id, id is None, "omitted with a session, whose turn gets an id of its own")
         if factory not in self._factories:
             guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
             raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; there are: {known}")
@@ -207,14 +183,14 @@ class Runs:
         return _once(start)
 
     def watch(self, id: str, after: int = 0, *, folded: bool = False) -> Stream[Event]:
-        """Emit the events of a run: those committed from number ``after + 1`` on, then live ones.
+        """Emit the events of a run: the committed ones from number ``after + 1``, then live ones.
 
-        The events of a run are numbered from 1, so whoever has received n of them comes back with ``after=n``. With
-        `folded`, what is committed comes as few events that fold to the same, as ``ops.share_folded`` gives them to a
-        late watcher; then `after` does not count.
+        Events are numbered from 1, so a watcher that has received n of them resumes with ``after=n``. With `folded`,
+        `after` is ignored, and the committed events are replaced by the fewest that fold to the same state, as in
+        ``ops.share_folded``.
 
-        It completes when the run does. A run that fails ends with its error, and one that is cancelled with
-        ``RunError("cancelled")``. Fails with ``RunError("unknown_run")`` and ``RunError("store_unavailable")`` too.
+        Completes when the run does. Fails with the run's error if the run fails, with ``RunError("cancelled")`` if it
+        is cancelled, and with ``RunError("unknown_run")`` or ``RunError("store_unavailable")``.
         """
         _check_id(id)
         is_number = is_count(after) or after == 0
@@ -226,12 +202,12 @@ class Runs:
             tail.watchers += 1
             try:
                 number = after
-                if after and not folded:
-                    await self._check_number(id, after)
                 if folded:
                     state, number = await tail.folded()
                     for event in state.to_events():
                         yield event
+                elif after and (count := (await self._store.load(id)).events) < after:
+                    raise invalid_option("after", f"is {after}, but the run {id} has {count} events so far")
                 while page := await tail.after(number):
                     for event in page:
                         yield event
@@ -246,9 +222,9 @@ class Runs:
         return from_async_iter(events)
 
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
-        """Emit the fold of the run's events at its end: a `ChatResult`, or of other streams what they fold to.
+        """Emit the fold of the run's events once it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log has no `parsed`: pass the `response_format` of the call for the value. It fails as `watch` does.
+        The log does not hold `parsed`: pass the call's `response_format` to get that value. Fails as `watch` does.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -256,66 +232,66 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask for the end of a run, whichever process produces it: its connections are closed, and it is ``cancelled``.
+        """Request the end of a run, whichever process produces it: its connections close, and it ends ``cancelled``.
 
-        A run that has ended stays as it is. Fails with ``RunError("unknown_run")``.
+        A run that has ended does not change. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
         async def cancel() -> None:
             run = await self._store.load(id)
-            if await cancel_turn(self._store, run, self._owner, self._seconds):
+            if await cancel_turn(self._store, run, self._owner, self._lease_seconds):
                 return
             await self._store.cancel(id)
             if id in self._producers:
-                self._producers[id][0].cancel()
+                self._producers[id].cancel()
 
         return _once(cancel)
 
     def session(self, id: str) -> Stream[SavedSession]:
-        """Emit the session with this id as it is committed: an empty one at first.
+        """Emit the committed session with this id, or an empty one if there is none.
 
-        While a turn is open, its `run` says which to watch; `start` begins the next one when that has ended.
+        While a turn is open, `SavedSession.run` is the id to watch; `start` begins the next turn after that run ends.
         """
         _check_id(id)
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Keep `session` in place of version `version` of the session with its id, 0 for a new one, and emit it.
+        """Replace version `version` of the stored session, 0 for a new one, with `session`, and emit the result.
 
-        Fails with ``RunError("conflict")`` if there is another version, or a turn is open.
+        Fails with ``RunError("conflict")`` if the store has another version, or a turn is open.
         """
         check_session(session)
         check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
         return _once(lambda: save_session(self._store, session, version))
 
     def delete_session(self, id: str) -> Stream[None]:
-        """Forget the session with this id. Fails with ``RunError("conflict")`` while a turn is open."""
+        """Delete the session with this id. Fails with ``RunError("conflict")`` while a turn is open."""
         _check_id(id)
         return _once(lambda: delete_session(self._store, id))
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run as it is now. Fails with ``RunError("unknown_run")``."""
+        """Emit the run with its present status. Fails with ``RunError("unknown_run")``."""
         _check_id(id)
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the newest runs, of one status or of all."""
+        """Emit the newest runs, with this status or with any."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
         return _once(lambda: self._store.runs(status, limit))
 
     def expire(self, seconds: float) -> Stream[int]:
-        """Delete the runs that ended at least `seconds` ago, and emit how many."""
+        """Delete the runs that ended at least `seconds` ago, and emit their number."""
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Go on here with runs of these factories that nobody produces, `limit` at most, and emit their ids.
+        """Continue up to `limit` runs of these factories here that no process produces, and emit their ids.
 
-        With `every` it looks again so many seconds later, until it is disposed or the runs are closed, emits ids
-        whenever there are any, and waits for a store that is away.
+        With `every`, repeat that after this number of seconds until disposed or closed. Ids are emitted whenever there
+        are any, and a store that is unavailable is tried again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
@@ -328,7 +304,7 @@ class Runs:
             try:
                 return await self._take(id, (await self._store.load(id)).factory)
             except RunError as error:
-                if error.reason != "unknown_run":  # it has ended meanwhile, and is expired
+                if error.reason != "unknown_run":  # it ended after the first read, and has expired
                     raise
                 return False
 
@@ -344,15 +320,21 @@ class Runs:
         return _once(recover) if every is None else from_async_iter(lambda: rounds(every))
 
     def close(self) -> Stream[None]:
-        """Stop producing, give the runs back, and close the store. The runs go on elsewhere, see `recover`."""
+        """Stop producing, release the leases, and close the store. Other processes may `recover` the runs.
+
+        A store that stalls is waited for as long as a lease lasts. Its runs are then left, and can be recovered once
+        their leases expire.
+        """
 
         async def close() -> None:
             self._is_closed = True
-            producers = [producer for producer, _ in self._producers.values()]
+            producers = [*self._producers.values()]
             for producer in producers:
                 producer.stop()
-            if ending := [*(producer.ended for producer in producers), *self._claims]:  # on loops that may have ended
-                await asyncio.wait([asyncio.wrap_future(ended) for ended in ending], timeout=self._seconds)
+            if pending := [*(producer.ended for producer in producers), *self._claims]:  # on loops that may have ended
+                await asyncio.wait([asyncio.wrap_future(future) for future in pending], timeout=self._lease_seconds)
+            for producer in producers:
+                producer.abandon()
             await self._store.close()
 
         return _once(close)
@@ -369,19 +351,15 @@ class Runs:
     async def __aexit__(self, *exc_info: object) -> None:
         await self.close()
 
-    async def _check_number(self, id: str, after: int) -> None:
-        if (count := (await self._store.load(id)).events) < after:
-            raise invalid_option("after", f"is {after}, but the run {id} has {count} events; pass how many have come")
-
     async def _take(self, id: str, factory: str) -> bool:
-        """Produce a run here unless somebody else does; return whether it is so."""
+        """Produce a run here unless another process does; return whether it is produced here."""
         if self._is_closed:
             return False
         claimed: Future[None] = Future()
         self._claims.add(claimed)
         try:
-            lease = await self._store.claim(id, self._owner, self._seconds)
-            if lease is not None and self._is_closed:  # meanwhile
+            lease = await self._store.claim(id, self._owner, self._lease_seconds)
+            if lease is not None and self._is_closed:  # closed during the claim
                 await self._store.release(lease)
                 return False
         finally:
@@ -391,15 +369,36 @@ class Runs:
             return False
         options = self._flush_after, self._max_attempts, self._suspects
         producer = Producer(self._store, lease, self._factories[factory], *options)
-        # In a context of its own, as a process that takes the run over has not the context of whoever started it.
-        task = asyncio.get_running_loop().create_task(producer.run(), name="rxllm-run", context=Context())
-        self._producers[id] = producer, task
-        task.add_done_callback(lambda _: self._forget(id, producer))
+        self._producers[id] = producer
+
+        def forget(_: object) -> None:
+            if self._producers.get(id) is producer:
+                del self._producers[id]
+
+        producer.start().add_done_callback(forget)
         return True
 
-    def _forget(self, id: str, producer: Producer) -> None:
-        if self._producers.get(id, (None,))[0] is producer:
-            del self._producers[id]
+
+def open_store(store: str | os.PathLike[str] | Store) -> Store:
+    """Return a store: in a SQLite file for a path, in Redis for ``"redis://..."``, or a `Store` itself.
+
+    It connects on first use. Raises ``ValidationError("invalid_option")`` for anything else, and
+    ``EngineError("missing_dependency")`` for Redis without ``rxllm[redis]``.
+    """
+    if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
+        from rxllm.durable._redis import RedisStore  # redis-py is an extra
+
+        return RedisStore(store)
+    if isinstance(store, str | os.PathLike):
+        path = os.fspath(store)
+        if "://" in path:  # it is not shown, as it may contain a password
+            raise invalid_option("store", 'must be a path, "redis://..." or a Store, not another kind of address')
+        check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
+        return SQLiteStore(path)
+    methods = [name for name in vars(Store) if not name.startswith("_")]
+    is_store = not isinstance(store, type) and all(callable(getattr(store, name, None)) for name in methods)
+    check("store", store, is_store, 'a path, "redis://..." or a Store')
+    return cast(Any, store)
 
 
 def _check_id(id: Any) -> None:
@@ -407,7 +406,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise for half a surrogate pair in plain data; in values a tool or a model may have made it."""
+    """Raise for half a surrogate pair in plain data; inside values it may be a model's or a tool's."""
     match item:
         case str() if item and not is_name(item):
             fault = f"has half a surrogate pair: got {shown(item)}; pass text that can be encoded"
@@ -423,7 +422,7 @@ def _check_text(item: Any) -> None:
 
 
 def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
-    """Return a Stream that calls `call` when it is subscribed to, and emits its result."""
+    """Return a Stream that calls `call` per subscription, and emits its result."""
 
     async def items() -> AsyncIterator[T]:
         yield await call()
@@ -432,17 +431,16 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    if run is not None and run.status == "failed":
-        raise _read_error(run) if run.error else RunError("lease_lost", run_id=run.id)
+    """Raise the error of a run that has failed or was cancelled."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
-
-
-def _read_error(run: Run) -> LLMError:
-    with reading("its error", run.id):
-        error = serializer.from_json(run.error or b"", LLMError)
-    error.is_logged = True  # by the producer, which has its traceback
-    return error
+    if run is not None and run.status == "failed":
+        if not run.error:
+            raise RunError("lease_lost", run_id=run.id)
+        with reading("its error", run.id):
+            error = serializer.from_json(run.error, LLMError)
+        error.is_logged = True  # the producer has logged it with its traceback
+        raise error
 
 
 def _result(state: StreamCollector) -> ChatResult | StepResult | Response:

@@ -1,7 +1,7 @@
-"""Sessions in a store: the document of a session has the session itself, or its open turn, a run that goes on.
+"""Sessions in a store. A session's document holds the session itself or, while a run continues it, its open turn.
 
-The document of an open turn is the input of its run. Writing it is what begins the turn, so of several that begin at
-the same time one does. It is the session again as the run ends: the one before, and what the run's log adds to it.
+The document of an open turn is the input of its run. Writing the document begins the turn, so only one of several
+concurrent turns begins. When the run ends, the document is replaced by the session with the events of the run's log.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class SavedSession(msgspec.Struct, frozen=True):
-    """A session as the store has it.
+    """A session as it is stored.
 
-    `version` counts its changes; a new one has version 0. `run` is the id of the run whose turn is open, None without
-    one. The session then has what is committed of it: the user's message, the completed steps, and the answer so far in
-    a message whose ``metadata["partial"]`` is ``"cancelled"``.
+    `version` counts its changes and is 0 for a new session. `run` is the id of the open turn's run, or None. While a
+    turn is open, the session includes its committed part: the user's message, the completed steps, and the answer so
+    far in a message whose ``metadata["partial"]`` is ``"cancelled"``.
     """
 
     session: Session
@@ -35,28 +35,25 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """What the run of a turn begins with: `input` is the caller's."""
+    """The input of a turn's run; the field `input` is the caller's."""
 
     run: str
     factory: str
     session: Session
     input: Any
 
-    def to_json(self) -> bytes:
-        return serializer.to_json(Custom("turn", msgspec.structs.asdict(self))).encode()
-
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""What the JSON of every turn begins with; it is there in one that is damaged further on."""
+"""The start of every turn's JSON, by which even a damaged turn is recognized."""
 
 
 def is_turn(data: bytes) -> bool:
-    """Return whether `data`, the input of a run or a document, is that of a turn."""
+    """Whether `data`, a document or the input of a run, is a turn."""
     return data.startswith(_HEAD)
 
 
 def turn_of(data: bytes) -> OpenTurn:
-    """Raises ``RunError("unreadable")``."""
+    """Read a turn. Raises ``RunError("unreadable")``."""
     with reading("the turn"):
         turn = OpenTurn(**serializer.from_json(data, local_files=True).data)
         check_session(turn.session)
@@ -69,13 +66,13 @@ def check_session(session: Any) -> None:
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
-    """Return the session as it is committed; that of an ended turn is written, so that it outlives the run."""
+    """Return the committed session, after settling a turn that has ended."""
     while True:
         version, data = await store.read(_key(id)) or (0, b"")
-        with reading(f"the session {id!r}", remedy="delete_session forgets it"):
+        with reading(f"the session {id!r}", remedy="delete_session deletes it"):
             if not is_turn(data):
-                read = serializer.from_json(data, Session, local_files=True) if data else Session(id=id)
-                return SavedSession(read, version)
+                session = serializer.from_json(data, Session, local_files=True) if data else Session(id=id)
+                return SavedSession(session, version)
             turn = turn_of(data)
         run = await _run(store, turn, data)
         if run.ended_at is None:
@@ -97,39 +94,39 @@ async def delete_session(store: Store, id: str) -> None:
         if saved.run is not None:
             raise _open_turn(id)
         version = saved.version
-    if version:  # nothing is kept but the version: whoever has seen the session before may not go on with it
+    if version:  # the version stays, so that a turn of the deleted session conflicts
         await store.write(_key(id), version, b"")
 
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
-    """Keep the run of a new turn, and return its id. Raises ``RunError("conflict")``."""
-    turn = OpenTurn(token_hex(16), factory, saved.session, input)
+    """Write a new turn and create its run; return the run's id. Raises ``RunError("conflict")``."""
     if saved.run is not None:
         raise _open_turn(saved.session.id)
-    data = turn.to_json()
+    turn = OpenTurn(token_hex(16), factory, saved.session, input)
+    data = serializer.to_json(Custom("turn", msgspec.structs.asdict(turn))).encode()
     await store.write(_key(saved.session.id), saved.version, data)
     await _run(store, turn, data)
     return turn.run
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel the turn of a run if nobody produces it; return whether it is so.
+    """Cancel a run that is a turn and has no producer; return whether that was done.
 
-    The session is written before the run has ended and may expire: a turn whose run is gone would begin once more.
+    The session is written before the run ends and may expire, as a turn without a run would begin a second time.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
         return False
     await store.cancel(run.id)
     await settle(store, run.input)
-    with _ignoring("lease_lost"):  # whoever has it now ends the run in the same way
+    with _ignoring("lease_lost"):  # the new holder ends the run in the same way
         await store.append(lease, [], ending=Ending("cancelled"))
     return True
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Write the session of the turn whose run has the input `data`, if it is open: nothing comes any more."""
-    with _ignoring("unreadable", "conflict"):  # there is nothing to be kept, or somebody else has done it
+    """Replace the turn `data` with its session, if the turn is open; its run has no more events."""
+    with _ignoring("unreadable", "conflict"):  # nothing can be saved, or another process has saved it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
         if found is not None and found[1] == data:
@@ -138,7 +135,7 @@ async def settle(store: Store, data: bytes) -> None:
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
-    """Return the run of an open turn; it is created here if whoever began the turn has not come to it."""
+    """Return the run of an open turn, and create it if the process that began the turn has not."""
     with _ignoring("unknown_run"):
         return await store.load(turn.run)
     with _ignoring("exists"):
@@ -147,17 +144,15 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session with what is committed of its open turn, as far as that can be read."""
+    """Return the session with the committed events of its open turn, up to the first that cannot be read."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:
         nonlocal number
-        log = Log(store, turn.run)
         with _ignoring("unreadable"):
-            while page := await log.page(number):
-                number += len(page)
-                for event in page:
-                    yield event
+            async for event in Log(store, turn.run).events():
+                number += 1
+                yield event
 
     folded = await from_async_iter(events).pipe(ops.to_session(turn.session, keep_partial=True))
     return folded.session if number else turn.session
@@ -173,7 +168,7 @@ def _open_turn(id: str | None) -> RunError:
 
 @contextmanager
 def _ignoring(*reasons: str) -> Generator[None]:
-    """Suppress a ``RunError`` of one of these reasons."""
+    """Suppress a ``RunError`` with any of these reasons."""
     try:
         yield
     except RunError as error:

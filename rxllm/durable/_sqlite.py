@@ -1,7 +1,7 @@
 """Runs in a SQLite file, for the processes of one machine.
 
-A commit is on the disk (``synchronous=FULL``): it survives a kill of the process, and a power cut where the disk keeps
-what it has confirmed. Writes that wait at the same time share a transaction. The clock is that of the machine.
+A commit is on the disk (``synchronous=FULL``): it survives a kill of the process, and a power cut if the disk keeps
+every write that it has confirmed. Pending writes share a transaction. The machine's clock gives the time.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ VERSION = 1
 """The version of the schema."""
 
 APPLICATION = 0x72786C6C
-"""What marks the file as a store of runs, in its header: "rxll"."""
+"""The mark of a store of runs in the file's header: "rxll"."""
 
 BUSY_SECONDS = 5.0
-"""How long a transaction waits for that of another process."""
+"""The maximum wait for another process's transaction."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 
@@ -48,7 +48,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# A lease that ends later than any can was given before the clock was set back: it would last until that time again.
+# A lease that ends later than any lease can was given before the clock was set back, and counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -56,15 +56,15 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# A file that SQLite makes may be read by everybody. One that it has open must not be opened by anything else of the
-# process, whose close would end the locks of all its connections.
+# SQLite would create the file readable by all users. While SQLite has the file open, nothing else in the process may
+# open it, as closing it would drop the locks of all connections.
 _creating = threading.Lock()
 
 _FAULTS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
-    sqlite3.SQLITE_BUSY: f"another process has locked it for more than {BUSY_SECONDS:g} s; end that",
-    sqlite3.SQLITE_LOCKED: "it is locked; end what uses it",
-    sqlite3.SQLITE_READONLY: "it cannot be written; change its permissions, or those of its folder",
+    sqlite3.SQLITE_BUSY: f"another process has locked it for more than {BUSY_SECONDS:g} s; end that process",
+    sqlite3.SQLITE_LOCKED: "it is locked; end the process that uses it",
+    sqlite3.SQLITE_READONLY: "it cannot be written; change the permissions of the file or its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
     sqlite3.SQLITE_IOERR: "its disk fails, or has a limit; check that",
     sqlite3.SQLITE_NOTADB: "it is not a database; give another path",
@@ -73,7 +73,7 @@ _FAULTS = {
 
 
 class SQLiteStore:
-    """A store in the file at `path`, which is made on first use, readable by its owner alone."""
+    """A store in the file at `path`, which is created on first use, readable by its owner only."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -98,7 +98,10 @@ class SQLiteStore:
         await self._writer.call(job)
 
     async def load(self, id: str) -> Run:
-        return _run((await self._read(f"{_RUN} WHERE id = ?", id) or _unknown(id))[0])
+        rows = await self._read(f"{_RUN} WHERE id = ?", id)
+        if not rows:
+            raise RunError("unknown_run", run_id=id)
+        return _run(rows[0])
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
         query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL is every status
@@ -184,7 +187,7 @@ class SQLiteStore:
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
-        while count := await self._writer.call(lambda db: _expire(db, seconds)):  # in parts: others write meanwhile
+        while count := await self._writer.call(lambda db: _expire(db, seconds)):  # parts let others write
             deleted += count
         return deleted
 
@@ -205,7 +208,7 @@ class SQLiteStore:
     async def close(self) -> None:
         await self._reader.close()
         self._wake([*self._waiters])
-        await self._writer.close()  # the last connection to be closed tidies the file up
+        await self._writer.close()  # last, as SQLite tidies the file up with the last connection
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         return await self._reader.call(lambda db: _rows(db, query, *values))
@@ -214,14 +217,14 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake whoever waits for event `number`, None for all; the run's own producer waits for none."""
+        """End the waits for event `number`, or all if None; the producer's own wait is for no event."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """Wake whoever waits for what another connection has committed; everybody without a connection."""
+        """End the waits for commits of other connections, or all waits without a connection."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}
@@ -238,7 +241,7 @@ class SQLiteStore:
                     waiter.wake()
 
     def _connect_reader(self) -> sqlite3.Connection:
-        self._data_version = None  # it means nothing to another connection
+        self._data_version = None  # each connection has its own count
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -264,7 +267,7 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A call of ``wait``. `is_cancelled` is what the run was when it began, None until that is known."""
+    """A call of ``wait``. `is_cancelled` is the run's flag as last read, None before the first read."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -319,44 +322,38 @@ def _expire(db: sqlite3.Connection, seconds: float) -> int:
 
 
 def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> None:
-    """Set the connection up, and make the tables if there are none."""
+    """Set the connection up, and create the tables of a new file."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:
             mode = _rows(db, "PRAGMA journal_mode = WAL")[0][0]
             break
-        except sqlite3.OperationalError as error:  # SQLite does not wait where several open a new file
+        except sqlite3.OperationalError as error:  # SQLite does not wait when several processes open a new file
             if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
                 raise
             time.sleep(0.01)
     if mode != "wal":
         raise unavailable(f"its file system has no write-ahead log (journal_mode {mode}); give a path on a local disk")
     db.execute("PRAGMA synchronous = FULL")
-    if _marks(db) != (APPLICATION, VERSION):
+    if not _has_tables(db, unavailable):
         db.execute("BEGIN IMMEDIATE")
-        _make_tables(db, unavailable)
+        if not _has_tables(db, unavailable):  # another connection may have created them before the transaction
+            pragmas = f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}"
+            for statement in (*_SCHEMA.split(";")[:-1], *pragmas):
+                db.execute(statement)
         db.execute("COMMIT")
 
 
-def _marks(db: sqlite3.Connection) -> tuple[int, int]:
-    return _rows(db, "PRAGMA application_id")[0][0], _rows(db, "PRAGMA user_version")[0][0]
-
-
-def _make_tables(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> None:
-    match _marks(db):
-        case (application, version) if (application, version) == (APPLICATION, VERSION):
-            return  # another connection has made them meanwhile
-        case (application, version) if application == APPLICATION:
-            raise unavailable(
-                f"its schema has version {version}, and this rxllm knows version {VERSION}; "
-                "use the rxllm that has written it, or give another path"
-            )
-        case _ if _rows(db, "SELECT 1 FROM sqlite_master LIMIT 1"):
-            raise unavailable("it is a database of something else; give another path")
-        case _:
-            for statement in (*_SCHEMA.split(";")[:-1], f"PRAGMA application_id = {APPLICATION}"):
-                db.execute(statement)
-            db.execute(f"PRAGMA user_version = {VERSION}")
+def _has_tables(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> bool:
+    application, version = _rows(db, "PRAGMA application_id")[0][0], _rows(db, "PRAGMA user_version")[0][0]
+    if application == APPLICATION and version != VERSION:
+        raise unavailable(
+            f"its schema has version {version}, and this rxllm reads version {VERSION}; "
+            "use the rxllm that wrote it, or give another path"
+        )
+    if application != APPLICATION and _rows(db, "SELECT 1 FROM sqlite_master LIMIT 1"):
+        raise unavailable("it is another program's database; give another path")
+    return application == APPLICATION
 
 
 def _rows(db: sqlite3.Connection, query: str, *values: Any) -> list[Any]:
@@ -374,7 +371,3 @@ def _holder(lease: Lease) -> tuple[str, str, int]:
 
 def _lost(lease: Lease) -> Any:
     raise RunError("lease_lost", run_id=lease.run_id)
-
-
-def _unknown(id: str) -> Any:
-    raise RunError("unknown_run", run_id=id)

@@ -1,4 +1,4 @@
-"""A thread with its own connection to a SQLite file, which runs the jobs that callers on any event loop wait for."""
+"""A thread with its own connection to a SQLite file, which runs jobs for callers on any event loop."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""How long a call waits at most, such as for a disk that hangs; less for another process's transaction."""
+"""The maximum wait of a call, such as for a disk that hangs; a locked file is reported earlier."""
 
 QUEUE = 10_000
-"""How many calls may wait; more are refused."""
+"""The maximum number of pending calls; more are refused."""
 
 GROUP = 64
-"""How many writes share a transaction, and so one wait for the disk."""
+"""The maximum number of writes that share a transaction, and so one wait for the disk."""
 
 POLL_SECONDS = 0.02
 
 
 class SQLiteThread:
-    """Runs jobs one after the other; with `writes`, those that wait at the same time share a transaction.
+    """Runs jobs in order; with `writes`, pending jobs share a transaction.
 
-    A job that raises ``RunError`` must have changed nothing. `connect` opens the connection on first use, and again
-    after an error, and `unavailable` makes its ``RunError``. While `is_polling()`, `poll` is called every
-    `POLL_SECONDS`; without a connection if that has failed.
+    A job that raises ``RunError`` must have changed nothing. `connect` opens the connection on first use and again
+    after an error, which `unavailable` turns into a ``RunError``. While `is_polling()`, `poll` is called every
+    `POLL_SECONDS`, with None if the connection has failed.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class SQLiteThread:
         self._ended: Future[None] = Future()
 
     async def call(self, job: Job[T]) -> T:
-        """Run `job` on the thread and return its result. Raises ``RunError("store_unavailable")``, in bounded time."""
+        """Run `job` on the thread and return its result, or raise ``RunError("store_unavailable")`` in bounded time."""
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._guard:
@@ -77,7 +77,7 @@ class SQLiteThread:
             timer.cancel()
 
     async def close(self) -> None:
-        """End the thread after the calls that wait already; it closes its connection."""
+        """End the thread, which closes its connection, after the pending calls."""
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True
@@ -98,13 +98,13 @@ class SQLiteThread:
         if self._process != os.getpid():
             raise self._unavailable("another process has opened it and forked this one; open it here as well")
         if self._calls.qsize() >= QUEUE:
-            raise self._unavailable(f"{QUEUE} calls wait for it already; call it less often")
+            raise self._unavailable(f"{QUEUE} calls are pending; call it less often")
 
     def _run(self) -> None:
         is_open = True
         while is_open:
             calls, is_open = self._next_calls()
-            calls = [call for call in calls if not call[0].done()]  # nobody waits any more
+            calls = [call for call in calls if not call[0].done()]  # the others were abandoned
             if calls:
                 _settle(calls, self._execute(calls))
             if self._is_polling() and time.monotonic() >= self._next_poll:
@@ -131,7 +131,7 @@ class SQLiteThread:
             connection = self._connected()
             if self._writes:
                 connection.execute("BEGIN IMMEDIATE")
-        except Exception as error:  # for all of them, so that they do not wait one after the other
+        except Exception as error:  # fails all calls at once, so that they do not wait one after the other
             self._disconnect()
             return [(None, self._unavailable(error)) for _ in calls]
         try:
@@ -139,16 +139,16 @@ class SQLiteThread:
             if self._writes:
                 connection.execute("COMMIT")
         except Exception as error:
-            self._disconnect()  # which rolls back
+            self._disconnect()  # this rolls back
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            return [outcome for call in calls for outcome in self._execute([call])]  # one spoils it for the others
+            return [outcome for call in calls for outcome in self._execute([call])]  # perhaps one fails
         return outcomes
 
     def _execute_poll(self) -> None:
         try:
             self._poll(self._connected())
-        except Exception:  # whoever waits reads again, and gets the error
+        except Exception:  # the woken callers read again, and get the error
             self._disconnect()
             self._poll(None)
         self._next_poll = time.monotonic() + POLL_SECONDS
@@ -172,16 +172,16 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Tell the callers what came of their calls, those of a loop at once: to wake it takes longer than to tell them."""
+    """Settle the calls' futures, all of a loop together, since waking a loop takes longer than settling."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))
     for loop, settled in by_loop.items():
         with suppress(RuntimeError):  # the loop is closed
-            loop.call_soon_threadsafe(_tell, settled)
+            loop.call_soon_threadsafe(_settle_here, settled)
 
 
-def _tell(settled: Sequence[tuple[asyncio.Future[Any], _Outcome]]) -> None:
+def _settle_here(settled: Sequence[tuple[asyncio.Future[Any], _Outcome]]) -> None:
     for future, (result, error) in settled:
         if not future.done():
             future.set_result(result) if error is None else future.set_exception(error)

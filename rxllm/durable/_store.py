@@ -1,9 +1,9 @@
-"""What a store of runs does: every store keeps to this Protocol, and to the suite in ``rxllm.durable.testing``.
+"""The protocol of a store of runs, and its values. ``rxllm.durable.testing`` checks that a store keeps its rules.
 
-A run has a log of events, numbered from 1 without a gap, and records by which a new producer goes on where the last one
-stopped. Whoever appends holds a lease. Each claim raises the lease's `epoch`, and a store refuses what an older epoch
-appends, so two producers never write to one run. A lease that has expired still works until somebody else claims the
-run. All times are the store's own: no process's clock decides anything.
+A run has a log of events, numbered from 1 without a gap, and a journal of records by which a new producer continues
+where the last one stopped. A producer must hold a lease to append. Each claim raises the lease's `epoch`, and a store
+refuses appends of an older epoch, so two producers never write to one run. A lease that has expired still works until
+another process claims the run. All times are the store's own; no other clock decides anything.
 """
 
 from __future__ import annotations
@@ -16,28 +16,14 @@ import msgspec
 
 from rxllm import RunError
 
-
-@contextmanager
-def reading(
-    what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
-) -> Generator[None]:
-    """Turn every error of the body, which reads `what`, into a ``RunError("unreadable")``."""
-    try:
-        yield
-    except Exception as error:
-        where = f"run error ({run_id}): " if run_id else ""
-        why = str(error) or type(error).__name__
-        raise RunError("unreadable", f"{where}{what} cannot be read: {why}; {remedy}", run_id=run_id) from error
-
-
 LONGEST_LEASE = 600.0
-"""How many seconds a lease may be asked for at most."""
+"""The maximum seconds of a lease."""
 
 Status = Literal["waiting", "running", "completed", "halted", "failed", "cancelled"]
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry of a run's journal: `kind` says what of `key`, such as the start of a tool; `data` is JSON."""
+    """An entry of a run's journal, such as `kind` ``"begin"`` for the start of the tool call `key`; `data` is JSON."""
 
     kind: str
     key: str
@@ -45,12 +31,13 @@ class Record(msgspec.Struct, frozen=True):
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A run as its store knows it.
+    """A run as it is stored.
 
-    `factory` is the name of what builds its stream, from `input`, which is JSON. `status` is ``"running"`` while
-    somebody holds a lasting lease, ``"waiting"`` while nobody does, and then how it has ended: ``"halted"`` if its chat
-    waits for a person. `events` is the number of the last event. `created_at` and `ended_at` are seconds since 1970.
-    `is_cancelled` says that somebody asked for the end, and `error` is the JSON of what a failed run ended with.
+    `factory` is the name of the function that builds its stream from `input`, which is JSON. `status` is ``"running"``
+    while a process holds an unexpired lease, ``"waiting"`` while none does, and otherwise the way it ended:
+    ``"halted"`` if its chat waits for a person. `events` is the number of the last event. `created_at` and `ended_at`
+    are seconds since 1970. `is_cancelled` is true once the end was requested, and `error` is the JSON of a failed run's
+    error.
     """
 
     id: str
@@ -81,15 +68,15 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Where runs are kept. Methods are called on any event loop and never block it.
+    """Stores runs. Methods are called on any event loop and never block it.
 
-    Each raises `RunError`: ``"store_unavailable"`` if the store cannot be reached, is full or is broken (the cause is
-    its ``__cause__``), after a bounded wait. Whether the call was carried out is then unknown, as it is if it was
-    cancelled.
+    Each may raise ``RunError("store_unavailable")`` after a bounded wait, if the store cannot be reached, is full or is
+    broken; ``__cause__`` has the reason. It is then unknown whether the call was carried out, as it is after a
+    cancelled call.
     """
 
     async def create(self, run: Run) -> None:
-        """Keep a new run, which waits for a producer: its id, factory and input. Raises ``RunError("exists")``."""
+        """Store the id, factory and input of a new run, which waits for a producer. Raises ``RunError("exists")``."""
         ...
 
     async def load(self, id: str) -> Run:
@@ -97,26 +84,26 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the newest runs, of one status or of all, the newest first."""
+        """Return the newest runs, with this status or with any, the newest first."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        """Take the lease of a run that has not ended, if nobody holds one that lasts; else return None."""
+        """Lease a run that has not ended and has no unexpired lease; return None for any other run."""
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of runs by these factories that have not ended and that nobody holds a lasting lease of.
+        """Return the ids of runs of these factories that have not ended and have no unexpired lease.
 
-        Those that have waited longest come first.
+        Runs that have waited longest are first.
         """
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease; return whether the run is to be cancelled. Raises ``RunError("lease_lost")``."""
+        """Extend the lease; return whether a cancel was requested. Raises ``RunError("lease_lost")``."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """Give the lease back, so that another producer need not wait until it expires; do nothing if it is lost."""
+        """End the lease now, so that another producer need not wait until it expires; ignore a lost lease."""
         ...
 
     async def append(
@@ -127,46 +114,43 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit all of it or nothing, and extend the lease; return whether the run is to be cancelled.
+        """Commit everything or nothing, and extend the lease; return whether a cancel was requested.
 
-        A call with the `token` of the lease's last append changes nothing, so that it can be tried again after
-        ``"store_unavailable"``. Raises ``RunError("lease_lost")``, also once the run has ended, and
-        ``RunError("rolled_back")`` if the store finds that it has lost what the lease had committed.
+        A call with the `token` of the lease's last append changes nothing, so a caller may repeat it after
+        ``"store_unavailable"``. Raises ``RunError("lease_lost")``, even after the run has ended, and
+        ``RunError("rolled_back")`` if the store has lost earlier commits of the lease.
         """
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return the events with the numbers from ``after + 1`` on, at most `limit`.
-
-        Raises ``RunError("unknown_run")``.
-        """
+        """Return up to `limit` events from number ``after + 1``. Raises ``RunError("unknown_run")``."""
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
-        """Return the run's journal, in the order of its entries. Raises ``RunError("unknown_run")``."""
+        """Return the run's journal in order. Raises ``RunError("unknown_run")``."""
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Return soon after an event with a number above `after`, or the end, is committed; at the latest in time.
+        """Return soon after an event above number `after` or the end is committed, or a cancel is requested.
 
-        It also returns when somebody asks for the run's end meanwhile. It may return early, so the caller reads again.
+        Returns after `seconds` at the latest. It may also return early, so the caller reads again.
         """
         ...
 
     async def cancel(self, id: str) -> None:
-        """Ask for the run's end: its producer learns it when it appends or renews.
+        """Request the run's end, which its producer learns from `append` or `renew`.
 
-        A run without a lasting lease ends at once, as cancelled; one that has ended stays as it is. Raises
+        A run without an unexpired lease ends at once, as cancelled; a run that has ended does not change. Raises
         ``RunError("unknown_run")``.
         """
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete the runs that ended at least `seconds` ago; return how many."""
+        """Delete the runs that ended at least `seconds` ago; return their number."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        """Return the version and the content of a document, such as a session."""
+        """Return the version and content of a document, such as a session, or None."""
         ...
 
     async def write(self, key: str, version: int, data: bytes) -> int:
@@ -177,5 +161,18 @@ class Store(Protocol):
         ...
 
     async def close(self) -> None:
-        """Close its connections and end what waits. Anything after it raises ``RunError("store_unavailable")``."""
+        """Close the connections and end pending waits. Later calls raise ``RunError("store_unavailable")``."""
         ...
+
+
+@contextmanager
+def reading(
+    what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
+) -> Generator[None]:
+    """Turn every error of the body, which reads `what`, into a ``RunError("unreadable")``."""
+    try:
+        yield
+    except Exception as error:
+        where = f"run error ({run_id}): " if run_id else ""
+        why = str(error) or type(error).__name__
+        raise RunError("unreadable", f"{where}{what} cannot be read: {why}; {remedy}", run_id=run_id) from error

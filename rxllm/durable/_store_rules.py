@@ -1,4 +1,4 @@
-"""The rules of stores: runs, leases and the log; and the store under test."""
+"""The rules of stores about runs, leases and the log, and the store under test."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, Store
 T = TypeVar("T")
 
 
-# What the rules of stores need: the table of them, the place of a store under test, and expectations
-
-
 MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""How long news may take to those that wait, on a machine that has much to do."""
+"""The maximum delay of a wake-up on a busy machine, in seconds."""
 
 LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules of `assert_store`: their names and sentences."""
+"""The rules of `assert_store`: a sentence by name."""
 
 CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """A store under test, with names of runs and factories that no other check has used."""
+    """A store under test, with names of runs and factories that no other check uses."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix
@@ -49,23 +46,20 @@ class Place:
         return id
 
     async def claim(self, name: object = "run", seconds: float = LONG) -> Lease:
-        """A new run's lease."""
+        """Create a run and return its lease."""
         id = await self.create(name)
-        return present(await self.store.claim(id, "owner", seconds), "nobody could claim a new run")
+        return present(await self.store.claim(id, "owner", seconds), "a new run could not be claimed")
 
     async def expired(self, name: object = "run") -> Lease:
-        """A new run's lease, which has expired."""
+        """Create a run and return its lease, which has expired."""
         lease = await self.claim(name, BRIEF)
         await becomes(lambda: self.is_claimable(lease.run_id), "a run whose lease has expired is claimable")
         return lease
 
     async def lost(self, name: object = "run") -> tuple[Lease, Lease]:
-        """A lease that another claim has replaced, and that of the claim."""
-        lease = await self.expired(name)
-        other = present(
-            await self.store.claim(lease.run_id, "other", LONG), "nobody could claim a run whose lease has expired"
-        )
-        return lease, other
+        """Create a run and return a lease that a second claim has replaced, and the lease of that claim."""
+        lease, why = await self.expired(name), "a run whose lease has expired could not be claimed"
+        return lease, present(await self.store.claim(lease.run_id, "other", LONG), why)
 
     async def is_claimable(self, id: str) -> bool:
         return id in await self.store.claimable([self.factory])
@@ -74,7 +68,7 @@ class Place:
 async def becomes(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     deadline = time.monotonic() + SOON
     while not await condition():
-        expect(time.monotonic() < deadline, f"it never came about that {what}")
+        expect(time.monotonic() < deadline, f"it did not happen that {what}")
         await asyncio.sleep(0.01)
 
 
@@ -120,7 +114,7 @@ async def opened(make_store: MakeStore) -> AsyncGenerator[Store]:
 
 
 async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Run all on threads and loops of their own at the same time, and return their results."""
+    """Run all `mains` at once, each on its own thread and loop, and return their results."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(mains)) as threads:
         return await asyncio.gather(
@@ -129,9 +123,6 @@ async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 
 
 # Runs
-
-
-# The rules of stores: runs, leases and the log
 
 
 @rule("create", "a new run waits with its factory and input, no events, and the store's time; its id is taken")
@@ -178,7 +169,7 @@ async def _runs(place: Place) -> None:
     expect_same([run.id for run in await store.runs(limit=1)], [halted.run_id], "the newest one")
 
 
-@rule("content", "ids, factories, keys and bytes of any content come back as they were")
+@rule("content", "ids, factories, keys and bytes of any content are returned unchanged")
 async def _content(place: Place) -> None:
     everything = bytes(range(256)) * 4096
     run = Run(f"{place.id()} 'ü\x01{{x}}:*%\n😀", f'{place.factory}"\\', everything)
@@ -196,22 +187,22 @@ async def _content(place: Place) -> None:
 # Leases
 
 
-@rule("claim", "one lease lasts at a time, each with a higher epoch; none of a run that has ended")
+@rule("claim", "a run has one lease at a time, each with a higher epoch, and none after its end")
 async def _claim(place: Place) -> None:
     lease, store = await place.claim(), place.store
     expect_same((lease.run_id, lease.owner, lease.seconds), (place.id(), "owner", LONG), "the lease")
     expect_same((await store.load(lease.run_id)).status, "running", "its status")
     for owner in ("owner", "other"):
-        expect_same(await store.claim(lease.run_id, owner, LONG), None, f"a claim of {owner!r} meanwhile")
+        expect_same(await store.claim(lease.run_id, owner, LONG), None, f"a claim of {owner!r} during the lease")
     await store.release(lease)
     expect_same((await store.load(lease.run_id)).status, "waiting", "the status after its release")
-    again = present(await store.claim(lease.run_id, "owner", LONG), "nobody could claim it after its release")
+    again = present(await store.claim(lease.run_id, "owner", LONG), "it could not be claimed after its release")
     expect(again.epoch > lease.epoch, f"the epoch went from {lease.epoch} to {again.epoch}")
     await store.append(again, [], ending=Ending("completed"))
     expect_same(await store.claim(lease.run_id, "owner", LONG), None, "a claim after the end")
 
 
-@rule("expired", "a lease that expires lets the run wait, and works on until somebody else claims it")
+@rule("expired", "the run of an expired lease waits, and the lease works until another owner claims the run")
 async def _expired(place: Place) -> None:
     lease, store = await place.expired(), place.store
     expect_same((await store.load(lease.run_id)).status, "waiting", "its status")
@@ -230,10 +221,10 @@ async def _extended(place: Place) -> None:
         await place.store.renew(renewed)
         await place.store.append(appended, [b"1"])
     for lease in (renewed, appended):
-        expect_same(await place.store.claim(lease.run_id, "other", LONG), None, "a claim after four times that time")
+        expect_same(await place.store.claim(lease.run_id, "other", LONG), None, "a claim after four renewals")
 
 
-@rule("stale", "an older epoch, a released lease and one of an ended run are refused, and change nothing")
+@rule("stale", "a lease with an older epoch, a released lease and an ended run's lease are refused, and change nothing")
 async def _stale(place: Place) -> None:
     (replaced, current), released, ended = await place.lost(1), await place.claim(2), await place.claim(3)
     await place.store.release(released)
@@ -250,10 +241,10 @@ async def _stale(place: Place) -> None:
     expect_same(
         await place.store.claim(current.run_id, "third", LONG), None, "a claim after the old lease was released"
     )
-    expect_same(await place.store.renew(current), False, "renew by the lease that lasts")
+    expect_same(await place.store.renew(current), False, "renew by the current lease")
 
 
-@rule("claimable", "claimable runs are of these factories, have not ended, nobody holds them, the longest wait first")
+@rule("claimable", "claimable runs have these factories, no end and no lease, and those that waited longest are first")
 async def _claimable(place: Place) -> None:
     store = place.store
     ids = [await place.create(number) for number in range(4)]
@@ -263,7 +254,7 @@ async def _claimable(place: Place) -> None:
     expect_same(await store.claimable([place.factory]), ids, "what waits")
     expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two")
     both = [*ids, place.id("foreign")]
-    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "what waits for two factories")
+    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "what waits for both factories")
     expect_same(await store.claimable([]), [], "what waits for none")
     lease = present(await store.claim(ids[0], "owner", LONG), "the first could not be claimed")
     expect_same(await store.claimable([place.factory]), ids[1:], "what waits after a claim")
@@ -322,7 +313,7 @@ async def _ending(place: Place) -> None:
         expect_same(await place.is_claimable(lease.run_id), False, "whether it is claimable")
 
 
-@rule("cancel", "a producer learns of a cancel when it appends or renews; without a lasting lease the run ends")
+@rule("cancel", "append and renew report a cancel; without an unexpired lease the run ends")
 async def _cancel(place: Place) -> None:
     store, lease, waiting, expired = place.store, await place.claim(1), await place.create(2), await place.expired(3)
     for id in (lease.run_id, waiting, expired.run_id, waiting, lease.run_id):
@@ -330,22 +321,22 @@ async def _cancel(place: Place) -> None:
         expect_same((await store.load(id)).is_cancelled, True, "is_cancelled")
     for id in (waiting, expired.run_id):
         run = await store.load(id)
-        expect_same((run.status, run.ended_at is not None), ("cancelled", True), "what became of a waiting run")
+        expect_same((run.status, run.ended_at is not None), ("cancelled", True), "the status of a waiting run")
     expect_same((await store.load(lease.run_id)).status, "running", "the status of the running one")
     expect_same(await store.renew(lease), True, "renew")
     expect_same(await store.append(lease, [b"1"]), True, "append")
     await store.append(lease, [], ending=Ending("completed"))
     await store.cancel(lease.run_id)
-    expect_same((await store.load(lease.run_id)).status, "completed", "the status after it had ended and was cancelled")
+    expect_same((await store.load(lease.run_id)).status, "completed", "the status of an ended run after a cancel")
 
 
-@rule("expire", "runs that ended long enough ago are deleted with all that they had, and no others")
+@rule("expire", "runs that ended long enough ago are deleted with their logs and journals, and no others")
 async def _expire(place: Place) -> None:
     store, ended, running = place.store, await place.claim(1), await place.claim(2)
     for lease in (ended, running):
         await store.append(lease, [b"1"], [Record("a", "b")])
     await store.append(ended, [], ending=Ending("completed"))
-    expect_same(await store.expire(LONG), 0, "how many ended so long ago")
+    expect_same(await store.expire(LONG), 0, "the number of runs that ended a minute ago")
     expect(await store.expire(0) >= 1, "it deleted nothing")
     await refused(store.load(ended.run_id), "unknown_run", "load after it was deleted")
     expect_same(await store.events(running.run_id), [b"1"], "the log of a run that has not ended")

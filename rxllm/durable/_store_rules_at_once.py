@@ -1,4 +1,4 @@
-"""The rules of stores: those that wait, several that use one at the same time, documents, and the end."""
+"""The rules of stores about waiting, concurrent use, documents and the end."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from rxllm import RunError
 from rxllm.durable._store import Ending, Lease, Record, Run, Store
 from rxllm.durable._store_rules import (
     BRIEF,
+    CHECKS,
     LONG,
     SOON,
+    STORE_RULES,
     MakeStore,
     Place,
     expect,
@@ -25,10 +27,13 @@ from rxllm.durable._store_rules import (
     rule,
 )
 
+__all__ = ["CHECKS", "STORE_RULES"]  # importing this file adds its rules
+
+
 # Waiting
 
 
-@rule("wait", "wait returns in time, and at once where there is something to read or to do")
+@rule("wait", "wait returns in time, and at once if there is something to read")
 async def _wait(place: Place) -> None:
     lease, store = await place.claim(), place.store
     begin = time.monotonic()
@@ -61,7 +66,7 @@ async def _woken(place: Place) -> None:
 # Several at once
 
 
-@rule("race", "of claimants on many loops, threads and connections, one gets the lease")
+@rule("race", "one of many claimants on different loops, threads and connections gets the lease")
 async def _race(place: Place) -> None:
     ids = [await place.create(number) for number in range(10)]
 
@@ -79,7 +84,7 @@ async def _race(place: Place) -> None:
         expect_same(len(winners), 1, f"the number of leases in {winners}")
 
 
-@rule("appenders", "eight producers of eight runs get what they append, in order and without a gap")
+@rule("appenders", "eight concurrent producers append to eight runs in order and without a gap")
 async def _appenders(place: Place) -> None:
     leases = [await place.claim(number) for number in range(8)]
 
@@ -115,7 +120,7 @@ async def _cancelled_call(place: Place) -> None:
     expect_same(len(await store.records(lease.run_id)), len(events) // 2, "the length of the journal")
 
 
-@rule("processes", "other processes see what is committed, wake those that wait, and share no lease")
+@rule("processes", "other processes see commits, wake waits here, and share no lease")
 async def _processes(place: Place) -> None:
     id = await place.create()
     context = multiprocessing.get_context("spawn")
@@ -160,11 +165,11 @@ def _in_process(make_store: MakeStore, id: str, owner: str, results: Any) -> Non
 # Documents
 
 
-@rule("documents", "a document is replaced by who knows its version alone")
+@rule("documents", "a document is only replaced by a caller that has its version")
 async def _documents(place: Place) -> None:
     store, key = place.store, f"{place.id()} {{ü}}"
-    expect_same(await store.read(key), None, "a document that there is not")
-    await refused(store.write(key, 1, b"x"), "conflict", "writing version 1 of a document that there is not")
+    expect_same(await store.read(key), None, "a missing document")
+    await refused(store.write(key, 1, b"x"), "conflict", "writing version 1 of a missing document")
     version = await store.write(key, 0, b"\0\xff")
     expect_same(await store.read(key), (version, b"\0\xff"), "the document")
     for wrong in (0, version + 1):
@@ -181,13 +186,13 @@ async def _documents(place: Place) -> None:
             return True
 
     won = await in_threads([lambda n=n: write(n) for n in range(6)])
-    expect_same(won.count(True), 1, "the number of those that replaced one version")
+    expect_same(won.count(True), 1, "the number of writers that replaced one version")
     newer, data = present(await store.read(key), "the document was lost")
     expect(newer > version, f"its version went from {version} to {newer}")
-    expect_same(data, b"%d" % won.index(True), "the content that has won")
+    expect_same(data, b"%d" % won.index(True), "the content of the winner")
 
 
-@rule("closed", "close ends what waits; after it every call is store_unavailable, and another close does nothing")
+@rule("closed", "close ends pending waits; later calls raise store_unavailable, and a second close does nothing")
 async def _closed(place: Place) -> None:
     lease, store = await place.claim(), place.store
     waits = [asyncio.create_task(store.wait(lease.run_id, 0, LONG)) for _ in range(3)]

@@ -1,7 +1,7 @@
-"""The kit for authors of stores, and for tests of what uses one.
+"""The kit for authors of stores, and for tests of code that uses a store.
 
-``assert_store`` checks that a store keeps `STORE_RULES`. It takes a function that opens the store, always at the same
-place, which is empty at first:
+``assert_store`` checks that a store keeps `STORE_RULES`. Its argument is a function that opens the store at the same
+place each time, which is empty at first:
 
 >>> import functools, pathlib, tempfile
 >>> from rxllm.durable import open_store
@@ -10,7 +10,7 @@ place, which is empty at first:
 >>> assert_store(functools.partial(open_store, pathlib.Path(folder.name, "runs.db")), without={"processes"})
 >>> folder.cleanup()
 
-``Interposed`` is a store that calls functions before and after every call of another one.
+``Interposed`` wraps a store and calls functions before and after each of its calls.
 """
 
 from __future__ import annotations
@@ -24,32 +24,28 @@ from inspect import isawaitable
 from typing import TYPE_CHECKING, Any, cast
 from uuid import uuid4
 
-from rxllm.durable import _store_rules, _store_rules_at_once
 from rxllm.durable._store import Store
-from rxllm.durable._store_rules import CHECKS, STORE_RULES, Check, MakeStore, Place, opened
+from rxllm.durable._store_rules import MakeStore, Place, opened
+from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
-
 SECONDS = 60.0
-"""How long the check of a rule may take."""
-
-RULES = (_store_rules, _store_rules_at_once)
-"""The modules that add rules to the table."""
+"""The maximum time of a rule's check."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
     """Check that the stores that `make_store` opens keep all of `STORE_RULES`.
 
     `make_store` opens a store at the same place each time, which is empty at first. The rule ``processes`` calls it in
-    other processes, so that it must be picklable: a function of a module, or a ``functools.partial`` of one. `only` and
-    `without` are names of rules. To have each as a test of its own::
+    other processes, so it must be picklable: a function of a module, or a ``functools.partial`` of such a function.
+    `only` and `without` are names of rules. To make each rule a test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):
             assert_store(functools.partial(MyStore, tmp_path / "runs"), only=[rule])
 
-    Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for an unknown rule.
+    Raises ``AssertionError`` with every broken rule and its failure, and ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     if unknown := sorted({*(only or ()), *without} - {*STORE_RULES}):
@@ -59,18 +55,18 @@ def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, 
     cause: BaseException | None = None
     for name in names:
         try:
-            _in_loop(lambda name=name: _check(make_store, CHECKS[name]))
+            _in_loop(lambda name=name: _check(make_store, name))
         except Exception as error:
-            how = str(error) if isinstance(error, AssertionError) else f"it raised {error!r}"
-            broken.append(f"{name}: {STORE_RULES[name]}, but {how}")
+            failure = str(error) if isinstance(error, AssertionError) else f"it raised {error!r}"
+            broken.append(f"{name}: {STORE_RULES[name]}, but {failure}")
             cause = cause or error
     if broken:
         raise AssertionError("\n".join(broken)) from cause
 
 
-async def _check(make_store: MakeStore, check: Check) -> None:
+async def _check(make_store: MakeStore, rule: str) -> None:
     async with asyncio.timeout(SECONDS), opened(make_store) as store:
-        await check(Place(make_store, store, uuid4().hex))
+        await CHECKS[rule](Place(make_store, store, uuid4().hex))
 
 
 def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -87,7 +83,7 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-_Base: Any = Any if TYPE_CHECKING else object  # typed as any store; a base class would hide the methods of `store`
+_Base: Any = Any if TYPE_CHECKING else object  # typed as any store, whose methods a base class would hide
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 
@@ -95,8 +91,9 @@ Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 class Interposed(_Base):
     """A `store` with ``before(method, arguments)`` and ``after(method, arguments)`` around each of its calls.
 
-    What `before` raises takes the place of the call. What `after` raises takes that of the result, as if the answer
-    were lost; it is not called if the call fails. Both may be asynchronous. To kill the process after it has appended::
+    If `before` raises, the call is not made. If `after` raises, the caller gets that error instead of the result, as if
+    the answer were lost; `after` is not called if the call fails. Both may be asynchronous. To kill the process after
+    an append::
 
         store = Interposed(
             open_store("runs.db"),

@@ -1,4 +1,4 @@
-"""What the tests of runs share: a tool that notes its runs, and a loop with a bound."""
+"""Helpers for tests of runs: a tool that records its runs, a loop with a bound, and the recovery of a run."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 
 from rxllm import tool
+from rxllm.durable import Runs
 
 RAN: list[int] = []
 """The arguments of `add`, once for each time that it ran in this test."""
@@ -25,3 +26,10 @@ def in_loop(main: Callable[[], Awaitable[None]], seconds: float = 60.0) -> None:
             await main()
 
     asyncio.run(in_time())
+
+
+async def take_over(runs: Runs, id: str) -> None:
+    """Recover the run, after its lease expires if the release of the last producer was lost in a slow store."""
+    async with asyncio.timeout(30):
+        while id not in await runs.recover():
+            await asyncio.sleep(0.02)

@@ -16,7 +16,7 @@ from rxllm.durable import open_runs, open_store
 from rxllm.durable._journal import MOST
 from rxllm.durable.testing import Interposed
 from rxllm.events import Event, StepRestarted, TextDelta, ToolExecutionStarted
-from tests.durable.support import RAN, add, in_loop
+from tests.durable.support import RAN, add, in_loop, take_over
 from tests.programs import python
 from tests.runtime.support import ROOT, until
 
@@ -63,11 +63,11 @@ def test_a_store_that_stays_away_longer_than_the_lease_ends_the_producer(tmp_pat
         store = Interposed(open_store(tmp_path / "runs.db"), before=fault)
         async with open_runs(store, {"chat": build}, lease=0.4) as runs:
             fault.faults = 10**9
-            await runs.start("chat", "Hi")
+            id = await runs.start("chat", "Hi")
             await until(lambda: not runs.produced)
             assert closed == ["closed"]
             fault.faults = 0
-            (id,) = await runs.recover()
+            await take_over(runs, id)
             result = await runs.result(id)
             assert isinstance(result, ChatResult)
             assert result.output_text == "two"
@@ -106,10 +106,35 @@ def test_what_else_a_store_raises_ends_the_producer_and_is_logged_once(
             assert f"the run {id} is left to others: its store failed" in caplog.text
             assert caplog.text.count("Traceback") == 1
             is_broken = False
-            async with asyncio.timeout(10):
-                while await runs.recover() != (id,):
-                    await asyncio.sleep(0.02)
+            await take_over(runs, id)
             result = await runs.result(id)
+            assert isinstance(result, ChatResult)
+            assert result.output_text == "two"
+
+    in_loop(main)
+
+
+def test_after_a_close_that_gives_up_on_its_store_the_producer_calls_it_no_more(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    calls: list[str] = []
+
+    async def stall(method: str, arguments: tuple[Any, ...]) -> None:
+        calls.append(method)
+        if method == "append":
+            await asyncio.Event().wait()
+
+    async def main() -> None:
+        store = Interposed(open_store(tmp_path / "runs.db"), before=stall)
+        async with open_runs(store, {"chat": build_chat}, flush_after=0.0, lease=0.3) as runs:
+            id = await runs.start("chat", "Hi")
+            await until(lambda: "append" in calls)
+        await until(lambda: not runs.produced)
+        assert calls[calls.index("close") + 1 :] in ([], ["release"])
+        assert [f"the run {id} is left to others" in record.getMessage() for record in caplog.records] == [True]
+        async with open_runs(tmp_path / "runs.db", {"chat": build_chat}) as others:
+            await take_over(others, id)
+            result = await others.result(id)
             assert isinstance(result, ChatResult)
             assert result.output_text == "two"
 
@@ -251,7 +276,7 @@ def test_a_loop_that_ends_gives_the_run_back(tmp_path: Path) -> None:
 
     id = asyncio.run(main())
     with open_runs(path, {"story": lambda input: rxllm.stream(Fake("Once"), input)}) as runs:
-        assert runs.recover().run() == (id,)
+        assert runs.recover(every=0.02).first().timeout(30.0).run() == (id,)
         restarts = [event for event in runs.watch(id) if isinstance(event, StepRestarted)]
         assert restarts == [StepRestarted("recovered", 1)]
     left.close().run()

@@ -20,7 +20,7 @@ from rxllm.durable import Record, Runs, Store, open_runs, open_store
 from rxllm.durable import _journal as journal
 from rxllm.events import StepCompleted
 from rxllm.pipelines import _call as pipelines_call
-from tests.durable.support import RAN, add, in_loop
+from tests.durable.support import RAN, add, in_loop, take_over
 from tests.programs import python
 from tests.runtime.support import ROOT, until
 
@@ -61,7 +61,7 @@ def test_a_race_that_was_won_is_won_by_the_same_again(tmp_path: Path, winner: in
         path = tmp_path / "runs.db"
         id = await stopped_in_the_second_step(path, build(1 - winner))
         async with open_runs(path, {"chat": build(winner)}) as runs:
-            assert await runs.recover() == (id,)
+            await take_over(runs, id)
             result = await runs.result(id)
             assert isinstance(result, ChatResult)
             assert [message.text for message in result.thread] == ["Hi", str(winner), "2", "Bye"]
@@ -89,7 +89,7 @@ def test_each_of_two_equal_requests_gets_its_own_answer_again(tmp_path: Path) ->
         path = tmp_path / "runs.db"
         id = await stopped_in_the_second_step(path, build(0))
         async with open_runs(path, {"chat": build(1)}) as runs:
-            assert await runs.recover() == (id,)
+            await take_over(runs, id)
             result = await runs.result(id)
             assert isinstance(result, ChatResult)
             assert [message.text for message in result.thread] == ["Hi", "1", "2", "Bye"]
@@ -169,7 +169,7 @@ def test_a_factory_that_builds_another_chat_is_an_error(tmp_path: Path) -> None:
         path = tmp_path / "runs.db"
         id = await stopped_in_the_second_step(path, build("Monday"))
         async with open_runs(path, {"chat": build("Tuesday")}) as runs:
-            assert await runs.recover() == (id,)
+            await take_over(runs, id)
             assert await failure(runs, id) == "diverged"
 
     in_loop(main)
@@ -416,7 +416,10 @@ def test_what_is_given_back_is_no_attempt(tmp_path: Path) -> None:
         for number in range(4):
             factories: dict[str, Any] = {"chat": lambda input: rxllm.stream(model, input)}
             async with open_runs(path, factories, max_attempts=2) as runs:
-                await (runs.recover() if number else runs.start("chat", "Hi"))
+                if number:
+                    await take_over(runs, "run")
+                else:
+                    await runs.start("chat", "Hi", id="run")
                 await until(lambda number=number: len(model.requests) == number + 1)
                 assert [run.status for run in await runs.list()] == ["running"]
 

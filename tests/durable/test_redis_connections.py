@@ -82,6 +82,28 @@ def test_connections_that_the_server_has_closed_fail_no_call(
     in_loop(main)
 
 
+def test_a_close_during_calls_leaves_no_connection_open(redis_server: RedisServer) -> None:
+    """redis-py connects again for a call whose connection was closed."""
+
+    async def main() -> None:
+        for turns in range(0, 40, 4):
+            store = open_store(redis_server.url)
+            await store.read("key")
+            calls = [asyncio.create_task(store.wait("run", 0, 30)) for _ in range(3)]
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            await store.close()
+            await asyncio.wait(calls)
+            for call in calls:
+                call.exception()
+        asking = b"connected_clients:1\r"
+        async with asyncio.timeout(20):
+            while asking not in await asyncio.to_thread(redis_server.ask, "INFO clients"):
+                await asyncio.sleep(0.01)
+
+    in_loop(main)
+
+
 # Lost answers
 
 
@@ -188,7 +210,7 @@ def test_an_append_after_a_gap_is_an_error_and_leaves_no_hole(tmp_path: Path, re
         await store.append(lease, [b"1"], token="1")
         async with forgotten(tmp_path, redis_server):
             await store.append(lease, [b"2"], token="2")
-        with pytest.raises(RunError, match="has lost what was committed") as caught:
+        with pytest.raises(RunError, match="has lost committed events") as caught:
             await store.append(lease, [b"3"], token="3")
         assert (caught.value.reason, caught.value.run_id) == ("rolled_back", "run")
         assert await store.events("run") == [b"1"]
@@ -264,7 +286,7 @@ def test_a_run_whose_tail_is_lost_is_produced_again_from_there_and_its_watchers_
             assert isinstance(result, ChatResult)
             assert result.output_text == "".join(f"{n} " for n in range(100)) + "end"
             assert f"the run {id} is left to others: " in caplog.text
-            assert "has lost what was committed" in caplog.text
+            assert "has lost committed events" in caplog.text
 
     caplog.set_level(logging.WARNING)
     in_loop(main)

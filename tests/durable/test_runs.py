@@ -19,7 +19,7 @@ from rxllm.durable import Runs, open_runs, open_store
 from rxllm.durable.testing import Interposed
 from rxllm.events import ChatCompleted, Event, StepCompleted, StepRestarted, TextDelta
 from rxllm.testing.loopback import STALL, Loopback, Reply, chat_chunk
-from tests.durable.support import RAN, add, in_loop
+from tests.durable.support import RAN, add, in_loop, take_over
 from tests.runtime.support import until, until_closed
 
 WORDS = ["Once", " upon", " a", " time"]
@@ -278,7 +278,7 @@ def test_what_is_closed_is_gone_on_with_elsewhere(path: str) -> None:
             await until(lambda: any(isinstance(event, TextDelta) for event in seen))
             await runs.close()
             async with open_runs(path, {"story": build(WORDS)}) as others:
-                assert await others.recover() == (id,)
+                await take_over(others, id)
                 result = await others.result(id)
                 await until(lambda: bool(ended))
                 assert ended == [None]
@@ -307,7 +307,7 @@ def test_finished_steps_and_tools_stand(path: str) -> None:
             runs.watch(id).subscribe(seen.append, lambda error: None)
             await until(lambda: any(isinstance(event, TextDelta) for event in seen))
         async with open_runs(path, {"chat": build("two")}) as others:
-            assert await others.recover() == (id,)
+            await take_over(others, id)
             result = await others.result(id)
             assert isinstance(result, ChatResult)
             events = [event async for event in others.watch(id)]

@@ -133,10 +133,10 @@ def test_a_file_that_cannot_be_written_is_an_error(path: Path) -> None:
     with_store(path, lambda store: store.create(RUN))
     path.chmod(0o444)
     if os.getuid():
-        assert "it cannot be written; change its permissions" in refusal(path).message
+        assert "it cannot be written; change the permissions" in refusal(path).message
     else:  # root may write everything but what is sealed, so the database itself is told to be read only
         error = SQLiteStore(path)._unavailable(_error_of(path))
-        assert "it cannot be written; change its permissions" in error.message
+        assert "it cannot be written; change the permissions" in error.message
 
 
 def _error_of(path: Path) -> sqlite3.Error:
@@ -155,14 +155,14 @@ def test_another_schema_is_an_error_that_names_both_versions(path: Path) -> None
     connection.execute("PRAGMA user_version = 7")
     connection.close()
     message = refusal(path).message
-    assert "its schema has version 7, and this rxllm knows version 1; use the rxllm that has written it" in message
+    assert "its schema has version 7, and this rxllm reads version 1; use the rxllm that wrote it" in message
 
 
 def test_a_database_of_something_else_stays_as_it_is(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE mine (a)")
     connection.close()
-    assert "it is a database of something else; give another path" in refusal(path).message
+    assert "it is another program's database; give another path" in refusal(path).message
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
     connection.close()
@@ -313,9 +313,7 @@ def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch:
         monkeypatch.undo()
         hanging.set()
         messages = [str(error).partition("does not work: ")[2] for error in outcomes]
-        assert (
-            messages == ["there was no answer in 0.2 s"] * 6 + ["5 calls wait for it already; call it less often"] * 2
-        )
+        assert messages == ["there was no answer in 0.2 s"] * 6 + ["5 calls are pending; call it less often"] * 2
         assert await store.events("run") == []  # whoever waits no longer has not written
 
     with_store(path, main)  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import rxllm
 from rxllm import ChatResult, Fake, Request, ToolCall
 from rxllm.durable import Runs, open_runs
 from rxllm.events import Event, Steered, StepCompleted, TextDelta
-from tests.durable.support import RAN, add, in_loop
+from tests.durable.support import RAN, add, in_loop, take_over
 
 STEERS: list[Subject[str]] = []
 
@@ -77,7 +77,7 @@ def test_a_committed_correction_is_kept_by_the_next_process(tmp_path: Path, stee
         model.asked.clear()
         steer_again = (lambda: of(*late)) if late else never
         async with open_runs(path, {"chat": build(model, steer_again, steer_at=steer_at)}) as runs:
-            assert await runs.recover() == (id,)
+            await take_over(runs, id)
             result = await runs.result(id)
             events = [event async for event in runs.watch(id)]
         assert isinstance(result, ChatResult)
@@ -104,7 +104,7 @@ def test_a_step_without_a_correction_stays_so(tmp_path: Path) -> None:
         model.answers = (model.answers[0], ["It is 2."], ["Well."])
         model.asked.clear()
         async with open_runs(path, {"chat": build(model, lambda: of("Sure?"), steer_at="step")}) as runs:
-            assert await runs.recover() == (id,)
+            await take_over(runs, id)
             result = await runs.result(id)
         assert isinstance(result, ChatResult)
         assert model.asked == [["Add!"], ["Add!", "Sure?"]]

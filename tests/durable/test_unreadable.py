@@ -24,7 +24,7 @@ from rxllm.durable._sqlite import SQLiteStore
 from rxllm.events import Custom, MessageStarted, TextDelta, ToolExecutionCompleted
 from rxllm.session import stream_reply
 from tests.durable.conftest import MakeStore
-from tests.durable.support import in_loop
+from tests.durable.support import in_loop, take_over
 from tests.runtime.support import until
 
 HALF = "\ud83d"
@@ -132,7 +132,7 @@ def test_a_run_that_has_heard_half_an_emoji_is_recovered(make_store: MakeStore) 
             id = await runs.start("chat", "Hi")
             await runs.watch(id).filter(lambda event: isinstance(event, TextDelta)).first()
         async with open_runs(make_store(), {"chat": build()}) as runs:
-            assert await runs.recover() == (id,)
+            await take_over(runs, id)
             result = await runs.result(id)
             assert isinstance(result, ChatResult)
             assert result.output_text == HALF
