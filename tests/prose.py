@@ -67,10 +67,15 @@ def pieces_of_code(path: Path) -> Iterator[Piece]:
             alone.add(id(node.value))
             yield Piece("docstring", name, node.lineno, without_code(node.value.value))
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone:
-            if len(re.findall(r"[A-Za-z]+ ", node.value)) >= 3:
-                yield Piece("message", name, node.lineno, node.value)
-    last = 0
+        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
+        if is_text and len(re.findall(r"[A-Za-z]+ ", node.value)) >= 3:
+            yield Piece("message", name, node.lineno, node.value)
+    yield from _comments(name, text)
+
+
+def _comments(name: str, text: str) -> Iterator[Piece]:
+    """Yield the comments of a file; those on lines that follow each other are one."""
+    first = last = 0
     lines: list[str] = []
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type != tokenize.COMMENT or token.string.startswith(("# pyright", "# noqa", "# type:")):

@@ -156,7 +156,7 @@ def provider_name(name: str) -> str:
         raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
-    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest collects the one, the other is taken
+    if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
         raise ArgumentTypeError(
             f"{name} makes a class {adapter}, a name with another meaning; write for example the-{name}"
         )
@@ -164,7 +164,7 @@ def provider_name(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return `text`, of the example, for the provider `name`. The wire that it speaks is still Cohere's.
+    """Return `text` of the example with the provider `name`. Links to the documentation of Cohere's wire stay.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'
