@@ -12,7 +12,8 @@ from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
 from rxllm.values.argument_checks import must_be, shown
-from rxllm.values.codec import Value, encode_metadata, value
+from rxllm.values.base import Value, value
+from rxllm.values.codec import encode_metadata
 from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
 from rxllm.values.tools import ToolCall

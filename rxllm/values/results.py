@@ -7,7 +7,8 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from rxllm.values.argument_checks import shorten
-from rxllm.values.codec import Value, encode_metadata, value
+from rxllm.values.base import Value, value
+from rxllm.values.codec import encode_metadata
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message
 from rxllm.values.responses import Response

@@ -22,7 +22,8 @@ from dataclasses import field, replace
 from typing import Any, ClassVar, Literal, cast
 
 from rxllm.values.argument_checks import shown
-from rxllm.values.codec import Value, encode_metadata, not_serializable, value
+from rxllm.values.base import Value, value
+from rxllm.values.codec import encode_metadata, not_serializable
 from rxllm.values.errors import SessionError, ValidationError
 from rxllm.values.json_text import json_text
 from rxllm.values.messages import Message, tool_result, user
