@@ -51,7 +51,8 @@ from rxllm.values import (
     ToolCall,
     ValidationError,
 )
-from rxllm.values.argument_checks import hint_text, invalid_option, must_be
+from rxllm.values.argument_checks import invalid_option, must_be
+from rxllm.values.codec import hint_text
 from rxllm.values.errors import Path
 from rxllm.values.json_text import described
 from rxllm.values.schema_checks import schema_faults

@@ -11,12 +11,11 @@ rxllm.ValidationError: top must be a whole number of at least 1, not 0
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import wraps
 from numbers import Integral, Real
-from types import NoneType, UnionType
-from typing import Any, Concatenate, Literal, ParamSpec, TypeVar, Union, cast, get_args, get_origin
+from types import UnionType
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast
 
 from rxllm.values.errors import EngineError, ValidationError
 from rxllm.values.json_text import is_encodable
@@ -53,26 +52,6 @@ def shorten(text: str, width: int = 60) -> str:
     """Return `text` on one line of at most `width` characters."""
     line = " ".join(text.split())
     return line if len(line) <= width else line[: width - 1] + "…"
-
-
-def hint_text(hint: Any) -> str:
-    """Return an annotation as a message names it.
-
-    >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
-    ('tuple[str, ...] or int or None', 'one of high, low')
-    """
-    if get_origin(hint) is Literal:
-        return f"one of {', '.join(get_args(hint))}"
-    if len(options_of(hint)) > 1:
-        return " or ".join(map(hint_text, options_of(hint)))
-    if hint is NoneType:
-        return "None"
-    return re.sub(r"[a-z_]+[.]", "", str(hint)) if get_args(hint) else hint.__name__
-
-
-def options_of(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union, or the annotation alone."""
-    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def check(name: str, value: object, fits: bool, expected: str) -> None:

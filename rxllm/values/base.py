@@ -1,25 +1,43 @@
-"""`Value`, the base class of all values: frozen dataclasses, equal by their fields, with exact JSON (see the codec)."""
+"""`Value`, the base class of all values: a frozen dataclass with dataclasses-json's methods over the codec."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
+from functools import partial
 from operator import attrgetter
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
+
+from dataclasses_json import (
+    DataClassJsonMixin,  # pyright: ignore[reportUnknownVariableType]
+    config,  # pyright: ignore[reportUnknownVariableType]
+)
 
 from rxllm.values.argument_checks import no_attribute
-from rxllm.values.codec import JSONValue, add_class
+from rxllm.values.codec import (
+    VALUE_CLASSES,
+    WrittenField,
+    at,
+    decode_value,
+    encode,
+    encode_fields,
+    encode_metadata,
+    encode_sequence,
+)
 from rxllm.values.drawing import drawn
 
 T = TypeVar("T", bound="Value")
 
 
-class Value(JSONValue):
+class Value(DataClassJsonMixin):
     """Base class of the values: lists become tuples where the field is a tuple; the repr leaves out defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
+    _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
+    """The functions that write fields in place of `encode`."""
+    _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
     _other_names: ClassVar[Mapping[str, str]] = MappingProxyType({})
     """Other libraries' names of attributes, and what to write here; an ``AttributeError`` repeats it."""
@@ -31,6 +49,25 @@ class Value(JSONValue):
                 object.__setattr__(self, name, tuple(cast(list[Any], items)))
 
     _repr_html_ = drawn
+
+    def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
+        """Return the fields as JSON data, without those that hold their default.
+
+        Raises ``ValidationError("not_serializable")``, with the path, if something inside is not data.
+        """
+        return encode_fields(self, self._written_fields)
+
+    @classmethod
+    def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
+        """Return the value with these fields.
+
+        Raises ``ValidationError("invalid_request")``, with the path, for fields that do not fit.
+        """
+        return decode_value(cls, kvs)
+
+    @classmethod
+    def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
+        """Raise ``ValidationError("invalid_request")`` if JSON must not have these fields."""
 
     # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
 
@@ -56,8 +93,9 @@ class Value(JSONValue):
         return hash(self._compared(self))
 
     def __repr__(self) -> str:
-        pairs = [(spec, getattr(self, spec.name)) for spec in self._written]
-        shown = [f"{spec.name}={item!r}" for spec, item in pairs if spec.is_shown and not spec.is_default(item)]
+        specs = self.__dataclass_fields__
+        pairs = ((field, getattr(self, field.name)) for field in self._written_fields if specs[field.name].repr)
+        shown = [f"{field.name}={item!r}" for field, item in pairs if not field.is_default(item)]
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
@@ -69,5 +107,17 @@ def value(cls: type[T]) -> type[T]:
     specs = fields(target)
     target._sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
     target._compared = attrgetter(*(spec.name for spec in specs if spec.compare))
-    add_class(cls, target._sequence_fields)
+    target._written_fields = tuple(_written_field(target, spec) for spec in specs)
+    VALUE_CLASSES[cls.__name__] = cls
     return cls
+
+
+def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
+    write = cls._encoders.get(spec.name, encode_sequence if spec.name in cls._sequence_fields else encode)
+    default = spec.default if spec.default_factory is MISSING else spec.default_factory()
+    field = WrittenField(spec.name, write, default)
+    if not spec.metadata:  # an inherited field has it
+        # By this, dataclasses-json writes a value inside a dataclass of the user's own.
+        own = config(encoder=partial(at, spec.name, write), exclude=field.is_default)  # pyright: ignore
+        spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
+    return field

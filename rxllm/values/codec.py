@@ -36,21 +36,16 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import MISSING, fields, is_dataclass
-from functools import cache, partial
+from functools import cache
 from itertools import count, repeat
 from numbers import Integral, Real
-from types import EllipsisType, MappingProxyType, NoneType
-from typing import Any, ClassVar, Literal, NamedTuple, Self, TypeVar, cast, get_args, get_origin, get_type_hints
+from types import EllipsisType, NoneType, UnionType
+from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from dataclasses_json import (
-    DataClassJsonMixin,  # pyright: ignore[reportUnknownVariableType]
-    config,  # pyright: ignore[reportUnknownVariableType]
-)
-
-from rxllm.values.argument_checks import hint_text, options_of
 from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 from rxllm.values.json_text import check_encodable, json_data, python_number
 
@@ -69,50 +64,9 @@ _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", 
 """The fields that name something: they go into stores, headers and logs, so they must be text that these can hold."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata that hold what a tool returned."""
+"""The metadata that are what a tool returned."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
-
-
-class JSONValue(DataClassJsonMixin):
-    """A dataclass with the methods of dataclasses-json, whose fields this codec writes and reads."""
-
-    _encoders: ClassVar[Mapping[str, Writer]] = {}
-    """The functions that write fields in place of `encode`."""
-    _written: ClassVar[tuple[WrittenField, ...]] = ()
-
-    def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
-        """Return the fields as JSON data, without those that hold their default.
-
-        Raises ``ValidationError("not_serializable")``, with the path, if something inside is not data.
-        """
-        return encode_fields(self, self._written)
-
-    @classmethod
-    def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return the value with these fields.
-
-        Raises ``ValidationError("invalid_request")``, with the path, for fields that do not fit.
-        """
-        return decode_value(cls, kvs)
-
-    @classmethod
-    def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if JSON must not have these fields."""
-
-
-def add_class(cls: type[Any], sequences: Collection[str]) -> None:
-    """Register the dataclass `cls` of values, whose fields `sequences` are tuples."""
-    written: list[WrittenField] = []
-    for spec in fields(cls):
-        write = cls._encoders.get(spec.name, _encode_sequence if spec.name in sequences else encode)
-        default = spec.default if spec.default_factory is MISSING else spec.default_factory()
-        written.append(WrittenField(spec.name, write, default, spec.repr))
-        if not spec.metadata:  # an inherited field has it; a dataclass of dataclasses-json reads it of a value inside
-            own = config(encoder=partial(at, spec.name, write), exclude=written[-1].is_default)  # pyright: ignore
-            spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
-    cls._written = tuple(written)
-    VALUE_CLASSES[cls.__name__] = cls
 
 
 # Encoding
@@ -123,7 +77,7 @@ def encode(item: Any, write_object: Writer | None = None) -> Any:
 
     Without it, these (a function, an open file, ...) raise ``ValidationError("not_serializable")``, with the path.
     """
-    match item:
+    match item:  # values are those with `_written_fields`
         case None | bool() | int() | str():
             return item
         case float():
@@ -136,8 +90,8 @@ def encode(item: Any, write_object: Writer | None = None) -> Any:
             return {"$": "bytes", "base64": base64.b64encode(item).decode()}
         case dict():
             return _encode_mapping(cast(dict[Any, Any], item), write_object)
-        case JSONValue():
-            return {"$": type(item).__name__, **encode_fields(item, item._written)}  # pyright: ignore[reportPrivateUsage]
+        case _ if (written := getattr(type(item), "_written_fields", None)) is not None:  # pyright: ignore
+            return {"$": type(item).__name__, **encode_fields(item, written)}
         case LLMError():
             return {"$": type(item).__name__, **{k: at(k, encode, v) for k, v in item.fields().items()}}
         case Mapping():
@@ -160,8 +114,8 @@ def encode_result(item: Any) -> Any:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a result or a session, with the results of tools in it."""
-    has_results = any(name in metadata for name in _RESULTS)
+    """Return JSON data for the metadata of a value, with the results of tools in it."""
+    has_results = "halt_result" in metadata or "ask_user_opts" in metadata
     return _encode_mapping(metadata, None, results=_RESULTS) if has_results else encode(metadata)
 
 
@@ -170,9 +124,7 @@ class WrittenField(NamedTuple):
 
     name: str
     write: Writer
-    default: Any = MISSING
-    is_shown: bool = True
-    """Whether the repr shows it."""
+    default: Any
 
     def is_default(self, item: Any) -> bool:
         """Whether `item` is the default: True is not 1, but any empty mapping is ``{}``."""
@@ -231,7 +183,7 @@ def _encode_object(item: Any) -> Any:
 def _plain_key(key: Any) -> Any:
     """Return a key of what a tool returned: a datetime, a Decimal or an enum as its text."""
     match key:
-        case None | str() | bytes() | Real() | JSONValue() | LLMError():
+        case None | str() | bytes() | Real():
             return key
         case tuple():
             return tuple(map(_plain_key, cast(tuple[Any, ...], key)))
@@ -243,8 +195,8 @@ def _plain_key(key: Any) -> Any:
             return key if isinstance(data, dict | list) else data
 
 
-def _encode_sequence(items: Any) -> Any:
-    # A plain array is enough: the annotation of the field makes it a tuple.
+def encode_sequence(items: Any) -> Any:
+    """Return JSON data for a field whose annotation makes a tuple of a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -386,7 +338,7 @@ def _reader(hint: Any) -> Reader:
 
     An object without a ``"$"`` is read as the value class of the annotation, and an array as a tuple.
     """
-    options = options_of(hint)
+    options = _options(hint)
     bases = tuple(_base(option) for option in options)
     if object in bases:
         return decode
@@ -409,6 +361,25 @@ def _reader(hint: Any) -> Reader:
         raise wrong(fault, f"must be {hint_text(hint)}, not {brief(decoded)}")
 
     return read
+
+
+def hint_text(hint: Any) -> str:
+    """Return an annotation as a message names it.
+
+    >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
+    ('tuple[str, ...] or int or None', 'one of high, low')
+    """
+    if get_origin(hint) is Literal:
+        return f"one of {', '.join(get_args(hint))}"
+    if len(_options(hint)) > 1:
+        return " or ".join(map(hint_text, _options(hint)))
+    if hint is NoneType:
+        return "None"
+    return re.sub(r"[a-z_]+[.]", "", str(hint)) if get_args(hint) else hint.__name__
+
+
+def _options(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
 def _base(option: Any) -> type:

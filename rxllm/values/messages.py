@@ -13,7 +13,6 @@ from urllib.parse import unquote
 
 from rxllm.values.argument_checks import must_be, shown
 from rxllm.values.base import Value, value
-from rxllm.values.codec import encode_metadata
 from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
 from rxllm.values.tools import ToolCall
@@ -98,7 +97,6 @@ class Message(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     _other_names: ClassVar[Mapping[str, str]] = {"output_text": "text", "result": "text"}
-    _encoders: ClassVar = {"metadata": encode_metadata}
 
     @property
     def text(self) -> str:
