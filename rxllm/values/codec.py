@@ -72,10 +72,11 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 # Encoding
 
 
-def encode(item: Any, write_object: Writer | None = None) -> Any:
-    """Return JSON data for `item`; `write_object` writes what is not a value, an error or plain data.
+def encode(item: Any, is_result: bool = False) -> Any:
+    """Return JSON data for `item`.
 
-    Without it, these (a function, an open file, ...) raise ``ValidationError("not_serializable")``, with the path.
+    Raises ``ValidationError("not_serializable")``, with the path, for anything that is not a value, an error or plain
+    data (a function, an open file, ...). What a tool returned (`is_result`) may be a model, a datetime, a set, ...
     """
     match item:  # values are those with `_written_fields`
         case None | bool() | int() | str():
@@ -83,40 +84,37 @@ def encode(item: Any, write_object: Writer | None = None) -> Any:
         case float():
             return float(item) if math.isfinite(item) else {"$": "float", "value": float.__repr__(item)}
         case list():
-            return encode_items(cast(list[Any], item), write_object)
+            return encode_items(cast(list[Any], item), is_result)
         case tuple():
-            return {"$": "tuple", "items": encode_items(cast(tuple[Any, ...], item), write_object)}
+            return {"$": "tuple", "items": encode_items(cast(tuple[Any, ...], item), is_result)}
         case bytes():
             return {"$": "bytes", "base64": base64.b64encode(item).decode()}
         case dict():
-            return _encode_mapping(cast(dict[Any, Any], item), write_object)
+            return _encode_mapping(cast(dict[Any, Any], item), is_result)
         case _ if (written := getattr(type(item), "_written_fields", None)) is not None:  # pyright: ignore
             return {"$": type(item).__name__, **encode_fields(item, written)}
         case LLMError():
             return {"$": type(item).__name__, **{k: at(k, encode, v) for k, v in item.fields().items()}}
         case Mapping():
-            return _encode_mapping(cast(Mapping[Any, Any], item), write_object)
+            return _encode_mapping(cast(Mapping[Any, Any], item), is_result)
         case Integral() | Real():
             return encode(python_number(item))
-        case _ if write_object is not None:
-            return write_object(item)
+        case _ if is_result and (plain := _plain(item)) is not item:
+            return encode(plain)
         case _:
             name = type(item).__name__
             raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to put None in its place")
 
 
 def encode_result(item: Any) -> Any:
-    """Return JSON data for what a tool returned: plain data as `encode` does, a model, a datetime, a set, ... as JSON.
-
-    Decoding returns that data: a dict, a string, a list. Raises as `encode` does.
-    """
-    return encode(item, _encode_object)
+    """Return JSON data for what a tool returned. Decoding returns plain data: a dict for a model, text for a date."""
+    return encode(item, is_result=True)
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
     """Return JSON data for the metadata of a value, with the results of tools in it."""
     has_results = "halt_result" in metadata or "ask_user_opts" in metadata
-    return _encode_mapping(metadata, None, results=_RESULTS) if has_results else encode(metadata)
+    return _encode_mapping(metadata, results=_RESULTS) if has_results else encode(metadata)
 
 
 class WrittenField(NamedTuple):
@@ -142,8 +140,8 @@ def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
     return data
 
 
-def encode_items(items: Iterable[Any], write_object: Writer | None = None) -> list[Any]:
-    return [at(i, encode, item, write_object) for i, item in enumerate(items)]
+def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
+    return [at(i, encode, item, is_result) for i, item in enumerate(items)]
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
@@ -159,25 +157,14 @@ def not_serializable(message: str, *path: str) -> ValidationError:
     return ValidationError("not_serializable", message, errors=[(path, "not_serializable")])
 
 
-def _encode_mapping(mapping: Mapping[Any, Any], write_object: Writer | None, results: Collection[str] = ()) -> Any:
+def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
     """Return JSON data for `mapping`; its entries called `results` are what tools returned."""
-    has_names = all(isinstance(key, str) for key in mapping)
-    if write_object is not None and not has_names:
+    if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
-        has_names = all(isinstance(key, str) for key in mapping)
-    writers = dict.fromkeys(results, _encode_object)
-    entries = [(k, at(str(k), encode, v, writers.get(k, write_object))) for k, v in mapping.items()]
-    if "$" in mapping or not has_names:
-        return {"$": "map", "items": [[at(str(k), encode, k), entry] for k, entry in entries]}
-    return dict(entries)
-
-
-def _encode_object(item: Any) -> Any:
-    try:
-        data = json_data(item)
-    except ValidationError:
-        return encode(item)  # which refuses it
-    return encode(data)
+    entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
+    if "$" not in mapping and all(isinstance(key, str) for key in mapping):
+        return entries
+    return {"$": "map", "items": [[at(str(k), encode, k), entry] for k, entry in entries.items()]}
 
 
 def _plain_key(key: Any) -> Any:
@@ -188,11 +175,16 @@ def _plain_key(key: Any) -> Any:
         case tuple():
             return tuple(map(_plain_key, cast(tuple[Any, ...], key)))
         case _:
-            try:
-                data = json_data(key)
-            except ValidationError:  # `encode` refuses it, with its path
-                return key
-            return key if isinstance(data, dict | list) else data
+            plain = _plain(key)
+            return key if isinstance(plain, dict | list) else plain
+
+
+def _plain(item: Any) -> Any:
+    """Return an object as JSON data, or the object itself if it has none, which `encode` refuses."""
+    try:
+        return json_data(item)
+    except ValidationError:
+        return item
 
 
 def encode_sequence(items: Any) -> Any:
