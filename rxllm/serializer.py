@@ -231,8 +231,7 @@ def _write_event(event: Event) -> dict[str, Any]:
 
 @cache
 def _written_fields(cls: type[Event]) -> tuple[WrittenField, ...]:
-    specs = msgspec.structs.fields(cls)
-    return tuple(WrittenField(spec.name, _writer(cls, spec.name), _default(spec)) for spec in specs)
+    return tuple(WrittenField.of(spec, _writer(cls, spec.name)) for spec in msgspec.structs.fields(cls))
 
 
 def _writer(cls: type[Event], field: str) -> Writer:
@@ -244,10 +243,6 @@ def _writer(cls: type[Event], field: str) -> Writer:
 def _write_result(item: Any) -> Any:
     # A tool may report the events of a stream, or return its last one.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
-
-
-def _default(spec: msgspec.structs.FieldInfo) -> Any:
-    return spec.default if spec.default_factory is msgspec.NODEFAULT else spec.default_factory()
 
 
 def _read_root(data: Any, expected: Any) -> Any:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields
-from functools import partial
+from dataclasses import Field, FrozenInstanceError, dataclass, field, fields
 from operator import attrgetter
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar, cast, dataclass_transform
@@ -18,7 +17,6 @@ from rxllm.values.argument_checks import no_attribute
 from rxllm.values.codec import (
     VALUE_CLASSES,
     WrittenField,
-    at,
     decode_value,
     encode,
     encode_fields,
@@ -113,11 +111,10 @@ def value(cls: type[T]) -> type[T]:
 
 
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
-    write = cls._encoders.get(spec.name, encode_sequence if spec.name in cls._sequence_fields else encode)
-    default = spec.default if spec.default_factory is MISSING else spec.default_factory()
-    field = WrittenField(spec.name, write, default)
+    write = encode_sequence if spec.name in cls._sequence_fields else encode
+    field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
     if not spec.metadata:  # an inherited field has it
         # By this, dataclasses-json writes a value inside a dataclass of the user's own.
-        own = config(encoder=partial(at, spec.name, write), exclude=field.is_default)  # pyright: ignore
+        own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

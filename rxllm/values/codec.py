@@ -44,7 +44,7 @@ from functools import cache
 from itertools import count, repeat
 from numbers import Integral, Real
 from types import EllipsisType, NoneType, UnionType
-from typing import Any, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 from rxllm.values.json_text import check_encodable, json_data, python_number
@@ -124,10 +124,19 @@ class WrittenField(NamedTuple):
     write: Writer
     default: Any
 
+    @classmethod
+    def of(cls, spec: Any, write: Writer) -> Self:
+        """Return the field of a dataclass or a msgspec Struct that `spec` describes."""
+        return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
+
     def is_default(self, item: Any) -> bool:
         """Whether `item` is the default: True is not 1, but any empty mapping is ``{}``."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
+
+    def encode(self, item: Any) -> Any:
+        """Return JSON data for `item`; an error gets the name of the field at the front of its paths."""
+        return at(self.name, self.write, item)
 
 
 def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
@@ -136,7 +145,7 @@ def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
     for field in written:
         entry = getattr(item, field.name)
         if not field.is_default(entry):
-            data[field.name] = entry if type(entry) is str else at(field.name, field.write, entry)
+            data[field.name] = entry if type(entry) is str else field.encode(entry)
     return data
 
 

@@ -22,7 +22,7 @@ from __future__ import annotations
 import pickle
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any
+from typing import Any, cast
 
 from rxllm.values.secret_names import is_secret_name
 
@@ -42,9 +42,8 @@ def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
     for name in _OBJECTS:
         state[name] = portable(state[name], f"{name} of the engine")
-    headers = state["params"].get("headers")
-    if isinstance(headers, Mapping):
-        state["params"]["headers"] = public_headers(headers)
+    if isinstance(headers := state["params"].get("headers"), Mapping):
+        state["params"]["headers"] = public_headers(cast(Mapping[Any, Any], headers))
     return state
 
 
