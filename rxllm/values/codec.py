@@ -260,7 +260,7 @@ def decode_fields(
         message = f"{cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
         raise ValidationError("invalid_request", message, errors=missing)
     known = {name: data[name] for name in readers if name in data}
-    texts = {name: known[name] for name in _NAMES & known.keys() if type(known[name]) is str}
+    texts = {name: text for name, text in known.items() if name in _NAMES and type(text) is str}
     check_encodable("invalid_request", **texts)
     return dict(zip(known, decode_each(known, known.values(), map(readers.__getitem__, known)), strict=True))
 
