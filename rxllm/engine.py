@@ -26,9 +26,9 @@ from rxllm.values.argument_checks import (
     must_be,
     shown,
 )
-from rxllm.values.by_value import portable
 from rxllm.values.drawing import drawn
-from rxllm.values.secret_names import MASK, is_secret_name, masked
+from rxllm.values.pickles import engine_state
+from rxllm.values.secret_names import MASK, masked
 
 if TYPE_CHECKING:
     from rxllm.pipelines import ChatOptions
@@ -189,17 +189,7 @@ class Engine:
     _repr_html_ = drawn
 
     def __getstate__(self) -> dict[str, Any]:
-        state = {**vars(self), "params": {**self.params}}
-        for name in ("operators", "prepare", "observers"):
-            state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
-        for name in ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder"):
-            state[name] = portable(state[name], f"{name} of the engine")
-        # As in an adapter, headers with keys stay here.
-        headers = self.params.get("headers")
-        if isinstance(headers, Mapping):
-            entries = cast(Mapping[Any, Any], headers).items()
-            state["params"]["headers"] = {name: text for name, text in entries if not is_secret_name(name)}
-        return state
+        return engine_state(vars(self))
 
     def __copy__(self) -> Engine:
         return replace(self)

@@ -26,10 +26,9 @@ Every fault of a text is a ``ValidationError("invalid_request")`` whose `errors`
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache, partial
-from itertools import repeat
+from itertools import count, repeat
 from pathlib import Path, PurePath
 from typing import Any, Never, TypeVar, cast, get_args, get_origin, overload
 
@@ -50,13 +49,17 @@ from rxllm.values import ChatResult, LLMError, Response, StepResult, Turn, Valid
 from rxllm.values.argument_checks import shown
 from rxllm.values.codec import (
     VALUE_CLASSES,
+    Reader,
+    Writer,
+    WrittenField,
     at,
     brief,
+    decode_each,
     decode_error,
     decode_fields,
-    decode_items,
     decode_value,
     encode,
+    encode_fields,
     encode_items,
     encode_result,
     may_name_files,
@@ -223,17 +226,15 @@ def _write_root(item: Any) -> Any:
 
 
 def _write_event(event: Event) -> dict[str, Any]:
-    data: dict[str, Any] = {"type": event.__struct_config__.tag}
-    for spec in _fields(type(event)):
-        value = getattr(event, spec.name)
-        if type(value) is str and spec.required:  # the text of deltas, of which there are many
-            data[spec.name] = value
-        elif spec.required or value != _default(spec):
-            data[spec.name] = at(spec.name, _encoder(type(event), spec.name), value)
-    return data
+    return {"type": event.__struct_config__.tag, **encode_fields(event, _written_fields(type(event)))}
 
 
-def _encoder(cls: type[Event], field: str) -> Callable[[Any], Any]:
+@cache
+def _written_fields(cls: type[Event]) -> tuple[WrittenField, ...]:
+    return tuple(WrittenField.of(spec, _writer(cls, spec.name)) for spec in msgspec.structs.fields(cls))
+
+
+def _writer(cls: type[Event], field: str) -> Writer:
     if cls is Nested:
         return _write_event if field == "event" else encode_items
     return _write_result if (cls, field) in _RESULTS else encode
@@ -244,19 +245,10 @@ def _write_result(item: Any) -> Any:
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
-@cache
-def _fields(cls: type[Event]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    return msgspec.structs.fields(cls)
-
-
-def _default(spec: msgspec.structs.FieldInfo) -> Any:
-    return spec.default if spec.default_factory is msgspec.NODEFAULT else spec.default_factory()
-
-
 def _read_root(data: Any, expected: Any) -> Any:
     if isinstance(data, list) and (expected is None or get_origin(expected) is list):
         read = partial(_read_root, expected=next(iter(get_args(expected)), None))
-        return decode_items(cast(list[Any], data), repeat(read))
+        return decode_each(count(), cast(list[Any], data), repeat(read))
     expected = get_origin(expected) or expected  # Response[City] is read as a Response
     if expected is not None and not _is_known(expected):
         raise wrong("unknown_type_tag", f"{expected!r} is not a class of values, errors or events", "format")
@@ -301,11 +293,14 @@ def _event_class(tag: Any) -> type[Event] | None:
 
 
 def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
-    required = (spec.name for spec in _fields(cls) if spec.required)
-    readers = readers_of(cls)
-    if cls is Nested:
-        readers["event"] = _read_nested
-    return cls(**decode_fields(cls, required, readers, data))
+    return cls(**decode_fields(cls, *_read_fields(cls), data))
+
+
+@cache
+def _read_fields(cls: type[Event]) -> tuple[tuple[str, ...], dict[str, Reader]]:
+    """Return the names of the required fields, and a reader for each field."""
+    required = tuple(spec.name for spec in msgspec.structs.fields(cls) if spec.required)
+    return required, {**readers_of(cls), "event": _read_nested} if cls is Nested else readers_of(cls)
 
 
 def _read_nested(data: Any) -> Event:

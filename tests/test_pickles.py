@@ -38,7 +38,7 @@ from rxllm import (
 from rxllm import operators as ops
 from rxllm.adapters import providers
 from rxllm.images import FakeImages, GeminiImages, OpenAIImages
-from rxllm.values import Call, ImageResponse, by_value
+from rxllm.values import Call, ImageResponse, pickles
 
 HTTP = (OpenAIChat, OpenAIResponses, Anthropic, Gemini, Ollama, OpenAIImages, GeminiImages)
 DUMPS = (pickle.dumps, cloudpickle.dumps)
@@ -263,7 +263,7 @@ def test_a_tool_that_cannot_travel_is_named() -> None:
 
 
 def test_without_cloudpickle_the_error_names_the_tool_and_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(by_value, "_cloudpickle", lambda: None)
+    monkeypatch.setattr(pickles, "_cloudpickle", lambda: None)
     for made, what in [
         (tool(approval=True)(shout), "the tool 'shout'"),
         (Tool("add", handler=lambda _: 1), "the handler of the tool 'add'"),

@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
+from dataclasses_json import DataClassJsonMixin
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -51,6 +53,25 @@ def same(a: Any, b: Any) -> bool:
 def test_every_value_comes_back_equal(value: Any) -> None:
     assert same(from_json(to_json(value)), value)
     assert from_json(to_json(value), type(value)) == value
+
+
+@given(strategies.values)
+def test_the_methods_of_dataclasses_json_write_the_same_fields(value: Any) -> None:
+    assert {"$": type(value).__name__, **value.to_dict(), "v": 1} == to_data(value)
+    assert same(type(value).from_dict(value.to_dict()), value)
+    assert same(type(value).from_json(value.to_json()), value)
+
+
+@dataclass
+class Ticket(DataClassJsonMixin):
+    """A dataclass of a user's own, with a value inside."""
+
+    thread: Thread
+
+
+def test_a_value_in_another_dataclass_is_written_as_it_is_alone() -> None:
+    asked = Message("assistant", tool_calls=(ToolCall("a", "f", {"place": (1, 2)}),))
+    assert Ticket(Thread((asked,))).to_dict() == {"thread": Thread((asked,)).to_dict()}
 
 
 @given(strategies.errors)
@@ -411,6 +432,7 @@ def test_no_other_way_to_read_a_value_takes_a_file_of_this_machine() -> None:
         (Response(parsed=object()), ("parsed",)),
         (AdapterError("timeout", metadata={"cause": OSError()}), ("metadata", "cause")),
         (Custom("x", {(1, frozenset()): 1}), ("data", "(1, frozenset())", 1)),
+        (ToolExecutionCompleted("a", "f", {(1, frozenset()): 1}), ("result", "(1, frozenset())", 1)),
         (ToolCallCompleted("a", "f", {"x": object()}, ""), ("arguments", "x")),
         ([TextDelta("Hi"), Custom("x", object())], (1, "data")),
         ([user("Hi"), 5], (1,)),

@@ -21,6 +21,7 @@ from rxllm.values.advice import explains_options
 from rxllm.values.argument_checks import invalid_option
 from rxllm.values.errors import with_origin
 from rxllm.values.json_text import json_bytes, well_formed
+from rxllm.values.pickles import public_headers
 from rxllm.values.secret_names import is_secret_name
 
 if TYPE_CHECKING:
@@ -84,13 +85,17 @@ class HTTPBase(ABC):
 
     def __getstate__(self) -> dict[str, Any]:
         # Only the configuration is pickled: where it is restored, the key is looked up again and clients are made.
-        headers = {name: text for name, text in self.headers.items() if not is_secret_name(name)}
-        factory = self._client if callable(self._client) else None
-        url, own = keyless_url(self.base_url), self._own_secrets()
+        own = self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
-        left = tuple(name for name in ("api_key", "headers", "base_url", *own) if name in secret)
-        public = {"base_url": url, "headers": headers, "_api_key": None, "_client": factory, "_left_behind": left}
-        return {**self._settings(), **public, **dict.fromkeys(own)}
+        return {
+            **self._settings(),
+            "base_url": keyless_url(self.base_url),
+            "headers": public_headers(self.headers),
+            "_api_key": None,
+            "_client": self._client if callable(self._client) else None,
+            "_left_behind": tuple(name for name in ("api_key", "headers", "base_url", *own) if name in secret),
+            **dict.fromkeys(own),
+        }
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:

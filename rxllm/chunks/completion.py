@@ -15,7 +15,7 @@ from rxllm.events import Event
 from rxllm.runtime import Stream, conclude
 from rxllm.values import FinishReason, LLMError, Message, StreamError, Usage, ValidationError, Value
 from rxllm.values.argument_checks import shown
-from rxllm.values.codec import value
+from rxllm.values.base import value
 from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker
 

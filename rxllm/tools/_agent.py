@@ -18,7 +18,7 @@ from rxllm.events import Event
 from rxllm.runtime import Stream
 from rxllm.tools._settings import PROMPT, ToolSettings, tool_error
 from rxllm.values import ChatResult, LLMError, Thread, Tool, ToolCall, ToolError, ValidationError
-from rxllm.values.codec import value
+from rxllm.values.base import value
 from rxllm.values.json_text import json_text
 from rxllm.values.tools import ToolTimeout
 

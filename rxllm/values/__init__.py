@@ -1,6 +1,6 @@
 """Values: what goes into a call and comes out of it, and the errors."""
 
-from rxllm.values.codec import Value
+from rxllm.values.base import Value
 from rxllm.values.errors import (
     AdapterError,
     EngineError,

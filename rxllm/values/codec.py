@@ -1,7 +1,23 @@
-"""`Value`, the base class of all values: a frozen dataclass with exact JSON, which is encoded and decoded here.
+"""The codec: how values, errors and events become JSON data and return. Each layer adds one thing.
 
-``encode`` turns values, errors and the free-form data inside them into JSON data, and ``decode`` makes equal ones of
-it. Data that JSON cannot express by itself is an object with a ``"$"``:
+=================  ============================  ======================  ==========================================
+layer              writes                        reads                   it adds
+=================  ============================  ======================  ==========================================
+JSON text          ``serializer.to_json``        ``from_json``           the text, with Python's ``json``
+root               ``serializer.to_data``        ``from_data``           ``"v"``, the version; lists of roots
+event              ``serializer._write_event``   ``_read_event``         ``"type"``, its tag
+value, error, any  `encode`, `encode_result`     `decode`                ``"$"``, see below
+other data
+fields             `encode_fields`               `decode_fields`         names; fields that hold their default are
+                                                                         left out; a reader for each annotation
+=================  ============================  ======================  ==========================================
+
+Values have the methods of dataclasses-json too: ``to_dict`` and ``from_dict`` are the layer of fields, and its
+``to_json`` and ``from_json`` the text of them. msgspec has two jobs beside the codec: it turns the objects that tools
+return (models, dataclasses, times, sets) into plain data, and it reads what is not rxllm's own: a model's answer as the
+type of the caller (`rxllm.values.schemas`) and the frames of providers.
+
+Data that JSON cannot express by itself is an object with a ``"$"``:
 
 ====================================  =======================================
 a value or an error                   ``{"$": "Message", "role": "user", ...}``
@@ -12,11 +28,8 @@ a mapping with a key that is not a    ``{"$": "map", "items": [[key, value], ...
 string, or with the key ``"$"``
 ====================================  =======================================
 
-Fields that hold their default are left out. An unknown ``"$"`` is refused, because ignoring it would lose data. A tool
-may return any data: `encode_result` writes a model or a dataclass as its JSON data.
-
-Each annotation has one reader, made when it is first needed. A reader raises ``ValidationError("invalid_request")``,
-with the path, for data that does not fit the annotation.
+An unknown ``"$"`` is refused, because ignoring it would lose data. Each annotation has one reader, made when it is
+first needed, which raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
 """
 
 from __future__ import annotations
@@ -24,43 +37,21 @@ from __future__ import annotations
 import base64
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextvars import ContextVar
-from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
-from functools import cache, partial
-from itertools import repeat
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from itertools import count, repeat
 from numbers import Integral, Real
-from operator import attrgetter, itemgetter
-from types import MappingProxyType, NoneType, UnionType
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    ClassVar,
-    Literal,
-    Self,
-    TypeVar,
-    Union,
-    cast,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-)
+from types import EllipsisType, NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
-from dataclasses_json import (
-    DataClassJsonMixin,  # pyright: ignore[reportUnknownVariableType]
-    config,  # pyright: ignore[reportUnknownVariableType]
-)
-
-from rxllm.values.advice import no_field
-from rxllm.values.drawing import drawn
 from rxllm.values.errors import ERROR_CLASSES, LLMError, ValidationError
 from rxllm.values.json_text import check_encodable, json_data, python_number
 
 D = TypeVar("D")
-T = TypeVar("T", bound="Value")
 
-
+Writer = Callable[[Any], Any]
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
@@ -72,164 +63,100 @@ may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=Fa
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
 """The fields that name something: they go into stores, headers and logs, so they must be text that these can hold."""
 
+_RESULTS = ("halt_result", "ask_user_opts")
+"""The metadata that are what a tool returned."""
+
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
-
-
-class Value(DataClassJsonMixin):
-    """Base class of the values: lists become tuples where the field is a tuple; the repr leaves out defaults."""
-
-    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
-    _sequence_fields: ClassVar[frozenset[str]] = frozenset()
-    _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {}
-    """The functions that write fields in place of `encode`."""
-    _compared: ClassVar[Any]
-
-    def __post_init__(self) -> None:
-        for name in self._sequence_fields:
-            items = getattr(self, name)
-            if isinstance(items, list):
-                object.__setattr__(self, name, tuple(cast(list[Any], items)))
-
-    _repr_html_ = drawn
-
-    @classmethod
-    def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if JSON must not have these fields."""
-
-    # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
-
-    def __setattr__(self, name: str, new: object) -> None:
-        attributes = vars(self)
-        if name in attributes or name not in self.__dataclass_fields__:
-            raise FrozenInstanceError(f"cannot assign to field {name!r}")
-        attributes[name] = new
-
-    def __delattr__(self, name: str) -> None:
-        raise FrozenInstanceError(f"cannot delete field {name!r}")
-
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
-
-        def __getattr__(self, name: str) -> Any:
-            raise no_field(self, name, dir(self))
-
-    @classmethod
-    def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return the value with these fields.
-
-        Raises ``ValidationError("invalid_request")``, with the path, for fields that do not fit.
-        """
-        return decode_value(cls, kvs)
-
-    def __eq__(self, other: object) -> bool:
-        return self._compared(self) == self._compared(other) if type(other) is type(self) else NotImplemented
-
-    def __hash__(self) -> int:
-        return hash(self._compared(self))
-
-    def __repr__(self) -> str:
-        pairs = ((spec, getattr(self, spec.name)) for spec in fields(cast(Any, self)))
-        shown = [f"{spec.name}={item!r}" for spec, item in pairs if spec.repr and not _is_default(spec, item)]
-        return f"{type(self).__name__}({', '.join(shown)})"
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass whose fields have exact JSON, and which ``decode`` knows by its name."""
-    cls = dataclass(eq=False, repr=False)(cls)
-    target = cast(Any, cls)
-    specs = fields(target)
-    target._sequence_fields = frozenset(spec.name for spec in specs if "tuple[" in str(spec.type))
-    target._compared = attrgetter(*(spec.name for spec in specs if spec.compare))
-    for spec in (spec for spec in specs if not spec.metadata):  # an inherited field already has it
-        default = _encode_sequence if spec.name in target._sequence_fields else encode
-        encode_field = target._encoders.get(spec.name, default)
-        spec.metadata = MappingProxyType(
-            config(  # pyright: ignore[reportUnknownArgumentType]
-                encoder=partial(at, spec.name, encode_field),
-                exclude=partial(_is_default, spec),
-            )
-        )
-    VALUE_CLASSES[cls.__name__] = cls
-    return cls
 
 
 # Encoding
 
 
-def encode(item: Any) -> Any:
+def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
     Raises ``ValidationError("not_serializable")``, with the path, for anything that is not a value, an error or plain
-    data (a function, an open file, ...).
+    data (a function, an open file, ...). What a tool returned (`is_result`) may be a model, a datetime, a set, ...
     """
-    match item:
+    match item:  # values are those with `_written_fields`
         case None | bool() | int() | str():
             return item
         case float():
             return float(item) if math.isfinite(item) else {"$": "float", "value": float.__repr__(item)}
         case list():
-            return encode_items(cast(list[Any], item))
+            return encode_items(cast(list[Any], item), is_result)
         case tuple():
-            return {"$": "tuple", "items": encode_items(cast(tuple[Any, ...], item))}
+            return {"$": "tuple", "items": encode_items(cast(tuple[Any, ...], item), is_result)}
         case bytes():
             return {"$": "bytes", "base64": base64.b64encode(item).decode()}
-        case Value():
-            return {"$": type(item).__name__, **cast(dict[str, Any], item.to_dict())}  # pyright: ignore[reportUnknownMemberType]
+        case dict():
+            return _encode_mapping(cast(dict[Any, Any], item), is_result)
+        case _ if (written := getattr(type(item), "_written_fields", None)) is not None:  # pyright: ignore
+            return {"$": type(item).__name__, **encode_fields(item, written)}
         case LLMError():
             return {"$": type(item).__name__, **{k: at(k, encode, v) for k, v in item.fields().items()}}
         case Mapping():
-            return _encode_mapping(cast(Mapping[Any, Any], item))
+            return _encode_mapping(cast(Mapping[Any, Any], item), is_result)
         case Integral() | Real():
             return encode(python_number(item))
+        case _ if is_result and (plain := _plain(item)) is not item:
+            return encode(plain)
         case _:
             name = type(item).__name__
             raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to put None in its place")
 
 
 def encode_result(item: Any) -> Any:
-    """Return JSON data for what a tool returned: plain data as `encode` does, a model, a datetime, a set, ... as JSON.
-
-    Decoding returns that data: a dict, a string, a list. Raises as `encode` does.
-    """
-    return encode(_plain(item))
+    """Return JSON data for what a tool returned. Decoding returns plain data: a dict for a model, text for a date."""
+    return encode(item, is_result=True)
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a result or a session, with the results of tools in it."""
-    returned = {name: _plain(metadata[name]) for name in ("halt_result", "ask_user_opts") if name in metadata}
-    return encode({**metadata, **returned} if returned else metadata)
+    """Return JSON data for the metadata of a value, with the results of tools in it."""
+    has_results = "halt_result" in metadata or "ask_user_opts" in metadata
+    return _encode_mapping(metadata, results=_RESULTS) if has_results else encode(metadata)
 
 
-def _plain(item: Any) -> Any:
-    match item:
-        case None | bool() | int() | float() | str() | bytes() | Value() | LLMError():
-            return item
-        case list():
-            return [_plain(entry) for entry in cast(list[Any], item)]
-        case tuple():
-            return tuple(_plain(entry) for entry in cast(tuple[Any, ...], item))
-        case Mapping():
-            return {_plain_key(key): _plain(entry) for key, entry in cast(Mapping[Any, Any], item).items()}
-        case _:
-            try:
-                return json_data(item)
-            except ValidationError:  # `encode` refuses it, with its path
-                return item
+class WrittenField(NamedTuple):
+    """How a field is written, and the default with which it is left out."""
+
+    name: str
+    write: Writer
+    default: Any
+
+    @classmethod
+    def of(cls, spec: Any, write: Writer) -> Self:
+        """Return the field of a dataclass or a msgspec Struct that `spec` describes."""
+        return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
+
+    def is_default(self, item: Any) -> bool:
+        """Whether `item` is the default: True is not 1, but any empty mapping is ``{}``."""
+        default = self.default
+        return (type(item) is type(default) or type(default) is dict) and item == default
+
+    def encode(self, item: Any) -> Any:
+        """Return JSON data for `item`; an error gets the name of the field at the front of its paths."""
+        return at(self.name, self.write, item)
 
 
-def _plain_key(key: Any) -> Any:
-    plain = _plain(key)
-    return key if isinstance(plain, dict | list) else plain
+def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
+    """Return JSON data for the fields of `item`, without those that hold their default."""
+    data: dict[str, Any] = {}
+    for field in written:
+        entry = getattr(item, field.name)
+        if not field.is_default(entry):
+            data[field.name] = entry if type(entry) is str else field.encode(entry)
+    return data
 
 
-def encode_items(items: Iterable[Any]) -> list[Any]:
-    return [at(i, encode, item) for i, item in enumerate(items)]
+def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
+    return [at(i, encode, item, is_result) for i, item in enumerate(items)]
 
 
-def at(key: str | int, encode_one: Any, item: Any) -> Any:
-    """Return ``encode_one(item)``; an error it raises gets `key` at the front of its paths."""
+def at(key: str | int, encode_one: Any, *item: Any) -> Any:
+    """Return ``encode_one(*item)``; an error it raises gets `key` at the front of its paths."""
     try:
-        return encode_one(item)
+        return encode_one(*item)
     except ValidationError as error:
         raise error.under(key) from None
 
@@ -239,21 +166,39 @@ def not_serializable(message: str, *path: str) -> ValidationError:
     return ValidationError("not_serializable", message, errors=[(path, "not_serializable")])
 
 
-def _encode_mapping(mapping: Mapping[Any, Any]) -> Any:
-    if "$" in mapping or not all(isinstance(key, str) for key in mapping):
-        return {"$": "map", "items": [[at(str(k), encode, k), at(str(k), encode, v)] for k, v in mapping.items()]}
-    return {k: at(k, encode, v) for k, v in mapping.items()}
+def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
+    """Return JSON data for `mapping`; its entries called `results` are what tools returned."""
+    if is_result:
+        mapping = {_plain_key(key): item for key, item in mapping.items()}
+    entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
+    if "$" not in mapping and all(isinstance(key, str) for key in mapping):
+        return entries
+    return {"$": "map", "items": [[at(str(k), encode, k), entry] for k, entry in entries.items()]}
 
 
-def _encode_sequence(items: Any) -> Any:
-    # A plain array is enough: the annotation of the field makes it a tuple.
+def _plain_key(key: Any) -> Any:
+    """Return a key of what a tool returned: a datetime, a Decimal or an enum as its text."""
+    match key:
+        case None | str() | bytes() | Real():
+            return key
+        case tuple():
+            return tuple(map(_plain_key, cast(tuple[Any, ...], key)))
+        case _:
+            plain = _plain(key)
+            return key if isinstance(plain, dict | list) else plain
+
+
+def _plain(item: Any) -> Any:
+    """Return an object as JSON data, or the object itself if it has none, which `encode` refuses."""
+    try:
+        return json_data(item)
+    except ValidationError:
+        return item
+
+
+def encode_sequence(items: Any) -> Any:
+    """Return JSON data for a field whose annotation makes a tuple of a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
-
-
-def _is_default(spec: Field[Any], item: Any) -> bool:
-    if spec.default is not MISSING:
-        return type(item) is type(spec.default) and item == spec.default
-    return spec.default_factory is not MISSING and item == spec.default_factory()
 
 
 # Decoding
@@ -261,23 +206,33 @@ def _is_default(spec: Field[Any], item: Any) -> bool:
 
 def decode(data: Any) -> Any:
     """Return what ``encode`` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
-    # This takes no more frames than `encode`, so that deeply nested data that was written can be read.
+    # This takes fewer frames than `encode`, so that deeply nested data that was written can be read.
     match data:
         case list():
-            return decode_items(cast(list[Any], data), repeat(decode))
+            return decode_each(count(), cast(list[Any], data), repeat(decode))
         case {"$": "tuple", "items": list()}:
-            return tuple(decode_items(data["items"], repeat(decode)))
+            return tuple(decode_each(count(), data["items"], repeat(decode)))
         case {"$": _}:
             return _decode_tagged(cast(dict[str, Any], data))
         case dict():
-            return dict(_read_pairs(cast(dict[str, Any], data).items(), repeat(decode)))
+            entries = cast(dict[str, Any], data)
+            return dict(zip(entries, decode_each(entries, entries.values(), repeat(decode)), strict=True))
         case _:
             return data
 
 
-def decode_items(items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Return `items`, each read by its reader."""
-    return list(map(itemgetter(1), _read_pairs(enumerate(items), readers)))
+def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
+    """Return `items`, each read by its reader; an error it raises gets the item's key at the front of its paths."""
+    decoded: list[Any] = []
+    key: Any = None
+    try:
+        for key, item, read in zip(keys, items, readers, strict=False):  # noqa: B007 - the place of an error
+            decoded.append(read(item))
+    except ValidationError as error:
+        raise error.under(key) from None
+    except RecursionError:
+        raise wrong("too_deep", "nested too deeply", key) from None
+    return decoded
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
@@ -304,9 +259,10 @@ def decode_fields(
     if missing:
         message = f"{cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
         raise ValidationError("invalid_request", message, errors=missing)
-    known = [(name, data[name]) for name in readers if name in data]
-    check_encodable("invalid_request", **{name: text for name, text in known if name in _NAMES and type(text) is str})
-    return dict(_read_pairs(known, (readers[name] for name, _ in known)))
+    known = {name: data[name] for name in readers if name in data}
+    texts = {name: text for name, text in known.items() if name in _NAMES and type(text) is str}
+    check_encodable("invalid_request", **texts)
+    return dict(zip(known, decode_each(known, known.values(), map(readers.__getitem__, known)), strict=True))
 
 
 @cache
@@ -340,17 +296,6 @@ def _construct(cls: Callable[..., D], arguments: dict[str, Any]) -> D:
         raise wrong("malformed_struct", str(error)) from error
 
 
-def _read_pairs(items: Iterable[tuple[Any, Any]], readers: Iterable[Reader]) -> Iterable[tuple[Any, Any]]:
-    key: Any = None
-    try:
-        for (key, item), read in zip(items, readers, strict=False):
-            yield key, read(item)
-    except ValidationError as error:
-        raise error.under(key) from None
-    except RecursionError:
-        raise wrong("too_deep", "nested too deeply", key) from None
-
-
 def _decode_tagged(data: dict[str, Any]) -> Any:
     match data:
         case {"$": str(name)} if name in VALUE_CLASSES:
@@ -373,10 +318,9 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
 def _decode_map(pairs: list[Any]) -> dict[Any, Any]:
     if not all(isinstance(pair, list) and len(cast(list[Any], pair)) == 2 for pair in pairs):
         raise wrong("malformed_struct", "the items of a map must be pairs of a key and a value")
-    keys = decode_items((key for key, _ in pairs), repeat(decode))
+    keys = decode_each(count(), (key for key, _ in pairs), repeat(decode))
+    items = decode_each(map(str, keys), (item for _, item in pairs), repeat(decode))
     try:
-        named = [(str(key), item) for key, (_, item) in zip(keys, pairs, strict=True)]
-        items = [item for _, item in _read_pairs(named, repeat(decode))]
         return dict(zip(keys, items, strict=True))
     except TypeError as error:
         raise wrong("malformed_struct", f"a map has a key that is not hashable: {error}") from error
@@ -439,15 +383,11 @@ def _options(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
 
 
-class _NoData:
-    """A class without instances: no data is one."""
-
-
 def _base(option: Any) -> type:
     """Return the class of the data that fits `option`; ``object`` for any data."""
     base = get_origin(option) or option
     if base is Literal:
-        return _NoData
+        return EllipsisType  # no data is one
     if base is Iterable:  # an argument of ValidationError
         return tuple
     return base if isinstance(base, type) and option is not Any else object
@@ -461,7 +401,7 @@ def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any,
     def read(items: list[Any]) -> tuple[Any, ...]:
         if is_fixed and len(items) != len(readers):
             raise wrong("wrong_type", f"must be {len(readers)} items, not {len(items)}")
-        return tuple(decode_items(items, readers if is_fixed else repeat(readers[0])))
+        return tuple(decode_each(count(), items, readers if is_fixed else repeat(readers[0])))
 
     return read
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import unquote_to_bytes
 
-from rxllm.values.codec import Value, may_name_files, value, wrong
+from rxllm.values.base import Value, value
+from rxllm.values.codec import may_name_files, wrong
 from rxllm.values.errors import ValidationError
 
 ImageSource = Literal["binary", "base64", "url", "file"]

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from io import BytesIO
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Protocol, cast, runtime_checkable
+from typing import Any, Literal, Protocol, cast, runtime_checkable
 from urllib.parse import unquote
 
 from rxllm.values.argument_checks import must_be, shown
-from rxllm.values.codec import Value, encode_metadata, value
+from rxllm.values.base import Value, value
 from rxllm.values.errors import ValidationError
 from rxllm.values.images import Image
 from rxllm.values.tools import ToolCall
@@ -95,8 +95,6 @@ class Message(Value):
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-
-    _encoders: ClassVar = {"metadata": encode_metadata}
 
     @property
     def text(self) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rxllm.values.codec import Value, value
+from rxllm.values.base import Value, value
 from rxllm.values.function_tools import as_tool
 from rxllm.values.json_text import json_bytes, python_number
 from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart, TextPart, ThinkingPart, ToolCallPart

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar, cast
 import msgspec
 
 from rxllm.values.argument_checks import shorten
-from rxllm.values.codec import Value, encode_result, value
+from rxllm.values.base import Value, value
+from rxllm.values.codec import encode_result
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message, Part, ThinkingPart, attached, shown_attached
 from rxllm.values.tools import ToolCall

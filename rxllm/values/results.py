@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from rxllm.values.argument_checks import shorten
-from rxllm.values.codec import Value, encode_metadata, value
+from rxllm.values.base import Value, value
 from rxllm.values.errors import LLMError
 from rxllm.values.messages import Message
 from rxllm.values.responses import Response
@@ -33,8 +33,6 @@ class StepResult(Value, Generic[T]):
     ``on_tool_error_exception``. `agent_usage` is the usage of the agents among its tools, and `usage` adds the
     response's.
     """
-
-    _encoders: ClassVar = {"metadata": encode_metadata}
 
     thread: Thread
     response: Response[T]
@@ -78,8 +76,6 @@ class ChatResult(Value, Generic[T]):
     ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
     The id of a call in an agent begins with the ids of the calls that lead there: ``"c1/c2"``.
     """
-
-    _encoders: ClassVar = {"metadata": encode_metadata}
 
     thread: Thread
     final_response: Response[T] | None = None

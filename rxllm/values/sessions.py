@@ -19,11 +19,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import Any, ClassVar, Literal, cast
+from typing import Any, Literal, cast
 
 from rxllm.values.advice import advice
 from rxllm.values.argument_checks import shown
-from rxllm.values.codec import Value, encode_metadata, not_serializable, value
+from rxllm.values.base import Value, value
+from rxllm.values.codec import not_serializable
 from rxllm.values.errors import SessionError, ValidationError
 from rxllm.values.json_text import json_text
 from rxllm.values.messages import Message, tool_result, user
@@ -50,8 +51,6 @@ class Session(Value):
     Tools receive `id` as their session id and `context`, which overrides the engine's and is overridden by the call's.
     `metadata` collects the metadata of the turns' results; its ``"error"`` says why the status is ``error``.
     """
-
-    _encoders: ClassVar = {"metadata": encode_metadata}
 
     id: str | None = None
     thread: Thread = field(default_factory=Thread)

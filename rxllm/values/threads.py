@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self, cast, overload
 
 from rxllm.values.advice import advice
 from rxllm.values.argument_checks import must_be
-from rxllm.values.codec import Value, value
+from rxllm.values.base import Value, value
 from rxllm.values.messages import Attachment, Message, assistant, system, user
 from rxllm.values.openai_messages import at, read_message, write_message, wrong
 from rxllm.values.responses import Response

@@ -31,10 +31,11 @@ from typing import (
 )
 
 from rxllm.values.argument_checks import is_positive, must_be, shorten
-from rxllm.values.by_value import by_value, portable, travels_by_value
-from rxllm.values.codec import Value, encode_result, value
+from rxllm.values.base import Value, value
+from rxllm.values.codec import encode_result
 from rxllm.values.errors import ToolError, ValidationError
 from rxllm.values.json_text import described, read_arguments
+from rxllm.values.pickles import by_value, portable, travels_by_value
 from rxllm.values.tool_schemas import Parameter, arguments_schema, convert, docstring_of, parameter_docs, signature_of
 
 P = ParamSpec("P")

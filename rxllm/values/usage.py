@@ -8,7 +8,7 @@ from dataclasses import field, fields, replace
 from typing import Any, cast
 
 from rxllm.values.argument_checks import is_count, must_be
-from rxllm.values.codec import Value, value
+from rxllm.values.base import Value, value
 from rxllm.values.errors import ValidationError
 
 
