@@ -24,7 +24,7 @@ from concurrent.futures import Future
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
-from rxllm.http.pools import CALLS, Pools
+from rxllm.http.pools import CALLS, KEEPALIVE_SECONDS, Pools
 from rxllm.http.timeouts import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS
 from rxllm.runtime.portal import running_loop
 from rxllm.runtime.threads import daemon_threads
@@ -113,9 +113,9 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
     return {
         "verify": _certificates(),
         "timeout": httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None),
-        # uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is also httpx's default: a
-        # call that is sent at that moment fails.
-        "limits": httpx.Limits(max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=4.0),
+        "limits": httpx.Limits(
+            max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_SECONDS
+        ),
         "headers": {"accept-encoding": "gzip, deflate"},  # what ``decompression`` can read
         "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # calls share no cookies
     }

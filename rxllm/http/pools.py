@@ -1,4 +1,4 @@
-"""The connection pools of an event loop, and the errors of the transports below them.
+"""The connection pools of an event loop.
 
 A client of httpx is a pool of connections. For each call that begins or ends, httpcore 1.0.9 looks at every connection
 of the pool, and compares idle connections with each other: a hundred calls over a hundred idle connections wait for
@@ -13,9 +13,6 @@ all, when their loop ends                   by their asynchronous generator, whi
 all, when their adapter is dropped          by a finalizer, soon, on their loop
 all, if the loop was closed without that    by `close_dead`, on another loop
 ==========================================  ========================================================================
-
-Errors and clients are recognised by the names of their classes: the same code handles httpx and httpx2, over httpcore
-and over aiohttp.
 """
 
 from __future__ import annotations
@@ -25,11 +22,6 @@ import contextlib
 import weakref
 from collections.abc import AsyncGenerator, Callable, Generator, MutableMapping
 from typing import TYPE_CHECKING, Any, cast
-from urllib.parse import urlsplit
-
-from rxllm.http.decompression import DecompressionError
-from rxllm.http.timeouts import IdleTimeoutError
-from rxllm.values import AdapterError
 
 if TYPE_CHECKING:
     import httpx
@@ -39,6 +31,12 @@ CALLS = 4
 """Maximum calls that share one of rxllm's own clients. With fewer, clients cost more than small pools save."""
 IDLE_SECONDS = 5.0
 """Seconds for which idle pools of a burst are kept for the next burst; httpx keeps an idle connection as long."""
+KEEPALIVE_SECONDS = 4.0
+"""Seconds after which an idle connection is closed.
+
+uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is also httpx's default: a call that is
+sent at that moment fails.
+"""
 
 
 class Load:
@@ -162,61 +160,3 @@ def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
     # Other callbacks, such as the callbacks of tasks, are not run.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)
-
-
-_REASONS = {
-    "TimeoutException": "timeout",
-    "TransportError": "network_error",
-    "DecodingError": "malformed_response",
-    "TooManyRedirects": "invalid_request",
-    "InvalidURL": "invalid_request",
-    "RequestError": "network_error",
-    "StreamError": "network_error",
-    # errors of aiohttp
-    "ServerTimeoutError": "timeout",
-    "ClientError": "network_error",
-    "HttpProcessingError": "network_error",
-    # errors of rxllm
-    "IdleTimeoutError": "timeout",
-    "DecompressionError": "malformed_response",
-    "AddressError": "invalid_request",
-}
-
-
-class AddressError(ValueError):
-    """The system does not accept the host or the port."""
-
-
-def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: whether a response had begun."""
-    ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
-    names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; its cause has the right class
-        names = _class_names(error.__cause__, "aiohttp") + names
-    reason = next((_REASONS[name] for name in names if name in _REASONS), None)
-    if reason is None:
-        return None
-    text = str(error) or names[0]
-    is_silence = reason == "timeout" and "Connect" not in names[0]
-    limit = f" of {text}" if isinstance(error, IdleTimeoutError) else ""
-    failed = "broke off" if begun else "could not be reached"
-    fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
-    remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
-    result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message repeats all that a user needs
-    return result
-
-
-def _remedy(url: str) -> str:
-    host = urlsplit(url).hostname or ""
-    is_local = host in ("localhost", "::1") or host.startswith("127.")
-    return "; is the server running?" if is_local else "; check the base_url and the network"
-
-
-def may_be_cancelled(client: Any) -> bool:
-    """Whether a request of `client` may be cancelled while it connects: true over aiohttp, not over httpcore."""
-    return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
-
-
-def _class_names(value: object, *libraries: str) -> list[str]:
-    return [cls.__name__ for cls in type(value).__mro__ if cls.__module__.partition(".")[0] in libraries]

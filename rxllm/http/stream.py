@@ -32,11 +32,12 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
 from rxllm.http.decompression import body_of, is_decompressed_here
-from rxllm.http.pools import AddressError, in_use, may_be_cancelled, transport_error
+from rxllm.http.pools import in_use
 from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
 from rxllm.http.secrets import hide_in_log, public_url
 from rxllm.http.timeouts import IdleTimeout
+from rxllm.http.transport_errors import AddressError, may_be_cancelled, transport_error
 from rxllm.runtime import Pump, Stream, pumped
 from rxllm.values import AdapterError, LLMError, StreamError
 from rxllm.values.errors import with_origin

@@ -47,6 +47,7 @@ from rxllm.runtime import (
     stopwatch,
     verdict_error,
 )
+from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values import StreamError
 from rxllm.values.argument_checks import call_fault, check_function, check_instance, check_seconds, is_count
 from rxllm.values.argument_checks import check as check_argument
@@ -54,9 +55,6 @@ from rxllm.values.responses import shorten
 
 AT_ONCE = 4
 """Maximum number of checks of a stream that run at the same time."""
-
-MOST = 1024
-"""Number of waiting events at which the source waits too."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
@@ -189,7 +187,7 @@ class _Guard(abc.DisposableBase):
         self._failure: BaseException | None = None
         self._draining = False
         self._ended = False
-        self._gate = Hold(is_full=lambda: len(self._queue) >= MOST, before_tools=self._before_tools)
+        self._gate = Hold(is_full=lambda: len(self._queue) >= HELD_BACK, before_tools=self._before_tools)
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = math.inf  # when the timer fires
@@ -302,7 +300,7 @@ class _Guard(abc.DisposableBase):
         with self._lock:
             self._time = max(self._time, self._now())
             self._take_parts()
-            if len(self._queue) >= MOST and not self._checks:
+            if len(self._queue) >= HELD_BACK and not self._checks:
                 self._parts.close()  # only its end can make room
                 self._take_parts()
             step = None if self._ended else self._step()
@@ -353,7 +351,7 @@ class _Guard(abc.DisposableBase):
         self._begun = True
         self._unfinished.see(item)
         self._observer.on_next(item)
-        if len(self._queue) == MOST // 2:
+        if len(self._queue) == HELD_BACK // 2:
             self._gate.open()
 
     def _start_check(self, check: _Check) -> None:

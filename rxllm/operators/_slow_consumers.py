@@ -12,12 +12,10 @@ from reactivex import Observable, abc
 from rxllm.events import Nested, ToolCallDelta
 from rxllm.operators._event_operators import DELTAS, operate
 from rxllm.runtime import Backlog, Gate, Stream, clock, current_gate
+from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values.argument_checks import call_fault, check, check_function
 
 T = TypeVar("T")
-
-MOST = 1024
-"""The maximum of waiting items; then they pass, and the consumer's buffer slows the source down."""
 
 
 def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
@@ -108,7 +106,7 @@ class _WhileBusy(Backlog[T, T]):
     When `_most` wait, they pass.
     """
 
-    _most: float = MOST
+    _most: float = HELD_BACK
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)

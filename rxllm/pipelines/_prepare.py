@@ -29,15 +29,13 @@ from rxllm.collector import StreamCollector
 from rxllm.engine import Alongside, Prepare, Prepared
 from rxllm.events import Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
 from rxllm.runtime import Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
+from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values import LLMError, Message, Request, Usage, ValidationError
 from rxllm.values.argument_checks import must_be
 from rxllm.values.errors import with_origin
 
 T = TypeVar("T")
 Answer = Callable[[Request], Stream[Event]]
-
-MOST = 1024
-"""Events that may wait for a check before the answer itself has to wait."""
 
 
 class Deferred(Stream[T]):
@@ -210,7 +208,7 @@ class _HeldBack:
 
     def _is_full(self) -> bool:
         waiting = self._waiting
-        return waiting is not None and len(waiting) >= MOST
+        return waiting is not None and len(waiting) >= HELD_BACK
 
     def _receive(self, event: Event) -> None:
         with self._lock:

@@ -75,6 +75,9 @@ class Endings:
 MAX_WAITING = 64
 """How many items may wait for an iterator before its source stops reading, by default."""
 
+HELD_BACK = 1024
+"""How many items an operator holds back, by default, before its source waits, or before they pass a busy consumer."""
+
 LIMIT = 65_536
 """How many items may wait before a source that does not wait is cut off, by default."""
 

@@ -38,6 +38,12 @@ T = TypeVar("T")
 IDLE_KEPT = 16
 """How many threads wait for their next job; others end."""
 
+THREADS = 1_000
+"""Plain functions of tools that may run at once, so that a burst of calls cannot leave any number of threads behind."""
+
+THREADS_LEFT = 100
+"""Plain functions that may still run after their timeout or dispose; beyond this number no other one starts."""
+
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
 

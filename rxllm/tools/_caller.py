@@ -39,17 +39,12 @@ from rxllm.runtime import (
     running_loop,
     within,
 )
+from rxllm.runtime.threads import THREADS, THREADS_LEFT
 from rxllm.tools._approval import NO_ANSWER
 from rxllm.tools._settings import tool_error
 from rxllm.values import Message, Thread, ToolCall, unanswered
 from rxllm.values.codec import encode
 from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
-
-THREADS_LEFT = 100
-"""Plain functions that may still run after their timeout or dispose; beyond this number no other one starts."""
-
-THREADS = 1_000
-"""Plain functions that may run at once, so that a burst of calls cannot leave any number of threads behind."""
 
 
 class Caller(abc.DisposableBase):

@@ -23,9 +23,8 @@ from rxllm.events import (
     ToolCallDelta,
     UsageUpdated,
 )
-from rxllm.operators._slow_consumers import MOST
 from rxllm.runtime import Gate
-from rxllm.runtime.back_pressure import read_by
+from rxllm.runtime.back_pressure import HELD_BACK, read_by
 from rxllm.testing import assert_operator, strategies
 from rxllm.testing.marbles import check
 from rxllm.values import Usage, ValidationError
@@ -141,8 +140,8 @@ def test_a_dispose_drops_what_waits() -> None:
 
 def test_a_consumer_that_never_looks_is_given_so_much_and_then_the_source_waits() -> None:
     consumer = Consumer(ops.conflate(), maxsize=3)
-    consumer.say(*[TextDelta("x")] * (2 * MOST + 5))
-    assert consumer.waiting == [TextDelta("x"), TextDelta("x" * MOST), TextDelta("x" * MOST)]
+    consumer.say(*[TextDelta("x")] * (2 * HELD_BACK + 5))
+    assert consumer.waiting == [TextDelta("x"), TextDelta("x" * HELD_BACK), TextDelta("x" * HELD_BACK)]
     assert consumer.gate.full
 
 
@@ -256,10 +255,10 @@ def test_what_is_more_than_a_string_is_not_joined() -> None:
 
 def test_other_items_wait_and_are_never_more_than_so_many() -> None:
     consumer = Consumer(ops.conflate(), maxsize=3)
-    consumer.say(*range(MOST))
+    consumer.say(*range(HELD_BACK))
     assert consumer.waiting == [0]
-    consumer.say(MOST)
-    assert consumer.waiting == list(range(MOST + 1))
+    consumer.say(HELD_BACK)
+    assert consumer.waiting == list(range(HELD_BACK + 1))
     assert consumer.gate.full
 
 
@@ -282,8 +281,8 @@ def test_a_function_is_given_the_older_first() -> None:
 
 def test_so_many_joined_by_a_function_pass_too() -> None:
     consumer = Consumer(ops.conflate(add), maxsize=3)
-    consumer.say(*[1] * (2 * MOST + 5))
-    assert consumer.waiting == [1, MOST, MOST]
+    consumer.say(*[1] * (2 * HELD_BACK + 5))
+    assert consumer.waiting == [1, HELD_BACK, HELD_BACK]
 
 
 def test_what_a_function_raises_ends_the_stream_behind_what_waits() -> None:

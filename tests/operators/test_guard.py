@@ -33,8 +33,9 @@ from rxllm.events import (
     ToolCallStarted,
     UsageUpdated,
 )
-from rxllm.operators._guard import AT_ONCE, MOST
+from rxllm.operators._guard import AT_ONCE
 from rxllm.runtime import current_gate
+from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.testing import assert_operator, events
 from rxllm.testing.marbles import START, check, cold, record
 from rxllm.testing.virtual_time import Clock, OperatorRun
@@ -565,7 +566,7 @@ def test_a_source_that_does_not_end_is_left_waiting_in_bounds() -> None:
     gate: list[Any] = []
     Observable(subscribe).pipe(ops.guard(lambda text: never)).subscribe(scheduler=TestScheduler())
     source.on_next(TextDelta("a"))
-    for number in range(MOST - 1):
+    for number in range(HELD_BACK - 1):
         assert not gate[0].full
         source.on_next(UsageUpdated(Usage(number)))
     assert gate[0].full

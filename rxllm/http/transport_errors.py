@@ -1,0 +1,71 @@
+"""Errors of the transports below a client, as ``AdapterError``, with the reason, the address and a remedy.
+
+Errors and clients are recognised by the names of their classes: the same code handles httpx and httpx2, over httpcore
+and over aiohttp.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+from rxllm.http.decompression import DecompressionError
+from rxllm.http.timeouts import IdleTimeoutError
+from rxllm.values import AdapterError
+
+_REASONS = {
+    "TimeoutException": "timeout",
+    "TransportError": "network_error",
+    "DecodingError": "malformed_response",
+    "TooManyRedirects": "invalid_request",
+    "InvalidURL": "invalid_request",
+    "RequestError": "network_error",
+    "StreamError": "network_error",
+    # errors of aiohttp
+    "ServerTimeoutError": "timeout",
+    "ClientError": "network_error",
+    "HttpProcessingError": "network_error",
+    # errors of rxllm
+    "IdleTimeoutError": "timeout",
+    "DecompressionError": "malformed_response",
+    "AddressError": "invalid_request",
+}
+
+
+class AddressError(ValueError):
+    """The system does not accept the host or the port."""
+
+
+def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
+    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: whether a response had begun."""
+    ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
+    names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
+    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; its cause has the right class
+        names = _class_names(error.__cause__, "aiohttp") + names
+    reason = next((_REASONS[name] for name in names if name in _REASONS), None)
+    if reason is None:
+        return None
+    text = str(error) or names[0]
+    is_silence = reason == "timeout" and "Connect" not in names[0]
+    limit = f" of {text}" if isinstance(error, IdleTimeoutError) else ""
+    failed = "broke off" if begun else "could not be reached"
+    fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
+    remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
+    result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
+    result.__context__, result.__suppress_context__ = error, True  # the message repeats all that a user needs
+    return result
+
+
+def _remedy(url: str) -> str:
+    host = urlsplit(url).hostname or ""
+    is_local = host in ("localhost", "::1") or host.startswith("127.")
+    return "; is the server running?" if is_local else "; check the base_url and the network"
+
+
+def may_be_cancelled(client: Any) -> bool:
+    """Whether a request of `client` may be cancelled while it connects: true over aiohttp, not over httpcore."""
+    return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
+
+
+def _class_names(value: object, *libraries: str) -> list[str]:
+    return [cls.__name__ for cls in type(value).__mro__ if cls.__module__.partition(".")[0] in libraries]
