@@ -193,7 +193,7 @@ def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
     """Return what operators may know of the call of `request`, which is sent as `sent`."""
-    ask = partial(_ask_other, setup, replace(request, messages=sent.messages), sent, call, scope)
+    ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
 
@@ -204,6 +204,7 @@ def _ask_other(
     """Return another engine's answer to `request`, which that of `setup` sends as `sent`."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
-    events = model_events(other_setup, other_request(request, sent, setup.own_options, other))
+    asked = replace(request, messages=sent.messages)
+    events = model_events(other_setup, other_request(asked, sent, setup.own_options, other))
     about_chat = {"usage": scope.usage, "chat": scope.chat}
     return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))

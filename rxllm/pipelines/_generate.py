@@ -178,6 +178,8 @@ def _without_tools(engine: Engine) -> Engine:
 def _is_wanted(setup: Setup) -> bool:
     if "structured_finalize" in setup.options:
         return bool(setup.options["structured_finalize"])
+    if "response_format" not in setup.options:
+        return False
     request = setup.complete(Request())
     model = setup.model_info(request)
     exclude = model is not None and model.tools_with_schema is False

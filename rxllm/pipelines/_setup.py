@@ -33,6 +33,7 @@ from rxllm.values import (
     EngineError,
     ModelInfo,
     Request,
+    Tool,
     ToolCall,
     ValidationError,
     Value,
@@ -79,28 +80,27 @@ class Setup(msgspec.Struct, frozen=True):
         """Return `request` with the options of the call and of the engine in its fields; see `option`."""
         params = set_options(self.engine.params)
 
-        def option(name: str) -> Any:
-            value = getattr(request, name)
-            return self.option(name, None if value is False else value)
-
         def merged(name: str) -> dict[str, Any]:
             return {**params.get(name, {}), **getattr(request, name), **self.own_options.get(name, {})}
 
-        stop = option("stop") or ()
-        model = option("model")
-        plain = {name: option(name) for name in _PLAIN}
+        plain = {name: self.option(name, getattr(request, name)) for name in _PLAIN}
         plain["response_format"] = as_response_format(plain["response_format"])
-        tools = (*params.get("tools", ()), *request.tools, *self.own_options.get("tools", ()))
+        model, stop = self.option("model", request.model), self.option("stop", request.stop) or ()
         return Request(
             messages=request.messages,
             model=self.engine.model if model is None else model,
-            tools=merge_tools(self.engine.tools, tools),
+            tools=self.tools(request.tools),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            structured_finalize=bool(option("structured_finalize")),
+            structured_finalize=bool(self.option("structured_finalize", request.structured_finalize or None)),
             options=merged("options"),
             metadata=merged("metadata"),
             **plain,
         )
+
+    def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
+        """Return the tools of the engine, its params, the request and the call; a later one replaces its namesake."""
+        params = self.engine.params.get("tools") or ()
+        return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
         """Return the call's own option, else the `value` of the request's field, else the engine's option."""
@@ -124,7 +124,7 @@ class Setup(msgspec.Struct, frozen=True):
         """Return the `events` of a step, watched by the engine's observers."""
         if not self.observers:
             return events
-        return self.observed(events, partial(StepSpan, tools=self.complete(Request()).tools))
+        return self.observed(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
         """Return a setup whose engine has the tracers of `engine` too."""
@@ -164,7 +164,7 @@ class Setup(msgspec.Struct, frozen=True):
         options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
         return {
-            "tools": self.complete(Request()).tools,
+            "tools": self.tools(),
             "context": {**engine.context, **options.get("context", {})},
             "executor": options.get("tool_executor", engine.tool_executor),
             "encoder": options.get("tool_result_encoder", engine.tool_result_encoder),

@@ -215,14 +215,24 @@ NO_SCOPE = Scope()
 current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
-@contextlib.contextmanager
-def within(scope: Scope) -> Generator[None]:
-    """Subscribe inside as part of `scope`."""
-    token = current_scope.set(scope)
-    try:
-        yield
-    finally:
-        current_scope.reset(token)
+class within:  # noqa: N801, a function with a context
+    """Subscribe inside as part of `scope`. A generator would take three times as long, and each call has several.
+
+    >>> with within(Scope(request_id="r1")):
+    ...     current_scope.get().request_id
+    'r1'
+    """
+
+    __slots__ = ("_scope", "_token")
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __enter__(self) -> None:
+        self._token = current_scope.set(self._scope)
+
+    def __exit__(self, *_: object) -> None:
+        current_scope.reset(self._token)
 
 
 class ScopedObserver(abc.ObserverBase[Any]):

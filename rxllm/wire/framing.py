@@ -119,7 +119,7 @@ class SSEDecoder(PendingFrame):
             self._data = [rest]
         frames = self._read_lines([rest]) if rest and not self.is_json else []
         data, self._data = b"\n".join(self._data), []
-        if data == DONE or is_json(data):
+        if data and (data == DONE or is_json(data)):
             frames.append((self._event, data))
         return self._checked(frames)
 
