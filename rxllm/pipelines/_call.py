@@ -48,7 +48,6 @@ from rxllm.runtime import (
     Scope,
     Stream,
     applying_operators,
-    budgets_of,
     current_scope,
     policy,
     provider_name,
@@ -65,7 +64,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
-        below = _under_budgets(setup, scope.below_model(), chat)
+        below = scope.below_model().under(setup.engine.operators, chat)
         if scope.counted:  # an adapter that asks this engine is under these budgets
             below = msgspec.structs.replace(below, counted=scope.counted)
 
@@ -115,13 +114,14 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
         yield "journal", partial(_journaled, sent, engine_call.provider)
 
     # Each call is counted where it is made, so that the place of a budget in the list makes no difference.
-    budgets = _budgets()
+    shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
-    if budgets and operators:
+    if shares and operators:
         # What another operator asks for itself upon an event is not part of the answer that a budget counts.
         yield "scope", scoped
-    for operator in budgets:
-        yield "budget", operator
+    for share in shares:
+        share.is_taken = True
+        yield "budget", ops.budget(share.budget)
     for operator in operators:
         yield "operators", operator
 
@@ -159,23 +159,10 @@ def _journaled(request: Request, provider: str, events: Observable[Event]) -> St
     return Deferred(answer)
 
 
-def _budgets() -> list[Operator]:
-    """Return the operators for the budgets of the current scope: each counts a call once."""
-    shares = current_scope.get().shares
-    for share in shares:
-        share.is_taken = True
-    return [ops.budget(share.budget) for share in shares]
-
-
-def _under_budgets(setup: Setup, scope: Scope, chat: dict[Any, Budget]) -> Scope:
-    """Return the scope of calls that keep to the budgets of `scope`, and to the engine's."""
-    return scope.under(budgets_of(setup.engine.operators, chat))
-
-
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
     """Return a function that counts a journal's answer to one of `requests` in the budgets of this subscription."""
     scope, call = current_scope.get(), setup.call("")
-    budgets = [share.budget for share in _under_budgets(setup, scope, {}).shares]
+    budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
     def count(index: int, line: Hashable, response: Response[Any] | None) -> None:
         for budget in budgets:

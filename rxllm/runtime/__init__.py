@@ -22,8 +22,8 @@ from rxllm.runtime._budget import (
     ChatBudget,
     HoldsBudget,
     Reservation,
+    Share,
     budget_passed,
-    budgets_of,
     unpriced_call,
 )
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
@@ -41,7 +41,6 @@ from rxllm.runtime._scope import (
     RecallingJournal,
     Scope,
     ScopedObserver,
-    Share,
     ToolRecord,
     applying_operators,
     current_engine_call,
@@ -92,7 +91,6 @@ __all__ = [
     "attempting",
     "behind",
     "budget_passed",
-    "budgets_of",
     "call_context",
     "call_loop",
     "check_failed",

@@ -44,7 +44,7 @@ from msgspec.structs import replace
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.runtime._budget import Budget
+from rxllm.runtime._budget import Budget, HoldsBudget, Share
 from rxllm.runtime._stream import Stream
 from rxllm.values import Call, LLMError, Request, ToolCall, Usage
 
@@ -157,13 +157,6 @@ def provider_name(adapter: Any) -> str:
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
-class Share(msgspec.Struct, eq=False):
-    """A budget that is handed down; `is_taken` as soon as a model source keeps to it."""
-
-    budget: Budget
-    is_taken: bool = False
-
-
 class Scope(msgspec.Struct, frozen=True):
     """Where a subscription belongs; the module's table says who writes and who reads each field.
 
@@ -198,11 +191,14 @@ class Scope(msgspec.Struct, frozen=True):
             journal=self.journal,
         )
 
-    def under(self, budgets: Iterable[Budget]) -> Scope:
-        """Return the scope of calls that keep to these budgets too."""
+    def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
+        """Return the scope of calls that keep to the budgets of an engine's `operators` too; `chat` has the chat's."""
+        holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
+        if not holders:
+            return self
         known = [share.budget for share in self.shares]
-        added = [Share(budget) for budget in dict.fromkeys(budgets) if budget not in known]
-        return replace(self, shares=(*added, *self.shares)) if added else self
+        budgets = dict.fromkeys(holder.budget_of({} if chat is None else chat) for holder in holders)
+        return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
