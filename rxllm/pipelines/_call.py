@@ -37,11 +37,12 @@ from rxllm.adapters import as_adapter
 from rxllm.engine import Operator
 from rxllm.events import Event
 from rxllm.pipelines._observers import CallSpan, attempt, notify_retry, watched
-from rxllm.pipelines._prepare import Deferred, prepared
+from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._setup import Setup, other_engine, other_options, other_request, unanswered_calls
 from rxllm.pipelines.options import ChatOptions, request_id
 from rxllm.runtime import (
     Budget,
+    Deferred,
     EngineCall,
     HoldsBudget,
     RecallingJournal,
@@ -76,8 +77,9 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
                     events = stage(events)
             return Stream.of(events)
 
+        functions, complete = setup.engine.prepare, setup.complete(request)
         with within(below):
-            return scoped(prepared(setup.engine.prepare, setup.complete(request), answer), below)
+            return scoped(prepared(functions, complete, answer) if functions else answer(complete), below)
 
     return Deferred(make)
 
@@ -97,7 +99,8 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
         yield "timeouts", ops.time_limits(limits.first, limits.idle)
 
     rules = policy(options.get("retry", engine.retry), engine.retry)
-    yield "retry", ops.retry_before_content(rules, on_retry=notify_retry(setup.observers, *ids))
+    on_retry = None if setup.observers is None else notify_retry(setup.observers, *ids)
+    yield "retry", ops.retry_before_content(rules, on_retry=on_retry)
 
     if limits.total is not None:
         yield "total timeout", ops.time_limits(total=limits.total)
@@ -106,7 +109,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if model is not None and model.has_prices:
         yield "cost", ops.cost(price=models.price_of(model))
 
-    if setup.observers:
+    if setup.observers is not None:
         begin = partial(CallSpan, setup.observers, adapter=engine.adapter, request=sent)
         yield "watch", lambda events: watched(events, begin, call.request_id, options.get("session_id"))
 

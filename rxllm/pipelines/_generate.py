@@ -20,7 +20,6 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import model_events
 from rxllm.pipelines._observers import ChatSpan
-from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._setup import Input, Setup, as_request, as_thread
 from rxllm.pipelines.options import (
     ChatOptions,
@@ -32,7 +31,7 @@ from rxllm.pipelines.options import (
     chat_options,
     with_options,
 )
-from rxllm.runtime import Stream
+from rxllm.runtime import Deferred, Stream
 from rxllm.values import ChatResult, Request, Response, StepResult, Thread
 
 T = TypeVar("T")

@@ -20,6 +20,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.collector import StreamCollector
+from rxllm.engine import Engine
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -91,14 +92,16 @@ Clock = Callable[[], float]
 class Observers:
     """An engine's observers during one call. An observer that raises disturbs nothing; its first error is logged."""
 
-    def __init__(self, functions: Iterable[Callable[[Telemetry], object]] = ()) -> None:
+    @classmethod
+    def of(cls, engine: Engine) -> Observers | None:
+        """Return the observers of `engine`; None if it has none, for then nothing is watched."""
+        return cls(engine.observers) if engine.observers else None
+
+    def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
         self.tracers = tuple(function for function in self._functions if isinstance(function, Tracer))
         self._shows_content = any(tracer.content for tracer in self.tracers)
         self._failed: set[int] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._functions)
 
     def tell(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
         """Pass `value` to each observer, with ``content()`` to the tracers that ask for the content."""
@@ -187,10 +190,8 @@ def watched(
 
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
-) -> Callable[[int, float, LLMError], None] | None:
-    """Return the function that ``retry_before_content`` calls before it waits; None without observers."""
-    if not observers:
-        return None
+) -> Callable[[int, float, LLMError], None]:
+    """Return the function that ``retry_before_content`` calls before it waits."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # below the call's span

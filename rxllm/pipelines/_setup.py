@@ -56,7 +56,7 @@ class Setup(msgspec.Struct, frozen=True):
     engine: Engine
     options: Mapping[str, Any]
     own_options: Mapping[str, Any]
-    observers: Observers
+    observers: Observers | None
     timeouts: Timeouts
 
     @classmethod
@@ -66,7 +66,7 @@ class Setup(msgspec.Struct, frozen=True):
             own_options = {**own_options, "tools": as_tools(own_options["tools"])}
         options = checked_options(allowed, engine, own_options)
         own_options = set_options(own_options)
-        return cls(engine, options, own_options, Observers(engine.observers), Timeouts.of(options.get("timeout")))
+        return cls(engine, options, own_options, Observers.of(engine), Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
         """Return a setup with another engine and without these options."""
@@ -114,7 +114,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     def observed(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
         """Return `events`, watched by the engine's observers through a `span`."""
-        if not self.observers:
+        if self.observers is None:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
         begin = partial(span, self.observers, metadata=masked(self.complete(Request()).metadata))
@@ -122,20 +122,21 @@ class Setup(msgspec.Struct, frozen=True):
 
     def observed_step(self, events: Stream[Event]) -> Stream[Event]:
         """Return the `events` of a step, watched by the engine's observers."""
-        if not self.observers:
+        if self.observers is None:
             return events
         return self.observed(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
         """Return a setup whose engine has the tracers of `engine` too."""
-        tracers = () if engine is None else Observers(engine.observers).tracers
+        observers = None if engine is None else Observers.of(engine)
+        tracers = () if observers is None else observers.tracers
         added = [tracer for tracer in tracers if tracer not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
         """Return a setup with the observers `added` too."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
-        return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
+        return msgspec.structs.replace(self, engine=own, observers=Observers.of(own))
 
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""
