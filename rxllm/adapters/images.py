@@ -171,7 +171,7 @@ class HTTPImageAdapter(HTTPBase):
             error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built, request.model)
             raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
-            raise page_error(answer, self.provider, built)
+            raise page_error(answer.headers, self.provider, built)
         try:
             return self.read(request, answer)
         except LLMError:

@@ -28,6 +28,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
@@ -140,7 +141,8 @@ async def _exchange(
             exchange.answered(response.headers)
             streaming = True
             since = began if exchange.content_only else None
-            await _deliver(response, decoder, pump, lambda: page_error(response, exchange.provider, request), since)
+            page = partial(page_error, response.headers, exchange.provider, request)
+            await _deliver(response, decoder, pump, page, since)
     except Exception as error:
         # A subscriber's own error passes unchanged, even if it is a transport's error.
         failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
@@ -218,9 +220,9 @@ def begins_page(data: bytes) -> bool:
     return data.lstrip()[:1] == b"<"
 
 
-def page_error(response: httpx.Response, provider: str, request: httpx.Request) -> AdapterError:
+def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
     """Return the error for a page that arrived with a good status."""
-    kind = response.headers.get("content-type")
+    kind = headers.get("content-type")
     message = f"{address(request)} answered with a page ({kind}), not as a model: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
 

@@ -101,7 +101,7 @@ class Value(DataClassJsonMixin):
     # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
 
     def __setattr__(self, name: str, new: object) -> None:
-        attributes = self.__dict__  # not vars(self): every field of every new value takes this way
+        attributes = vars(self)
         if name in attributes or name not in self.__dataclass_fields__:
             raise FrozenInstanceError(f"cannot assign to field {name!r}")
         attributes[name] = new

@@ -227,7 +227,7 @@ def as_thread(value: Any) -> Thread:
         case Turn():
             return value.session.thread
         case str() | Message() | Mapping() | list() | tuple():
-            return Thread(as_messages(value))
+            return Thread(as_messages(cast(Any, value)))
         case _:
             fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
             remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""
