@@ -123,7 +123,7 @@ def _responses(
         return Deferred(lambda: cast(Any, as_image_adapter(adapter)))
     request = as_request()
     opts = _checked_options(opts)
-    observers = Observers.of(engine)
+    observers = Observers(engine.observers) if engine.observers else None
     responses = Deferred(lambda: _response(engine, adapter, observers, request, opts))
     return returned_by(function, responses, request.model or opts.get("model") or provider_name(adapter), ImageResponse)
 

@@ -20,7 +20,6 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable
 
 from rxllm.collector import StreamCollector
-from rxllm.engine import Engine
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -91,11 +90,6 @@ Clock = Callable[[], float]
 
 class Observers:
     """An engine's observers during one call. An observer that raises disturbs nothing; its first error is logged."""
-
-    @classmethod
-    def of(cls, engine: Engine) -> Observers | None:
-        """Return the observers of `engine`; None if it has none, for then nothing is watched."""
-        return cls(engine.observers) if engine.observers else None
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -266,13 +260,15 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 class Span:
     """One stream for the observers, with a clock and ids. A span of a call also counts the attempts at it."""
 
-    begin_attempt: Callable[[Call], Call] | None = None
-
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
         self._now = now
         self._ids = ids
         self._began = now()
+
+    def begin_attempt(self, call: Call) -> Call:
+        """Return `call` for an attempt that begins now."""
+        return call
 
     def see(self, event: Any) -> None:
         """Follow an event of the stream."""
@@ -296,10 +292,9 @@ class _SpanWithAttempts(Span):
         self._attempts = 0
         self._attempt_began = 0.0
         self._chunks: list[float] = []
-        self.begin_attempt = self._begin_attempt
 
-    def _begin_attempt(self, call: Call) -> Call:
-        """Return `call` for the attempt that begins now, with the headers of the tracers."""
+    def begin_attempt(self, call: Call) -> Call:
+        """Return `call` with the headers of the tracers."""
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()

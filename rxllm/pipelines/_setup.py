@@ -27,7 +27,7 @@ from rxllm.http import Timeouts
 from rxllm.pipelines._observers import Observers, Span, StepSpan, watched
 from rxllm.pipelines.options import checked_options, request_id, set_options
 from rxllm.runtime import Stream, provider_name, returned_by
-from rxllm.telemetry import Telemetry
+from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
     EngineError,
@@ -66,7 +66,8 @@ class Setup(msgspec.Struct, frozen=True):
             own_options = {**own_options, "tools": as_tools(own_options["tools"])}
         options = checked_options(allowed, engine, own_options)
         own_options = set_options(own_options)
-        return cls(engine, options, own_options, Observers.of(engine), Timeouts.of(options.get("timeout")))
+        observers = Observers(engine.observers) if engine.observers else None
+        return cls(engine, options, own_options, observers, Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
         """Return a setup with another engine and without these options."""
@@ -128,15 +129,14 @@ class Setup(msgspec.Struct, frozen=True):
 
     def traced_by(self, engine: Engine | None) -> Setup:
         """Return a setup whose engine has the tracers of `engine` too."""
-        observers = None if engine is None else Observers.of(engine)
-        tracers = () if observers is None else observers.tracers
-        added = [tracer for tracer in tracers if tracer not in self.engine.observers]
+        observers = () if engine is None else engine.observers
+        added = [one for one in observers if isinstance(one, Tracer) and one not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
         """Return a setup with the observers `added` too."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
-        return msgspec.structs.replace(self, engine=own, observers=Observers.of(own))
+        return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
         """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""

@@ -31,11 +31,10 @@ subscribed to. An operator that needs more than the events reads it when it is a
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
 from typing import Any, Protocol, runtime_checkable
 
@@ -46,6 +45,7 @@ from reactivex import Observable, abc
 from rxllm.events import ErrorEvent, Event
 from rxllm.runtime._budget import Budget, HoldsBudget, Share
 from rxllm.runtime._stream import Stream
+from rxllm.runtime.context_variables import Setting
 from rxllm.values import Call, LLMError, Request, ToolCall, Usage
 
 
@@ -142,14 +142,9 @@ def engine_call() -> EngineCall | None:
     return current_engine_call.get()
 
 
-@contextlib.contextmanager
-def applying_operators(call: EngineCall) -> Generator[None]:
+def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
     """Apply operators inside as part of `call`."""
-    token = current_engine_call.set(call)
-    try:
-        yield
-    finally:
-        current_engine_call.reset(token)
+    return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
@@ -203,7 +198,7 @@ class Scope(msgspec.Struct, frozen=True):
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
         parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
-        return Scope(parent_id=parent_id, path=path, tool_key=tool_key, shares=self.shares, journal=self.journal)
+        return replace(self.below_model(), parent_id=parent_id, path=path, tool_key=tool_key)
 
 
 NO_SCOPE = Scope()
@@ -211,24 +206,9 @@ NO_SCOPE = Scope()
 current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
-class within:  # noqa: N801, a function with a context
-    """Subscribe inside as part of `scope`. A generator would take three times as long, and each call has several.
-
-    >>> with within(Scope(request_id="r1")):
-    ...     current_scope.get().request_id
-    'r1'
-    """
-
-    __slots__ = ("_scope", "_token")
-
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
-
-    def __enter__(self) -> None:
-        self._token = current_scope.set(self._scope)
-
-    def __exit__(self, *_: object) -> None:
-        current_scope.reset(self._token)
+def within(scope: Scope) -> Setting[Scope]:
+    """Subscribe inside as part of `scope`."""
+    return Setting(current_scope, scope)
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
