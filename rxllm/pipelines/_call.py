@@ -77,9 +77,9 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
                     events = stage(events)
             return Stream.of(events)
 
-        functions, complete = setup.engine.prepare, setup.complete(request)
+        functions, completed = setup.engine.prepare, setup.complete(request)
         with within(below):
-            return scoped(prepared(functions, complete, answer) if functions else answer(complete), below)
+            return scoped(prepared(functions, completed, answer) if functions else answer(completed), below)
 
     return Deferred(make)
 
@@ -194,7 +194,7 @@ def _ask_other(
     """Return another engine's answer to `request`, which that of `setup` sends as `sent`."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
-    asked = replace(request, messages=sent.messages)
-    events = model_events(other_setup, other_request(asked, sent, setup.own_options, other))
+    request = replace(request, messages=sent.messages)
+    events = model_events(other_setup, other_request(request, sent, setup.own_options, other))
     about_chat = {"usage": scope.usage, "chat": scope.chat}
     return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))

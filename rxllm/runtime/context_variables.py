@@ -33,7 +33,7 @@ from __future__ import annotations
 from asyncio import AbstractEventLoop
 from collections.abc import Callable
 from contextvars import ContextVar
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -41,9 +41,6 @@ if TYPE_CHECKING:
     from rxllm.runtime.back_pressure import Endings, Gate
     from rxllm.runtime.portal import Portal, Starts
     from rxllm.runtime.threads import DaemonThreads
-
-
-T = TypeVar("T")
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -72,22 +69,6 @@ class Reader(msgspec.Struct, frozen=True):
     gate: Gate | None = None
     on_unhandled: ErrorListener | None = None
     endings: Endings | None = None
-
-
-class Setting(Generic[T]):
-    """Sets a variable inside ``with``. Each call has several, and a generator would take three times as long."""
-
-    __slots__ = ("_token", "_value", "_variable")
-
-    def __init__(self, variable: ContextVar[T], value: T) -> None:
-        self._variable = variable
-        self._value = value
-
-    def __enter__(self) -> None:
-        self._token = self._variable.set(self._value)
-
-    def __exit__(self, *_: object) -> None:
-        self._variable.reset(self._token)
 
 
 NO_PLACE, NO_READER = Place(), Reader()
