@@ -36,7 +36,7 @@ from rxllm import operators as ops
 from rxllm.adapters import as_adapter
 from rxllm.engine import Operator
 from rxllm.events import Event
-from rxllm.pipelines._observers import CallSpan, attempt, notify_retry, watched
+from rxllm.pipelines._observers import CallSpan, notify_retry, watched
 from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._setup import Setup, other_engine, other_options, other_request, unanswered_calls
 from rxllm.pipelines.options import ChatOptions, request_id
@@ -87,7 +87,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
     """Return the adapter's events: one attempt a subscription."""
     adapter = as_adapter(setup.engine.adapter)
-    return Deferred(lambda: adapter.stream(sent, attempt(call)))
+    return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
 
 def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> Iterator[tuple[str, Operator]]:

@@ -13,9 +13,19 @@ from rxllm import images as image_adapters
 from rxllm import models, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._observers import ImagesSpan, Observers, attempt, notify_retry, watched
+from rxllm.pipelines._observers import ImagesSpan, Observers, notify_retry, watched
 from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
-from rxllm.runtime import Deferred, Retry, Stream, current_place, policy, provider_name, retrying, returned_by
+from rxllm.runtime import (
+    Deferred,
+    Retry,
+    Stream,
+    current_place,
+    current_scope,
+    policy,
+    provider_name,
+    retrying,
+    returned_by,
+)
 from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 
@@ -146,7 +156,7 @@ def _response(
         return replace(response, request_id=response.request_id or call.request_id)
 
     def ask() -> Observable[Any]:
-        return Deferred(lambda: adapter.generate(request, attempt(call))).map(identified)
+        return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(identified)
 
     # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)

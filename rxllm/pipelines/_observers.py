@@ -223,12 +223,6 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
         return None, None
 
 
-def attempt(call: Call) -> Call:
-    """Return `call` for an attempt that begins now, counted by the span around it, if there is one."""
-    begin = current_scope.get().begin_attempt
-    return call if begin is None else begin(call)
-
-
 def request_content(request: Request) -> Request:
     """Return the messages of `request`, without the model's reasoning, and its tools."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)

@@ -196,6 +196,10 @@ class Scope(msgspec.Struct, frozen=True):
         budgets = dict.fromkeys(holder.budget_of({} if chat is None else chat) for holder in holders)
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
+    def attempt(self, call: Call) -> Call:
+        """Return `call` for an attempt that begins now, counted by the span around it, if there is one."""
+        return call if self.begin_attempt is None else self.begin_attempt(call)
+
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
         parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
