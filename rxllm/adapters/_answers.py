@@ -64,7 +64,7 @@ def metadata_of(part: Any) -> dict[str, Any]:
     if not isinstance(part, Mapping):
         return {}
     fields = cast(Mapping[str, Any], part)
-    found = [(name, fields[wire]) for wire, name in _NAMES.items() if wire in fields]
+    found = [(_NAMES[wire], value) for wire, value in fields.items() if wire in _NAMES]
     if isinstance(system := fields.get("system"), Mapping):
         found.append(("warnings", cast(Mapping[str, Any], system).get("warnings")))
     return {name: value for name, value in found if value not in (None, "", [], {})}
@@ -154,7 +154,7 @@ def _flatten(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
 
 
 def _first(flat: Mapping[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
-    numbers = (read(flat.get(name)) for name in names)
+    numbers = (read(flat[name]) for name in names if name in flat)
     return next((number for number in numbers if number is not None), None)
 
 

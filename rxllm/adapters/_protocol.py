@@ -53,12 +53,11 @@ def as_adapter(adapter: Any) -> Adapter:
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
+    stream = getattr(adapter, "stream", None)
+    if callable(stream) and not isinstance(adapter, type):
+        return _GeneratorAdapter(stream) if inspect.isasyncgenfunction(stream) else _ObjectAdapter(adapter)
     if inspect.isasyncgenfunction(adapter):
         return _GeneratorAdapter(adapter)
-    if isinstance(adapter, Adapter) and not isinstance(adapter, type):
-        if inspect.isasyncgenfunction(adapter.stream):
-            return _GeneratorAdapter(adapter.stream)
-        return _ObjectAdapter(adapter)
     remedy = "pass an object with stream(request, call), or an async generator function of the same arguments"
     raise EngineError("missing_stream_adapter", f"{shown(adapter)} is not an adapter; {remedy}")
 

@@ -14,8 +14,7 @@ from rxllm import keys
 from rxllm.adapters._http_errors import http_error
 from rxllm.adapters.profiles import providers
 from rxllm.http import CONNECT_SECONDS, WRITE_SECONDS, Clients, transport_error
-from rxllm.http.secrets import keyless_url, public_url, secrets_in, secrets_of_url
-from rxllm.http.stream import address
+from rxllm.http.secrets import address, keyless_url, public_url, secrets_in, secrets_of_url
 from rxllm.values import AdapterError, ApiKey, Call, EngineError, ImageRequest, LLMError, Request, ValidationError
 from rxllm.values.advice import explains_options
 from rxllm.values.argument_checks import invalid_option

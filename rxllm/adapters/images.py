@@ -21,8 +21,8 @@ from rxllm.http import transport_error
 from rxllm.http.decompression import body_of
 from rxllm.http.pools import in_use
 from rxllm.http.request_log import request_log
-from rxllm.http.secrets import public_url, without
-from rxllm.http.stream import address, begins_page, discreetly, may_be_page, opened, page_error, read_error
+from rxllm.http.secrets import address, public_url, without
+from rxllm.http.stream import begins_page, discreetly, may_be_page, opened, page_error, read_error
 from rxllm.http.timeouts import IdleTimeout
 from rxllm.runtime import Pump, Stream, pumped
 from rxllm.values import (
@@ -157,7 +157,7 @@ class HTTPImageAdapter(HTTPBase):
     async def _exchange(self, request: ImageRequest, call: Call, fetcher: Fetcher) -> ImageResponse:
         request = await self._with_bytes(request, fetcher)
         built = self.build(request, call)
-        with request_log(call.request_id, built.method, address(built), self.provider, request.model) as note:
+        with request_log(call.request_id, built, self.provider, request.model) as note:
             answer = await fetcher.send(built, ANSWER_BYTES)
             note.answered(answer.status)
             response = self._response(request, call, built, answer)
@@ -171,7 +171,7 @@ class HTTPImageAdapter(HTTPBase):
             error = self._refusal(answer.status, answer.headers, without(answer.body, secrets), built, request.model)
             raise keys.redacted(error, secrets)
         if may_be_page(answer.headers) and begins_page(answer.body):
-            raise page_error(answer.headers, self.provider, address(built))
+            raise page_error(answer.headers, self.provider, built)
         try:
             return self.read(request, answer)
         except LLMError:

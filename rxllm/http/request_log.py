@@ -19,20 +19,23 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from rxllm.events import ErrorEvent, MessageCompleted
+from rxllm.http.secrets import address
 from rxllm.values import ImageResponse, LLMError, TokenCount
 
 if TYPE_CHECKING:
+    import httpx
+
     from rxllm.http.stream import Decoder
 
 
 log = logging.getLogger("rxllm")
 
 
-def request_log(request_id: str, method: str, url: str, provider: str, model: str | None) -> RequestLog:
+def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
     """Return the log of a request that is about to be sent. It does nothing unless DEBUG is on."""
     is_on = log.isEnabledFor(logging.DEBUG)
     if is_on:
-        log.debug("request %s: %s %s (%s, model %s)", request_id, method, url, provider, model)
+        log.debug("request %s: %s %s (%s, model %s)", request_id, request.method, address(request), provider, model)
     return RequestLog(request_id, is_on)
 
 

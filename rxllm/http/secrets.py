@@ -9,12 +9,16 @@ import json
 import logging
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, TypeVar, cast
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import parse_qsl, quote, quote_plus, unquote
 
 from rxllm.values import LLMError
 from rxllm.values.errors import with_origin
 from rxllm.values.secret_names import MASK, is_secret_name, mapped
+
+if TYPE_CHECKING:
+    import httpx
+
 
 SECRET_LENGTH = 8
 """Minimum length of a string that is masked: no provider issues shorter keys, and they may be ordinary words."""
@@ -60,6 +64,11 @@ def public_url(url: str) -> str:
     'https://host/v1'
     """
     return _USER.sub(r"\1", re.split("[?#]", url)[0])
+
+
+def address(request: httpx.Request) -> str:
+    """Return the public URL of `request`."""
+    return public_url(str(request.url))
 
 
 def keyless_url(url: str) -> str:

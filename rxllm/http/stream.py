@@ -28,6 +28,7 @@ import contextlib
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from rxllm.events import ErrorEvent, Event, MessageCompleted, is_content
@@ -35,7 +36,7 @@ from rxllm.http.decompression import body_of, is_decompressed_here
 from rxllm.http.pools import in_use
 from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
-from rxllm.http.secrets import hide_in_log, public_url
+from rxllm.http.secrets import address, hide_in_log
 from rxllm.http.timeouts import IdleTimeout
 from rxllm.http.transport_errors import AddressError, may_be_cancelled, transport_error
 from rxllm.runtime import Pump, Stream, pumped
@@ -122,18 +123,12 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
     client, request = await exchange.open()
-    url = address(request)
-    with request_log(exchange.request_id, request.method, url, exchange.provider, exchange.model) as note:
-        await _exchange(exchange, client, request, url, pump, note)
+    with request_log(exchange.request_id, request, exchange.provider, exchange.model) as note:
+        await _exchange(exchange, client, request, pump, note)
 
 
 async def _exchange(
-    exchange: Exchange,
-    client: httpx.AsyncClient,
-    request: httpx.Request,
-    url: str,
-    pump: Pump[Event],
-    note: RequestLog,
+    exchange: Exchange, client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Event], note: RequestLog
 ) -> None:
     decoder = note.watched(exchange.decoder())
     began = time.monotonic()
@@ -147,10 +142,11 @@ async def _exchange(
             exchange.answered(response.headers)
             streaming = True
             since = began if exchange.content_only else None
-            await _deliver(response, decoder, pump, lambda: page_error(response.headers, exchange.provider, url), since)
+            page = partial(page_error, response.headers, exchange.provider, request)
+            await _deliver(response, decoder, pump, page, since)
     except Exception as error:
         # A subscriber's own error passes unchanged, even if its class is a transport's.
-        failure = None if pump.refused else transport_error(error, exchange.provider, url, begun=streaming)
+        failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
         if failure is None:
             raise
         if not streaming:
@@ -159,11 +155,6 @@ async def _exchange(
     events = decoder.close() if failure is None else _explained(decoder.close(), failure)
     note.see([] if pump.disposed else events)
     pump.emit(events)
-
-
-def address(request: httpx.Request) -> str:
-    """Return the URL of `request` without its user and query, which may hold secrets."""
-    return public_url(str(request.url))
 
 
 @contextlib.asynccontextmanager
@@ -230,9 +221,10 @@ def begins_page(data: bytes) -> bool:
     return data.lstrip()[:1] == b"<"
 
 
-def page_error(headers: Mapping[str, str], provider: str, url: str) -> AdapterError:
+def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
     """Return the error for a page that arrived with a good status."""
-    message = f"{url} answered with a page ({headers.get('content-type')}), not as a model: is the base_url right?"
+    kind = headers.get("content-type")
+    message = f"{address(request)} answered with a page ({kind}), not as a model: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
 
 

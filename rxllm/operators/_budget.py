@@ -359,14 +359,11 @@ class _Meter:
     def _check(self, response: _Running) -> None:
         """Cut the response if it takes more than is left."""
         count, reservation = response.count, response.reservation
-        if (
-            count.tokens > reservation.tokens
-            and not self._ended
-            and not reservation.grow(count.tokens, count.spent.usd)
-        ):
+        budget, takes_more = reservation.budget, count.tokens > reservation.tokens
+        if takes_more and not self._ended and not budget.grow(reservation, count.tokens, count.spent.usd):
             self._cut()
         else:
-            response.unchecked = count.characters_of(reservation.tokens + reservation.slack())
+            response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
         """Settle the response, and return its end with the spending."""
@@ -403,7 +400,7 @@ class _Meter:
         if response is None:
             return spending
         budget, usd = response.reservation.budget, response.count.usd
-        settled = response.reservation.settle(response.count.spent)
+        settled = budget.settle(response.reservation, response.count.spent)
         if budget.tokens is not None:
             spending |= {"tokens": budget.tokens, "tokens_spent": settled.tokens}
         if budget.usd is not None:

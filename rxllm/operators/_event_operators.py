@@ -179,8 +179,12 @@ def fold_events(
         source: Observable[Event], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
         fold = Fold(name, thread)
+        deltas = fold.deltas
 
         def on_next(event: Event) -> None:
+            if type(event) in DELTAS:  # as `add`, without a call for most events
+                deltas.append(event)
+                return
             try:
                 fold.add(event)
             except Exception as error:  # a raw usage with unknown keys
@@ -205,22 +209,22 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self._deltas: list[Any] = []  # the deltas since the last other event
+        self.deltas: list[Any] = []  # those since the last other event; always the same list
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:
-            self._deltas.append(event)
+            self.deltas.append(event)
             return
         try:
             if type(event) not in EVENTS:
                 raise not_an_event(self._name, event)
-            self._state = self._state.apply_deltas(self._deltas).apply_event(event)
+            self._state = self._state.apply_deltas(self.deltas).apply_event(event)
         finally:
-            self._deltas.clear()
+            self.deltas.clear()
 
     @property
     def state(self) -> StreamCollector:
-        return self._state.apply_deltas(self._deltas)
+        return self._state.apply_deltas(self.deltas)
 
 
 def not_an_event(operator: str, item: object) -> StreamError:

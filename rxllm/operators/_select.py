@@ -128,7 +128,7 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def handle(event: Event) -> None:
-            raw = innermost(event)
+            raw = event.event if type(event) is Nested else event  # as `innermost`, without a call for every event
             if type(raw) is not RawChunk or raw.kind == "usage" or isinstance(raw.data, ProviderPart):
                 on_next(event)
 

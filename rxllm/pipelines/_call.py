@@ -36,19 +36,19 @@ from rxllm import operators as ops
 from rxllm.adapters import as_adapter
 from rxllm.engine import Operator
 from rxllm.events import Event
-from rxllm.pipelines._observers import CallSpan, attempt, notify_retry, watched
-from rxllm.pipelines._prepare import Deferred, prepared
+from rxllm.pipelines._observers import CallSpan, notify_retry, watched
+from rxllm.pipelines._prepare import prepared
 from rxllm.pipelines._setup import Setup, other_engine, other_options, other_request, unanswered_calls
 from rxllm.pipelines.options import ChatOptions, request_id
 from rxllm.runtime import (
     Budget,
+    Deferred,
     EngineCall,
     HoldsBudget,
     RecallingJournal,
     Scope,
     Stream,
     applying_operators,
-    budgets_of,
     current_scope,
     policy,
     provider_name,
@@ -65,7 +65,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
-        below = _under_budgets(setup, scope.below_model(), chat)
+        below = scope.below_model().under(setup.engine.operators, chat)
         if scope.counted:  # an adapter that asks this engine is under these budgets
             below = msgspec.structs.replace(below, counted=scope.counted)
 
@@ -77,8 +77,9 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
                     events = stage(events)
             return Stream.of(events)
 
+        functions, completed = setup.engine.prepare, setup.complete(request)
         with within(below):
-            return scoped(prepared(setup.engine.prepare, setup.complete(request), answer), below)
+            return scoped(prepared(functions, completed, answer) if functions else answer(completed), below)
 
     return Deferred(make)
 
@@ -86,7 +87,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
     """Return the adapter's events: one attempt a subscription."""
     adapter = as_adapter(setup.engine.adapter)
-    return Deferred(lambda: adapter.stream(sent, attempt(call)))
+    return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
 
 def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> Iterator[tuple[str, Operator]]:
@@ -98,7 +99,8 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
         yield "timeouts", ops.time_limits(limits.first, limits.idle)
 
     rules = policy(options.get("retry", engine.retry), engine.retry)
-    yield "retry", ops.retry_before_content(rules, on_retry=notify_retry(setup.observers, *ids))
+    on_retry = None if setup.observers is None else notify_retry(setup.observers, *ids)
+    yield "retry", ops.retry_before_content(rules, on_retry=on_retry)
 
     if limits.total is not None:
         yield "total timeout", ops.time_limits(total=limits.total)
@@ -107,7 +109,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if model is not None and model.has_prices:
         yield "cost", ops.cost(price=models.price_of(model))
 
-    if setup.observers:
+    if setup.observers is not None:
         begin = partial(CallSpan, setup.observers, adapter=engine.adapter, request=sent)
         yield "watch", lambda events: watched(events, begin, call.request_id, options.get("session_id"))
 
@@ -115,13 +117,14 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
         yield "journal", partial(_journaled, sent, engine_call.provider)
 
     # Each call is counted where it is made, so that the place of a budget in the list makes no difference.
-    budgets = _budgets()
+    shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
-    if budgets and operators:
+    if shares and operators:
         # What another operator asks for itself upon an event is not part of the answer that a budget counts.
         yield "scope", scoped
-    for operator in budgets:
-        yield "budget", operator
+    for share in shares:
+        share.is_taken = True
+        yield "budget", ops.budget(share.budget)
     for operator in operators:
         yield "operators", operator
 
@@ -159,23 +162,10 @@ def _journaled(request: Request, provider: str, events: Observable[Event]) -> St
     return Deferred(answer)
 
 
-def _budgets() -> list[Operator]:
-    """Return the operators for the budgets of the current scope: each counts a call once."""
-    shares = current_scope.get().shares
-    for share in shares:
-        share.is_taken = True
-    return [ops.budget(share.budget) for share in shares]
-
-
-def _under_budgets(setup: Setup, scope: Scope, chat: dict[Any, Budget]) -> Scope:
-    """Return the scope of calls that keep to the budgets of `scope`, and to the engine's."""
-    return scope.under(budgets_of(setup.engine.operators, chat))
-
-
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
     """Return a function that counts a journal's answer to one of `requests` in the budgets of this subscription."""
     scope, call = current_scope.get(), setup.call("")
-    budgets = [share.budget for share in _under_budgets(setup, scope, {}).shares]
+    budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
     def count(index: int, line: Hashable, response: Response[Any] | None) -> None:
         for budget in budgets:
@@ -193,7 +183,7 @@ def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
     """Return what operators may know of the call of `request`, which is sent as `sent`."""
-    ask = partial(_ask_other, setup, replace(request, messages=sent.messages), sent, call, scope)
+    ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
 
@@ -204,6 +194,7 @@ def _ask_other(
     """Return another engine's answer to `request`, which that of `setup` sends as `sent`."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
+    request = replace(request, messages=sent.messages)
     events = model_events(other_setup, other_request(request, sent, setup.own_options, other))
     about_chat = {"usage": scope.usage, "chat": scope.chat}
     return Deferred(lambda: scoped(events, msgspec.structs.replace(current_scope.get(), **about_chat)))

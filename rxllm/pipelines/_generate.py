@@ -20,7 +20,6 @@ from rxllm.engine import Engine
 from rxllm.events import Event
 from rxllm.pipelines._call import model_events
 from rxllm.pipelines._observers import ChatSpan
-from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._setup import Input, Setup, as_request, as_thread
 from rxllm.pipelines.options import (
     ChatOptions,
@@ -32,7 +31,7 @@ from rxllm.pipelines.options import (
     chat_options,
     with_options,
 )
-from rxllm.runtime import Stream
+from rxllm.runtime import Deferred, Stream
 from rxllm.values import ChatResult, Request, Response, StepResult, Thread
 
 T = TypeVar("T")
@@ -178,6 +177,8 @@ def _without_tools(engine: Engine) -> Engine:
 def _is_wanted(setup: Setup) -> bool:
     if "structured_finalize" in setup.options:
         return bool(setup.options["structured_finalize"])
+    if "response_format" not in setup.options:
+        return False
     request = setup.complete(Request())
     model = setup.model_info(request)
     exclude = model is not None and model.tools_with_schema is False

@@ -13,10 +13,19 @@ from rxllm import images as image_adapters
 from rxllm import models, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._observers import ImagesSpan, Observers, attempt, notify_retry, watched
-from rxllm.pipelines._prepare import Deferred
+from rxllm.pipelines._observers import ImagesSpan, Observers, notify_retry, watched
 from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
-from rxllm.runtime import Retry, Stream, current_place, policy, provider_name, retrying, returned_by
+from rxllm.runtime import (
+    Deferred,
+    Retry,
+    Stream,
+    current_place,
+    current_scope,
+    policy,
+    provider_name,
+    retrying,
+    returned_by,
+)
 from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, ValidationError
 from rxllm.values.argument_checks import shown
 
@@ -124,13 +133,13 @@ def _responses(
         return Deferred(lambda: cast(Any, as_image_adapter(adapter)))
     request = as_request()
     opts = _checked_options(opts)
-    observers = Observers(engine.observers)
+    observers = Observers(engine.observers) if engine.observers else None
     responses = Deferred(lambda: _response(engine, adapter, observers, request, opts))
     return returned_by(function, responses, request.model or opts.get("model") or provider_name(adapter), ImageResponse)
 
 
 def _response(
-    engine: Engine, adapter: ImageAdapter, observers: Observers, request: ImageRequest, opts: Mapping[str, Any]
+    engine: Engine, adapter: ImageAdapter, observers: Observers | None, request: ImageRequest, opts: Mapping[str, Any]
 ) -> Observable[ImageResponse]:
     request = _merged(engine, request, opts)
     call = Call(
@@ -147,10 +156,12 @@ def _response(
         return replace(response, request_id=response.request_id or call.request_id)
 
     def ask() -> Observable[Any]:
-        return Deferred(lambda: adapter.generate(request, attempt(call))).map(identified)
+        return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(identified)
 
     # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
+    if observers is None:
+        return cast(Any, retrying(ask, rules))
     responses = retrying(ask, rules, notify_retry(observers, call.request_id, provider, request.model))
     begin = partial(ImagesSpan, observers, adapter=adapter, request=request)
     return cast(Any, watched(responses, begin, call.request_id))

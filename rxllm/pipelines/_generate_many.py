@@ -15,10 +15,9 @@ from rxllm.engine import Engine
 from rxllm.pipelines._batch_journal import Journal, RequestId
 from rxllm.pipelines._call import budget_counter
 from rxllm.pipelines._generate import response_of
-from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._setup import Input, Setup, as_requests
 from rxllm.pipelines.options import GenerateOptions, PlainOptions, with_options
-from rxllm.runtime import Bounded, Stream, current_scope, provider_name, result_of, scoped, within
+from rxllm.runtime import Bounded, Deferred, Stream, current_scope, provider_name, result_of, scoped, within
 from rxllm.telemetry import RetryAttempt, Telemetry
 from rxllm.values import EngineError, LLMError, Progress, Request, Response, Usage, ValidationError
 from rxllm.values.argument_checks import check, check_count, check_function, check_instance

@@ -22,10 +22,9 @@ from rxllm import validate
 from rxllm.engine import Engine, Prepared, as_engine
 from rxllm.events import Custom
 from rxllm.pipelines._generate import generate
-from rxllm.pipelines._prepare import Deferred
 from rxllm.pipelines._setup import Input, Setup, as_request
 from rxllm.pipelines.options import GenerateOptions, request_id, with_options
-from rxllm.runtime import Stream, policy, result_of, retrying
+from rxllm.runtime import Deferred, Stream, policy, result_of, retrying
 from rxllm.values import (
     AdapterError,
     FilePart,

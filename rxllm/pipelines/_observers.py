@@ -91,14 +91,11 @@ Clock = Callable[[], float]
 class Observers:
     """An engine's observers during one call. An observer that raises disturbs nothing; its first error is logged."""
 
-    def __init__(self, functions: Iterable[Callable[[Telemetry], object]] = ()) -> None:
+    def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
         self.tracers = tuple(function for function in self._functions if isinstance(function, Tracer))
         self._shows_content = any(tracer.content for tracer in self.tracers)
         self._failed: set[int] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._functions)
 
     def tell(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
         """Pass `value` to each observer, with ``content()`` to the tracers that ask for the content."""
@@ -187,10 +184,8 @@ def watched(
 
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
-) -> Callable[[int, float, LLMError], None] | None:
-    """Return the function that ``retry_before_content`` calls before it waits; None without observers."""
-    if not observers:
-        return None
+) -> Callable[[int, float, LLMError], None]:
+    """Return the function that ``retry_before_content`` calls before it waits."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # below the call's span
@@ -228,12 +223,6 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
         return None, None
 
 
-def attempt(call: Call) -> Call:
-    """Return `call` for an attempt that begins now, counted by the span around it, if there is one."""
-    begin = current_scope.get().begin_attempt
-    return call if begin is None else begin(call)
-
-
 def request_content(request: Request) -> Request:
     """Return the messages of `request`, without the model's reasoning, and its tools."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
@@ -265,13 +254,15 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 class Span:
     """One stream for the observers, with a clock and ids. A span of a call also counts the attempts at it."""
 
-    begin_attempt: Callable[[Call], Call] | None = None
-
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
         self._now = now
         self._ids = ids
         self._began = now()
+
+    def begin_attempt(self, call: Call) -> Call:
+        """Return `call` for an attempt that begins now."""
+        return call
 
     def see(self, event: Any) -> None:
         """Follow an event of the stream."""
@@ -295,10 +286,9 @@ class _SpanWithAttempts(Span):
         self._attempts = 0
         self._attempt_began = 0.0
         self._chunks: list[float] = []
-        self.begin_attempt = self._begin_attempt
 
-    def _begin_attempt(self, call: Call) -> Call:
-        """Return `call` for the attempt that begins now, with the headers of the tracers."""
+    def begin_attempt(self, call: Call) -> Call:
+        """Return `call` with the headers of the tracers."""
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()

@@ -28,7 +28,7 @@ from rxllm import operators as ops
 from rxllm.collector import StreamCollector
 from rxllm.engine import Alongside, Prepare, Prepared
 from rxllm.events import Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
-from rxllm.runtime import Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
+from rxllm.runtime import Deferred, Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
 from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values import LLMError, Message, Request, Usage, ValidationError
 from rxllm.values.argument_checks import must_be
@@ -36,28 +36,6 @@ from rxllm.values.errors import with_origin
 
 T = TypeVar("T")
 Answer = Callable[[Request], Stream[Event]]
-
-
-class Deferred(Stream[T]):
-    """The stream that `make` returns, made again for each subscription; its exceptions go to ``on_error``."""
-
-    def __init__(self, make: Callable[[], Observable[T]]) -> None:
-        super().__init__()
-        self._make = make
-
-    def subscribe(
-        self,
-        on_next: abc.ObserverBase[T] | abc.OnNext[T] | None = None,
-        on_error: abc.OnError | None = None,
-        on_completed: abc.OnCompleted | None = None,
-        *,
-        scheduler: abc.SchedulerBase | None = None,
-    ) -> abc.DisposableBase:
-        try:
-            source = self._make()
-        except Exception as error:
-            source = throw(error)
-        return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
 
 def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:

@@ -27,12 +27,13 @@ from rxllm.http import Timeouts
 from rxllm.pipelines._observers import Observers, Span, StepSpan, watched
 from rxllm.pipelines.options import checked_options, request_id, set_options
 from rxllm.runtime import Stream, provider_name, returned_by
-from rxllm.telemetry import Telemetry
+from rxllm.telemetry import Telemetry, Tracer
 from rxllm.values import (
     Call,
     EngineError,
     ModelInfo,
     Request,
+    Tool,
     ToolCall,
     ValidationError,
     Value,
@@ -55,7 +56,7 @@ class Setup(msgspec.Struct, frozen=True):
     engine: Engine
     options: Mapping[str, Any]
     own_options: Mapping[str, Any]
-    observers: Observers
+    observers: Observers | None
     timeouts: Timeouts
 
     @classmethod
@@ -65,7 +66,8 @@ class Setup(msgspec.Struct, frozen=True):
             own_options = {**own_options, "tools": as_tools(own_options["tools"])}
         options = checked_options(allowed, engine, own_options)
         own_options = set_options(own_options)
-        return cls(engine, options, own_options, Observers(engine.observers), Timeouts.of(options.get("timeout")))
+        observers = Observers(engine.observers) if engine.observers else None
+        return cls(engine, options, own_options, observers, Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
         """Return a setup with another engine and without these options."""
@@ -79,28 +81,27 @@ class Setup(msgspec.Struct, frozen=True):
         """Return `request` with the options of the call and of the engine in its fields; see `option`."""
         params = set_options(self.engine.params)
 
-        def option(name: str) -> Any:
-            value = getattr(request, name)
-            return self.option(name, None if value is False else value)
-
         def merged(name: str) -> dict[str, Any]:
             return {**params.get(name, {}), **getattr(request, name), **self.own_options.get(name, {})}
 
-        stop = option("stop") or ()
-        model = option("model")
-        plain = {name: option(name) for name in _PLAIN}
+        plain = {name: self.option(name, getattr(request, name)) for name in _PLAIN}
         plain["response_format"] = as_response_format(plain["response_format"])
-        tools = (*params.get("tools", ()), *request.tools, *self.own_options.get("tools", ()))
+        model, stop = self.option("model", request.model), self.option("stop", request.stop) or ()
         return Request(
             messages=request.messages,
             model=self.engine.model if model is None else model,
-            tools=merge_tools(self.engine.tools, tools),
+            tools=self.tools(request.tools),
             stop=(stop,) if isinstance(stop, str) else tuple(stop),
-            structured_finalize=bool(option("structured_finalize")),
+            structured_finalize=bool(self.option("structured_finalize", request.structured_finalize or None)),
             options=merged("options"),
             metadata=merged("metadata"),
             **plain,
         )
+
+    def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
+        """Return the tools of the engine, its params, the request and the call; a later one replaces its namesake."""
+        params = self.engine.params.get("tools") or ()
+        return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
         """Return the call's own option, else the `value` of the request's field, else the engine's option."""
@@ -114,7 +115,7 @@ class Setup(msgspec.Struct, frozen=True):
 
     def observed(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
         """Return `events`, watched by the engine's observers through a `span`."""
-        if not self.observers:
+        if self.observers is None:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
         begin = partial(span, self.observers, metadata=masked(self.complete(Request()).metadata))
@@ -122,14 +123,14 @@ class Setup(msgspec.Struct, frozen=True):
 
     def observed_step(self, events: Stream[Event]) -> Stream[Event]:
         """Return the `events` of a step, watched by the engine's observers."""
-        if not self.observers:
+        if self.observers is None:
             return events
-        return self.observed(events, partial(StepSpan, tools=self.complete(Request()).tools))
+        return self.observed(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
         """Return a setup whose engine has the tracers of `engine` too."""
-        tracers = () if engine is None else Observers(engine.observers).tracers
-        added = [tracer for tracer in tracers if tracer not in self.engine.observers]
+        observers = () if engine is None else engine.observers
+        added = [one for one in observers if isinstance(one, Tracer) and one not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
@@ -164,7 +165,7 @@ class Setup(msgspec.Struct, frozen=True):
         options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
         return {
-            "tools": self.complete(Request()).tools,
+            "tools": self.tools(),
             "context": {**engine.context, **options.get("context", {})},
             "executor": options.get("tool_executor", engine.tool_executor),
             "encoder": options.get("tool_result_encoder", engine.tool_result_encoder),

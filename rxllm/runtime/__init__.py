@@ -24,8 +24,8 @@ from rxllm.runtime._budget import (
     ChatBudget,
     HoldsBudget,
     Reservation,
+    Share,
     budget_passed,
-    budgets_of,
     unpriced_call,
 )
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
@@ -43,7 +43,6 @@ from rxllm.runtime._scope import (
     RecallingJournal,
     Scope,
     ScopedObserver,
-    Share,
     ToolRecord,
     applying_operators,
     current_engine_call,
@@ -55,7 +54,7 @@ from rxllm.runtime._scope import (
     tool_id,
     within,
 )
-from rxllm.runtime._stream import Stream, returned_by
+from rxllm.runtime._stream import Deferred, Stream, returned_by
 from rxllm.runtime._unhandled import conclude, fail, log_hidden, report_unheard, shorten_traceback, shown_frames
 from rxllm.runtime.back_pressure import LIMIT, MAX_WAITING, Gate, read_by
 from rxllm.runtime.context_variables import current_gate, current_place
@@ -71,6 +70,7 @@ __all__ = [
     "Bounded",
     "Budget",
     "ChatBudget",
+    "Deferred",
     "EngineCall",
     "Gate",
     "Hold",
@@ -95,7 +95,6 @@ __all__ = [
     "attempting",
     "behind",
     "budget_passed",
-    "budgets_of",
     "call_context",
     "call_loop",
     "check_failed",

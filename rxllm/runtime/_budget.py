@@ -1,13 +1,39 @@
-"""Keep the calls that share a budget within it."""
+"""Budgets: what the calls that share one have used, and what is reserved for those that run.
+
+A call is counted once in each budget that it is under, where it is made:
+
+==============================  =====================================  =================================================
+a budget stands                 a call finds it in                     and is counted by
+==============================  =====================================  =================================================
+in ``Engine(operators=)``       its engine, see ``Scope.under``        its model source, which applies ``ops.budget``
+                                                                       for each of them
+around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` the same; without a model source below, or for
+                                puts a `Share`                         tokens that are not shared, ``ops.budget`` counts
+                                                                       the events that pass
+around a batch or in its        either                                 the same; an answer from the journal by
+engine                                                                 `Budget.count_journaled`
+over the agent of a tool        ``Scope.shares``, handed down by the   the model source of the agent's engine
+                                tool
+over another engine that        ``Scope.shares``                       the model source of that engine
+``fallback`` asks
+over an engine that an adapter  ``Scope.counted`` too                  the model source with that adapter only
+asks
+==============================  =====================================  =================================================
+
+An operator with limits of its own, in place of a shared `Budget`, makes a `ChatBudget` for each chat. ``Scope.chat``
+keeps it from step to step.
+"""
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable
 from dataclasses import replace
 from importlib.util import find_spec
 from typing import Any, Literal, NoReturn
+
+import msgspec
 
 from rxllm.values import Spending, StreamError, Usage, ValidationError
 from rxllm.values.advice import explains_options
@@ -114,7 +140,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
                     raise _refusal("usd", self._usd, spent, usd)
-            return self._begin(tokens, usd or 0.0)
+            return self.begin(tokens, usd or 0.0)
 
     @property
     def is_passed(self) -> bool:
@@ -138,17 +164,15 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = _sum(self._settled, spent())
             self._journaled.add(key)
 
-    def begin(self) -> Reservation:
-        """Return the reservation of a response that runs already."""
-        return self._begin(0, 0.0)
-
-    def _begin(self, tokens: int, usd: float) -> Reservation:
+    def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
+        """Return the reservation of a response that runs, whatever is left."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
             return reservation
 
-    def _grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
+    def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
+        """Keep at least so much back, which has been used; return whether the budget has that much."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -156,15 +180,19 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             has_tokens = self._tokens is None or self._committed() <= self._tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
-    def _settle(self, reservation: Reservation, used: Spending) -> Spending:
+    def slack(self) -> float:
+        """Return how many more tokens may come before a reservation has to grow."""
+        if self.reserves and self._usd is None:
+            return 0
+        with self._lock:
+            return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
+
+    def settle(self, reservation: Reservation, used: Spending) -> Spending:
+        """Put what was `used` in place of `reservation`, once; return all that has been used."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
             return self._settled
-
-    def _left(self) -> float:
-        with self._lock:
-            return math.inf if self._tokens is None else self._tokens - self._committed()
 
     def _committed(self) -> int:
         return self._settled.tokens + sum([entry.tokens for entry in self._running])
@@ -200,29 +228,19 @@ class ChatBudget(Budget):
     reserves = False
 
 
-class Reservation:
-    """What is kept back for one call; at least what it has used so far."""
+class Reservation(msgspec.Struct, eq=False):
+    """What a `budget` keeps back for one call; at least what it has used so far."""
 
-    __slots__ = ("budget", "tokens", "usd")
+    budget: Budget
+    tokens: int
+    usd: float
 
-    def __init__(self, budget: Budget, tokens: int, usd: float) -> None:
-        self.budget = budget
-        self.tokens = tokens
-        self.usd = usd
 
-    def grow(self, tokens: int, usd: float | None) -> bool:
-        """Keep at least so much back, which has been used; return whether the budget has that much."""
-        return self.budget._grow(self, tokens, usd)  # pyright: ignore[reportPrivateUsage]
+class Share(msgspec.Struct, eq=False):
+    """A budget that the scope hands down; `is_taken` as soon as a model source keeps to it."""
 
-    def slack(self) -> float:
-        """Return how many more tokens may come before this has to grow."""
-        if self.budget.reserves and self.budget.usd is None:
-            return 0
-        return min(AHEAD, self.budget._left())  # pyright: ignore[reportPrivateUsage]
-
-    def settle(self, used: Spending) -> Spending:
-        """Put what was `used` in place of this, once; return all that has been used."""
-        return self.budget._settle(self, used)  # pyright: ignore[reportPrivateUsage]
+    budget: Budget
+    is_taken: bool = False
 
 
 class HoldsBudget:
@@ -235,11 +253,6 @@ class HoldsBudget:
     def spending(self, call: Any, response: Any) -> Spending:
         """Return what `response`, the answer to `call`, has used of the budget."""
         raise NotImplementedError
-
-
-def budgets_of(operators: Iterable[Any], chat: dict[Any, Budget]) -> list[Budget]:
-    """Return the budgets that `operators` keep."""
-    return [operator.budget_of(chat) for operator in operators if isinstance(operator, HoldsBudget)]
 
 
 def _with_reserved(spent: Spending) -> Spending:

@@ -31,22 +31,23 @@ subscribed to. An operator that needs more than the events reads it when it is a
 
 from __future__ import annotations
 
-import contextlib
 import contextvars
 import os
 from base64 import urlsafe_b64encode
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
 from reactivex import Observable, abc
 
 from rxllm.events import ErrorEvent, Event
-from rxllm.runtime._budget import Budget
+from rxllm.runtime._budget import Budget, HoldsBudget, Share
 from rxllm.runtime._stream import Stream
 from rxllm.values import Call, LLMError, Request, ToolCall, Usage
+
+T = TypeVar("T")
 
 
 class ToolRecord(msgspec.Struct, frozen=True):
@@ -142,26 +143,14 @@ def engine_call() -> EngineCall | None:
     return current_engine_call.get()
 
 
-@contextlib.contextmanager
-def applying_operators(call: EngineCall) -> Generator[None]:
+def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
     """Apply operators inside as part of `call`."""
-    token = current_engine_call.set(call)
-    try:
-        yield
-    finally:
-        current_engine_call.reset(token)
+    return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
     """Return the adapter's provider, or else its own name."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
-
-
-class Share(msgspec.Struct, eq=False):
-    """A budget that is handed down; `is_taken` as soon as a model source keeps to it."""
-
-    budget: Budget
-    is_taken: bool = False
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -198,16 +187,23 @@ class Scope(msgspec.Struct, frozen=True):
             journal=self.journal,
         )
 
-    def under(self, budgets: Iterable[Budget]) -> Scope:
-        """Return the scope of calls that keep to these budgets too."""
+    def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
+        """Return the scope of calls that keep to the budgets of an engine's `operators` too; `chat` has the chat's."""
+        holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
+        if not holders:
+            return self
         known = [share.budget for share in self.shares]
-        added = [Share(budget) for budget in dict.fromkeys(budgets) if budget not in known]
-        return replace(self, shares=(*added, *self.shares)) if added else self
+        budgets = dict.fromkeys(holder.budget_of({} if chat is None else chat) for holder in holders)
+        return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
+
+    def attempt(self, call: Call) -> Call:
+        """Return `call` for an attempt that begins now, counted by the span around it, if there is one."""
+        return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
         """Return the scope of a tool that runs."""
         parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
-        return Scope(parent_id=parent_id, path=path, tool_key=tool_key, shares=self.shares, journal=self.journal)
+        return replace(self.below_model(), parent_id=parent_id, path=path, tool_key=tool_key)
 
 
 NO_SCOPE = Scope()
@@ -215,14 +211,25 @@ NO_SCOPE = Scope()
 current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
-@contextlib.contextmanager
-def within(scope: Scope) -> Generator[None]:
+def within(scope: Scope) -> Setting[Scope]:
     """Subscribe inside as part of `scope`."""
-    token = current_scope.set(scope)
-    try:
-        yield
-    finally:
-        current_scope.reset(token)
+    return Setting(current_scope, scope)
+
+
+class Setting(Generic[T]):
+    """Sets a variable inside ``with``. Each call has several, and a generator would take three times as long."""
+
+    __slots__ = ("_token", "_value", "_variable")
+
+    def __init__(self, variable: ContextVar[T], value: T) -> None:
+        self._variable = variable
+        self._value = value
+
+    def __enter__(self) -> None:
+        self._token = self._variable.set(self._value)
+
+    def __exit__(self, *_: object) -> None:
+        self._variable.reset(self._token)
 
 
 class ScopedObserver(abc.ObserverBase[Any]):

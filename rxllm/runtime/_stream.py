@@ -25,7 +25,7 @@ from collections.abc import Callable, Generator
 from threading import get_ident
 from typing import TYPE_CHECKING, Any, TypeVar, cast, overload
 
-from reactivex import Observable, abc
+from reactivex import Observable, abc, throw
 from reactivex.disposable import SingleAssignmentDisposable
 from reactivex.observer import AutoDetachObserver
 
@@ -352,6 +352,28 @@ class Stream(StreamMethods[T]):
 
     def __aiter__(self) -> AsyncItems[T]:
         return AsyncItems(self)
+
+
+class Deferred(Stream[S]):
+    """The stream that `make` returns, made again for each subscription; its exceptions go to ``on_error``."""
+
+    def __init__(self, make: Callable[[], Observable[S]]) -> None:
+        super().__init__()
+        self._make = make
+
+    def subscribe(
+        self,
+        on_next: abc.ObserverBase[S] | abc.OnNext[S] | None = None,
+        on_error: abc.OnError | None = None,
+        on_completed: abc.OnCompleted | None = None,
+        *,
+        scheduler: abc.SchedulerBase | None = None,
+    ) -> abc.DisposableBase:
+        try:
+            source = self._make()
+        except Exception as error:
+            source = throw(error)
+        return Stream.of(source).subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
 
 def returned_by(

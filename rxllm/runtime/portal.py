@@ -34,7 +34,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rxllm.runtime.context_variables import current_place
+from rxllm.runtime.context_variables import Place, current_place
 from rxllm.runtime.threads import CLOSE_SECONDS, Drain, Live, daemon_threads, is_daemon_worker
 from rxllm.values import EngineError
 
@@ -171,8 +171,7 @@ class Starts:
             start()
 
 
-@contextlib.contextmanager
-def subscribing() -> Generator[None]:
+def subscribing() -> contextlib.AbstractContextManager[None]:
     """Hold back what is started inside on another thread's loop until the end.
 
     Otherwise the first events could come while the operators are still being subscribed to, and ``take(1)`` would try
@@ -181,8 +180,15 @@ def subscribing() -> Generator[None]:
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        yield
-        return
+        return _NOTHING_HELD  # nearly always: each stream of a pipe is subscribed to inside the one behind it
+    return _holding_starts(place)
+
+
+_NOTHING_HELD = contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _holding_starts(place: Place) -> Generator[None]:
     starts = Starts()
     token = current_place.set(replace(place, starts=starts))
     try:

@@ -43,7 +43,7 @@ from rxllm.events import (
     ToolProgress,
     ToolResultEncoded,
 )
-from rxllm.runtime import Scope, Stream, ToolRecord, budgets_of, clock, shown_frames
+from rxllm.runtime import Scope, Stream, ToolRecord, clock, shown_frames
 from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, blame_caller, blames_caller, chats
 from rxllm.tools._approval import decided, halted, halted_again, replied
 from rxllm.tools._caller import Caller, idempotency_key, is_async
@@ -122,8 +122,7 @@ class ToolExecution(abc.DisposableBase):
             tool_state=state,
             make_key=cache(partial(idempotency_key, call, thread, settings.session_id, scope.tool_key)),
         )
-        operators = getattr(settings.engine, "operators", ())
-        below = scope.below_model().under(budgets_of(operators, {} if scope.chat is None else scope.chat))
+        below = scope.below_model().under(getattr(settings.engine, "operators", ()), scope.chat)
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:

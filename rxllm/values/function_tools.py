@@ -106,9 +106,8 @@ def as_tool(value: Any) -> Tool:
 
     Raises ``ValidationError("invalid_tool")``.
     """
-    around: Any = getattr(value, "__func__", None)
-    if isinstance(around, FunctionTool):  # a classmethod around a tool, from Python 3.13 on
-        value = cast(Any, around).__get__(value.__self__)
+    if not isinstance(value, Tool) and isinstance(around := getattr(value, "__func__", None), FunctionTool):
+        value = cast(Any, around).__get__(value.__self__)  # a classmethod around a tool, from Python 3.13 on
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value) or _makes_agents(value):
             fault = f"{must_be('a Tool or a function', value)}; {_made_of(value)}"

@@ -30,7 +30,7 @@ from rxllm.values.json_text import json_text
 from rxllm.values.messages import Message, tool_result, user
 from rxllm.values.responses import Response
 from rxllm.values.results import ChatResult, StepResult
-from rxllm.values.threads import AGENTS, MessageLike, Thread, listed, unanswered, with_results
+from rxllm.values.threads import AGENTS, MessageLike, Thread, as_messages, listed, unanswered, with_results
 from rxllm.values.tools import ToolCall
 
 SessionStatus = Literal["idle", "awaiting_user", "awaiting_tools", "completed", "error"]
@@ -218,7 +218,7 @@ def as_thread(value: Any) -> Thread:
         case Turn():
             return value.session.thread
         case str() | Message() | Mapping() | list() | tuple():
-            return Thread() + cast(Any, value)
+            return Thread(as_messages(cast(Any, value)))
         case _:
             fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
             remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""

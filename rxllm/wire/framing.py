@@ -144,7 +144,7 @@ class SSEDecoder(PendingFrame):
             self._data = [rest]
         frames = self._read_lines([rest]) if rest and not self.is_json else []
         data, self._data = b"\n".join(self._data), []
-        if data == DONE or is_json(data):
+        if data and (data == DONE or is_json(data)):
             frames.append((self._event, data))
         return self._checked(frames)
 
@@ -175,17 +175,11 @@ class SSEDecoder(PendingFrame):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
             return self._read_named(text)
-        lines = text.split(b"\n")
-        lines.pop()
-        if len(lines) % 2 or any(lines[1::2]):
-            return self._read_lines(lines)
-        frames: list[Frame] = []
-        for line in lines[::2]:
-            if len(line) > 6 and line.startswith(b"data: "):
-                frames.append(("message", line[6:]))
-            else:
-                frames += self._read_lines([line, b""])
-        return frames
+        if text.startswith(b"data: ") and text.endswith(b"\n\n"):
+            found = text[6:-2].split(b"\n\ndata: ")
+            if text.count(b"\n") == 2 * len(found) and all(found):  # no line of another kind, and none is empty
+                return [("message", data) for data in found]
+        return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
         # In streams with named events nearly every event has two lines, and nearly every text consists of such events.

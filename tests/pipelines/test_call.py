@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -100,3 +103,27 @@ def test_an_answer_from_a_journal_has_its_costs_and_no_call_and_passes_the_opera
         assert (answer.usage.total_cost, len(texts)) == (1.0, run)
         journal = MemoryJournal(journal.entries)
     assert sum(isinstance(value, CallStarted) for value in told) == 1
+
+
+def entered(engine: Engine) -> set[str]:
+    """Return the names of the files of Python functions that a call of `engine` calls."""
+    files: set[str] = set()
+
+    async def ask() -> None:
+        await rxllm.generate(engine, "Hi")  # the first call computes what all calls share
+        sys.setprofile(lambda frame, kind, _: files.add(Path(frame.f_code.co_filename).name))
+        try:
+            await rxllm.generate(engine, "Hi")
+        finally:
+            sys.setprofile(None)
+
+    asyncio.run(ask())
+    return files
+
+
+def test_a_call_does_not_enter_what_it_does_not_use() -> None:
+    edges = {"_prepare.py", "_budget.py", "_cost.py", "_time_limits.py", "_observers.py"}
+    assert entered(Engine(Fake("Hi"))) & edges == set()
+    own: dict[str, Any] = {"prepare": [lambda request: request], "operators": [ops.budget(tokens=100)]}
+    engine = Engine(Fake("Hi"), **own, observers=[lambda value: None], params={"timeout": 9.0})
+    assert edges - entered(engine) == set()

@@ -143,7 +143,8 @@ class ChatDecoder(FrameDecoder):
     def _note(self, *parts: Any) -> None:
         """Keep the metadata in the parts of a frame, and the costs beside the usage."""
         for part in parts:
-            self.blocks.note(metadata_of(part))
+            if found := metadata_of(part):
+                self.blocks.note(found)
             if costs := costs_beside(part):
                 self._costs = self._costs | costs
 
