@@ -24,7 +24,7 @@ A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are t
 malformed delta is found when the message is built.
 """
 
-from rxllm.collector._event_faults import adapter_fault, event_fault
+from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import BlockKey, block_key, fold_message
 from rxllm.collector._step import (
     AWAITING_USER,
@@ -52,7 +52,6 @@ __all__ = [
     "BlockKey",
     "StreamCollector",
     "Unfinished",
-    "adapter_fault",
     "answer",
     "block_key",
     "event_fault",

@@ -221,7 +221,7 @@ def _estimate(call: EngineCall, budget: Budget) -> Estimate:
     return Estimate(cost(usage, None, request.options), cost, request.max_tokens)
 
 
-_COUNTED = DELTAS | {MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted}
+_COUNTED = DELTAS | {MessageStarted, UsageUpdated, StepRestarted, MessageCompleted}
 
 _HALT = {"halted_reason": "budget"}
 

@@ -43,6 +43,7 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     Steered,
@@ -247,7 +248,7 @@ class Rules:
 _CONTENT = (
     *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
     *(ToolCallStarted, ToolCallDelta, ToolCallCompleted),
-    *(SourceAdded, FileAdded, UsageUpdated, RawChunk, Custom),
+    *(SourceAdded, FileAdded, PartAdded, UsageUpdated, RawChunk, Custom),
     *(ToolProgress, Nested),  # events of a tool, or an agent, that the provider runs
 )
 

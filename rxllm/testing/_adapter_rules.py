@@ -26,7 +26,7 @@ from rxllm.testing._adapter_run import (
 )
 from rxllm.testing._rules import SECONDS, BrokenRule, RuleTable, clip, expect, expect_same, observe_all, report
 from rxllm.testing.event_checks import chunkings, expect_json, expect_lawful
-from rxllm.values import EngineError, LLMError, ProviderPart, StreamError, Usage, ValidationError
+from rxllm.values import EngineError, LLMError, StreamError, Usage, ValidationError
 from rxllm.values.responses import shorten
 
 JUNK = (
@@ -187,7 +187,7 @@ def _understood(run: AdapterRun) -> None:
 
 
 def _has_meaning(event: Event) -> bool:
-    return not isinstance(event, RawChunk) or isinstance(event.data, ProviderPart)
+    return not isinstance(event, RawChunk)
 
 
 def _is_raw(chunk: StreamChunk) -> bool:

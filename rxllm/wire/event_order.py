@@ -34,6 +34,7 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -195,9 +196,9 @@ class Blocks:
     def file(self, file: Mapping[str, Any]) -> None:
         self._add(FileAdded(file))
 
-    def part(self, kind: str, part: ProviderPart) -> None:
+    def part(self, part: ProviderPart) -> None:
         """Report data that only the provider understands, and that goes back to it in this place."""
-        self._add(RawChunk(kind, part))
+        self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
         if not self.ended:

@@ -21,6 +21,7 @@ from rxllm.events import (
     ErrorEvent,
     Event,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -470,7 +471,7 @@ def test_only_neighbours_of_a_block_are_joined() -> None:
 
 def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep() -> None:
     waiting = Backlog(())
-    part = RawChunk("server_tool", ProviderPart("a", {}))
+    part = PartAdded(ProviderPart("a", {}))
     for number in range(3 * MOST):
         for event in (TextDelta("x"), Custom("n", number), ToolProgress("c", "f", number), RawChunk("frame", number)):
             waiting.add(event)
