@@ -11,7 +11,7 @@ import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import BlockKey, Unfinished, block_key, event_fault, fold_message, is_server
+from rxllm.collector import BLOCKS, BlockKey, Unfinished, block_key, event_fault, fold_message, is_server
 from rxllm.events import (
     EVENT_CLASSES,
     Custom,
@@ -19,6 +19,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     TextCompleted,
     TextDelta,
@@ -113,14 +114,6 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-_KINDS: dict[type[Event], type[Event]] = {
-    TextDelta: TextDelta,
-    TextCompleted: TextDelta,
-    ThinkingDelta: ThinkingDelta,
-    ThinkingCompleted: ThinkingDelta,
-}
-
-
 class _Border:
     """Reads the events of one adapter's stream as they enter; behind it they are not checked again."""
 
@@ -135,7 +128,7 @@ class _Border:
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
-        kind = _KINDS.get(type(event))
+        kind = BLOCKS.get(type(event))
         if kind is None:
             return self._read_other(event)
         event_id: str | None = cast(Any, event).id
@@ -226,13 +219,13 @@ class _Bookends:
         return self.started and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
-        if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"the adapter yielded {shown(event)}, which is not an event; for text, yield TextDelta(...)"
-            raise StreamError("malformed_event", message)
         try:
             entered = self._border.read(event, () if self._block is None else (self._block,))
         except StreamError as error:
-            return self.fail(error)
+            if isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
+                return self.fail(error)
+            message = f"the adapter yielded {shown(event)}, which is not an event; for text, yield TextDelta(...)"
+            raise StreamError("malformed_event", message) from None
         if entered is None:
             return []
         missing = [] if self.started or isinstance(entered, MessageStarted) else [MessageStarted(Message("assistant"))]
@@ -248,10 +241,10 @@ class _Bookends:
                 self._pieces.append(event.delta)
                 return completion
             case TextCompleted() | ThinkingCompleted():
-                if self._block == (_KINDS[type(event)], event.id):
+                if self._block == (BLOCKS[type(event)], event.id):
                     self._block, self._pieces = None, []
                 return self._close_block()
-            case UsageUpdated() | RawChunk() | Custom():
+            case UsageUpdated() | RawChunk() | PartAdded() | Custom():
                 return []
             case _:
                 return self._close_block()

@@ -119,6 +119,14 @@ def _fold_message(events: Iterable[Event]) -> Message:
 BlockKey = tuple[type[Event], str | None]
 """The class of a block's deltas, and its id."""
 
+BLOCKS: dict[type[Event], type[Event]] = {
+    TextDelta: TextDelta,
+    TextCompleted: TextDelta,
+    ThinkingDelta: ThinkingDelta,
+    ThinkingCompleted: ThinkingDelta,
+}
+"""The events of blocks, each with the class of its deltas."""
+
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
     """Return the key of the block that an event belongs to; the id None means the latest of its kind that is open.

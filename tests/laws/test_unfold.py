@@ -19,6 +19,7 @@ from rxllm.adapters.ollama.decoder import OllamaDecoder
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_responses.decoder import ResponsesDecoder
 from rxllm.collector import StreamCollector
+from rxllm.collector.event_rules import EventRules
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -39,7 +40,6 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._verify import Rules
 from rxllm.testing import strategies
 from rxllm.values import Message, StreamError, Thread, Usage, user
 from tests.corpus import recordings
@@ -76,7 +76,7 @@ def projections(state: StreamCollector) -> Any:
 
 
 def check_lawful(events: Sequence[Event]) -> None:
-    rules = Rules()
+    rules = EventRules()
     for event in events:
         rules.feed(event)
 

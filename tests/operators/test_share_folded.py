@@ -15,6 +15,7 @@ from reactivex import Observable, Subject, abc, from_iterable
 import rxllm
 from rxllm import Engine, Fake, RetryPolicy, StreamCollector, ToolCall, to_async_iter, to_iter, tool
 from rxllm import operators as ops
+from rxllm.collector.event_rules import EventRules
 from rxllm.events import (
     ChatCompleted,
     Custom,
@@ -31,7 +32,6 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._share_folded import MOST, Backlog
-from rxllm.operators._verify import Rules
 from rxllm.runtime import Gate, Stream, read_by
 from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing.loopback import Loopback, Reply, endless
@@ -508,7 +508,7 @@ def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event
     taken = waiting.take()
     folded = [event for event in taken if not isinstance(event, Custom)]
     assert len(taken) - len(folded) < MOST
-    rules = Rules()
+    rules = EventRules()
     for event in folded:
         rules.feed(event)
     assert fold(folded) == fold(events)
