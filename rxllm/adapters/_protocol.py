@@ -115,7 +115,7 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
 
 
 class _Border:
-    """Reads the events of one adapter's stream as they enter; behind it they are not checked again."""
+    """Reads the events of one adapter's stream as they enter; the table of ``event_rules`` says what is checked."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
