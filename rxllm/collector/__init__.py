@@ -26,7 +26,7 @@ malformed delta is found when the message is built.
 """
 
 from rxllm.collector._event_faults import event_fault
-from rxllm.collector._message import BLOCKS, BlockKey, block_key, fold_message
+from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
 from rxllm.collector._step import (
     AWAITING_USER,
     PAUSE,
@@ -49,6 +49,7 @@ from rxllm.collector.unfinished import Unfinished, with_partial_step
 __all__ = [
     "AWAITING_USER",
     "BLOCKS",
+    "DELTAS",
     "PAUSE",
     "STEERED",
     "BlockKey",

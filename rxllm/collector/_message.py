@@ -116,6 +116,8 @@ def _fold_message(events: Iterable[Event]) -> Message:
     return Message("assistant", content_of(parts), last.name, tool_calls=tuple(calls.values()), metadata=metadata)
 
 
+DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
+
 BlockKey = tuple[type[Event], str | None]
 """The class of a block's deltas, and its id."""
 

@@ -9,6 +9,7 @@ import msgspec
 
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import (
+    DELTAS,
     Summary,
     apply_to_summary,
     complete,
@@ -92,8 +93,6 @@ _LOGGED = frozenset(
     }
 )
 
-_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
-
 _DONE = ("stop", "length", "content_filter", "error", "other")
 
 
@@ -115,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`; a malformed event changes nothing. Only unknown keys in a raw usage raise."""
         summary = self.summary
-        if type(event) not in _DELTAS or summary.fresh:
+        if type(event) not in DELTAS or summary.fresh:
             if type(event) is RawChunk:
                 event = current_form(event)
             if event_fault(event) is not None:

@@ -47,40 +47,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from rxllm import events as ev
 from rxllm.collector._event_faults import event_fault
-from rxllm.collector._message import BLOCKS, BlockKey, block_key, fold_message
+from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
 from rxllm.collector._step import is_server, unnest
-from rxllm.events import (
-    AskUserRequested,
-    ChatCompleted,
-    Custom,
-    ErrorEvent,
-    Event,
-    FileAdded,
-    MessageCompleted,
-    MessageStarted,
-    Nested,
-    PartAdded,
-    RawChunk,
-    SourceAdded,
-    Steered,
-    StepCompleted,
-    StepRestarted,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolApprovalRequested,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolExecutionCompleted,
-    ToolExecutionStarted,
-    ToolHalt,
-    ToolProgress,
-    ToolResultEncoded,
-    UsageUpdated,
-)
 from rxllm.values import StreamError, Usage
 from rxllm.values.json_text import read_arguments
 
@@ -97,7 +67,7 @@ class EventRules:
         self._response = _Response(self._used)
         self._agents: dict[str, EventRules] = {}  # one per running tool call, which may be an agent
 
-    def feed(self, event: Event) -> Iterable[Event]:
+    def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         self._index += 1
         try:
             self.check(event)
@@ -105,30 +75,30 @@ class EventRules:
             raise self._error(broken, event) from None
         return (event,)
 
-    def close(self) -> Iterable[Event]:
+    def close(self) -> Iterable[ev.Event]:
         steps_at_end = {"over": 0, "failed": 0, "step": 1}  # number of steps of a stream that ends in this phase
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
         raise self._error(BrokenRule(_FAULTS[self._phase][2], "missing at the end"), None)
 
-    def check(self, event: Event) -> None:
+    def check(self, event: ev.Event) -> None:
         """Raise `BrokenRule` if `event` breaks a rule."""
         if fault := event_fault(event):
             raise BrokenRule("event", fault)
-        self._is_cut = isinstance(event, ErrorEvent) and event.error.reason in _CUTS
+        self._is_cut = isinstance(event, ev.ErrorEvent) and event.error.reason in _CUTS
         following = self._following(event)
         if following is None:
             raise BrokenRule(*_FAULTS[self._phase][:2])
         if following == "start":
             self._response = _Response(self._used)
             self._agents.clear()
-        elif isinstance(event, Nested) and following == "message":
+        elif isinstance(event, ev.Nested) and following == "message":
             id, inner = unnest(event)
             if id not in self._response.ids:
                 raise BrokenRule(*_FAULTS["message"][:2])
             self._agents.setdefault(id, EventRules()).check(inner)
-        elif isinstance(event, ErrorEvent) and self._phase == "message":
+        elif isinstance(event, ev.ErrorEvent) and self._phase == "message":
             self.cut(event)
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
@@ -142,29 +112,29 @@ class EventRules:
             self._response = _Response(self._used)
         self._phase = following
 
-    def _check_agents(self, event: Event) -> None:
+    def _check_agents(self, event: ev.Event) -> None:
         match event:
-            case ToolExecutionStarted(id=id):
+            case ev.ToolExecutionStarted(id=id):
                 self._agents[id] = EventRules()
-            case Nested():
+            case ev.Nested():
                 id, inner = unnest(event)
                 if id not in self._agents:
                     raise BrokenRule("nested", f"no tool call {id!r} runs")
                 self._agents[id].check(inner)
-            case ToolExecutionCompleted(id=id, error=error):
+            case ev.ToolExecutionCompleted(id=id, error=error):
                 agent = self._agents.pop(id, None)
                 if agent is not None and error is None:  # an agent that fails may end anywhere
                     agent.check_end(id)
-            case ErrorEvent():
+            case ev.ErrorEvent():
                 self.cut(event)
-            case StepCompleted():
+            case ev.StepCompleted():
                 for id, agent in self._agents.items():
                     agent.check_end(id)
                 self._agents.clear()
             case _:
                 pass
 
-    def cut(self, error: ErrorEvent) -> None:
+    def cut(self, error: ev.ErrorEvent) -> None:
         """Raise `BrokenRule` if a block or a tool call is open, at any depth."""
         if self._phase == "message":
             self._response.feed(error)
@@ -177,20 +147,24 @@ class EventRules:
         if self._phase not in ("start", "chat"):
             raise BrokenRule("nested", f"the agent of the tool call {id!r} has not completed its chat")
 
-    def _following(self, event: Event) -> str | None:
-        if self._phase == "over" and isinstance(event, ErrorEvent) and event.error.reason == "unknown_tool":
+    def _following(self, event: ev.Event) -> str | None:
+        if self._phase == "over" and isinstance(event, ev.ErrorEvent) and event.error.reason == "unknown_tool":
             return "tools"  # the step emits it, not the adapter
         if self._phase in ("over", "tools") and self._is_cut:
             return "failed"
-        if self._phase == "start" and isinstance(event, StepCompleted) and "pending_question" in event.result.metadata:
+        if (
+            self._phase == "start"
+            and isinstance(event, ev.StepCompleted)
+            and "pending_question" in event.result.metadata
+        ):
             return "step"  # a resumed chat whose question is still open
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: BrokenRule, event: Any) -> StreamError:
         rule, why = broken.args
-        if type(event) is Nested:
+        if type(event) is ev.Nested:
             why = f"{why}, in the agent {'/'.join(event.path)}"
-        is_malformed = rule == "event" and isinstance(event, Event)  # then its repr may fail too
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # then its repr may fail too
         place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
@@ -202,42 +176,42 @@ class EventRules:
 
 
 _CONTENT = (
-    *(TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted),
-    *(ToolCallStarted, ToolCallDelta, ToolCallCompleted),
-    *(SourceAdded, FileAdded, PartAdded, UsageUpdated, RawChunk, Custom),
-    *(ToolProgress, Nested),  # events of a tool, or an agent, that the provider runs
+    *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
+    *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
+    *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
+    *(ev.ToolProgress, ev.Nested),  # events of a tool, or an agent, that the provider runs
 )
 
 _TOOLS = (
-    *(ToolApprovalRequested, ToolExecutionStarted, ToolProgress, ToolExecutionCompleted),
-    *(Nested, ToolResultEncoded, ToolHalt, AskUserRequested, Custom),
+    *(ev.ToolApprovalRequested, ev.ToolExecutionStarted, ev.ToolProgress, ev.ToolExecutionCompleted),
+    *(ev.Nested, ev.ToolResultEncoded, ev.ToolHalt, ev.AskUserRequested, ev.Custom),
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
 """The reasons of the errors with which operators end a chat in any phase."""
 
-_ENDED: dict[type[Any], str] = {StepCompleted: "step", StepRestarted: "start"}
+_ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
 _NEXT: dict[str, dict[type[Any], str]] = {
-    "start": {MessageStarted: "message", StepRestarted: "start", **dict.fromkeys(_TOOLS[:-1], "tools")},
+    "start": {ev.MessageStarted: "message", ev.StepRestarted: "start", **dict.fromkeys(_TOOLS[:-1], "tools")},
     "message": {
         **dict.fromkeys(_CONTENT, "message"),
-        MessageCompleted: "over",
-        ErrorEvent: "failed",
-        StepRestarted: "start",
+        ev.MessageCompleted: "over",
+        ev.ErrorEvent: "failed",
+        ev.StepRestarted: "start",
     },
     "over": {**dict.fromkeys(_TOOLS, "tools"), **_ENDED},
     "tools": {**dict.fromkeys(_TOOLS, "tools"), **_ENDED},
     "failed": _ENDED,
     "step": {
-        MessageStarted: "message",
-        ErrorEvent: "lost",
-        ChatCompleted: "chat",
-        Custom: "step",
-        Steered: "step",
-        StepRestarted: "start",
+        ev.MessageStarted: "message",
+        ev.ErrorEvent: "lost",
+        ev.ChatCompleted: "chat",
+        ev.Custom: "step",
+        ev.Steered: "step",
+        ev.StepRestarted: "start",
     },
-    "lost": {Steered: "lost", ChatCompleted: "chat"},
+    "lost": {ev.Steered: "lost", ev.ChatCompleted: "chat"},
     "chat": {},
 }
 
@@ -260,45 +234,45 @@ class _Response:
     def __init__(self, used: set[str]) -> None:
         self.ids: set[str] = set()
         self._used = used
-        self._log: list[Event] = []
+        self._log: list[ev.Event] = []
         self._open: tuple[BlockKey, ...] = ()  # at most one
         self._pieces: list[str] = []
         self._calls: dict[str, tuple[str, list[str]]] = {}  # the name and argument pieces of each open tool call
         self._usage: Usage | None = None
 
-    def feed(self, event: Event) -> None:
+    def feed(self, event: ev.Event) -> None:
         self._log.append(event)
         match event:
-            case TextDelta() | ThinkingDelta():
+            case ev.TextDelta() | ev.ThinkingDelta():
                 self._delta(event)
-            case TextCompleted() | ThinkingCompleted():
+            case ev.TextCompleted() | ev.ThinkingCompleted():
                 self._complete(event)
-            case ToolCallStarted():
+            case ev.ToolCallStarted():
                 self._start_call(event)
-            case ToolCallDelta():
+            case ev.ToolCallDelta():
                 self._call(event.id)[1].append(event.arguments_delta)
-            case ToolCallCompleted():
+            case ev.ToolCallCompleted():
                 self._complete_call(event)
-            case UsageUpdated(usage=usage):
+            case ev.UsageUpdated(usage=usage):
                 if usage == self._usage:
                     raise BrokenRule("usage_changed", "the usage is unchanged: emit it once per change")
                 self._usage = usage
-            case MessageCompleted():
+            case ev.MessageCompleted():
                 self._end()
                 self._check_message(event)
-            case ErrorEvent():
+            case ev.ErrorEvent():
                 self._end()
             case _:
                 pass
 
-    def _delta(self, event: TextDelta | ThinkingDelta) -> None:
+    def _delta(self, event: ev.TextDelta | ev.ThinkingDelta) -> None:
         key = block_key(type(event), event.id, self._open)
         if key not in self._open:
             self._check_no_open_block()
             self._open = (key,)
         self._pieces.append(event.delta)
 
-    def _complete(self, event: TextCompleted | ThinkingCompleted) -> None:
+    def _complete(self, event: ev.TextCompleted | ev.ThinkingCompleted) -> None:
         if block_key(BLOCKS[type(event)], event.id, self._open) not in self._open:
             self._check_no_open_block()
         check_text(event, self._pieces)
@@ -309,7 +283,7 @@ class _Response:
             name = "" if id is None else f" {id!r}"
             raise BrokenRule("block_closed", f"the block{name} of {kind.__name__} is still open")
 
-    def _start_call(self, event: ToolCallStarted) -> None:
+    def _start_call(self, event: ev.ToolCallStarted) -> None:
         self._check_no_open_block()
         if not event.id or event.id in self.ids or event.id in self._used:
             raise BrokenRule("call_id", f"{event.id!r} is empty or used before: ids are unique in the thread")
@@ -321,11 +295,10 @@ class _Response:
             raise BrokenRule("call_order", f"no tool call {id!r} is open")
         return self._calls[id]
 
-    def _complete_call(self, event: ToolCallCompleted) -> None:
+    def _complete_call(self, event: ev.ToolCallCompleted) -> None:
         name, pieces = self._call(event.id)
         check_name(event, name)
-        check_raw_arguments(event, pieces)
-        check_arguments(event)
+        check_arguments(event, pieces)
         del self._calls[event.id]
 
     def _end(self) -> None:
@@ -335,7 +308,7 @@ class _Response:
         if fold_message(self._log) != fold_message(without_deltas(self._log)):
             raise BrokenRule("message_folded", "the fold without deltas differs from the fold with them")
 
-    def _check_message(self, event: MessageCompleted) -> None:
+    def _check_message(self, event: ev.MessageCompleted) -> None:
         folded = fold_message(self._log)
         if event.message != folded:
             names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
@@ -346,38 +319,31 @@ class _Response:
             raise BrokenRule("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")
 
 
-def check_text(event: TextCompleted | ThinkingCompleted, pieces: Iterable[str]) -> None:
+def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
     """Raise `BrokenRule` unless `event` has the text of the deltas of its block."""
     text = "".join(pieces)
     if event.text != text:
         raise BrokenRule("block_text", f"the deltas of the block join to {text!r}")
 
 
-def check_name(event: ToolCallStarted | ToolCallCompleted | ToolExecutionStarted, name: str) -> None:
+def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
     """Raise `BrokenRule` unless `event` is of the tool `name`, with which its call started."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
-def check_raw_arguments(event: ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the arguments of the deltas of its call."""
+def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
+    """Raise `BrokenRule` unless `event` has the raw arguments of its call's deltas, parsed or with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
-
-
-def check_arguments(event: ToolCallCompleted) -> None:
-    """Raise `BrokenRule` unless the arguments of `event` are its raw ones, or its metadata names an error."""
-    if "error" not in event.metadata and event.arguments != read_arguments(event.raw_arguments):
+    if "error" not in event.metadata and event.arguments != read_arguments(raw):
         raise BrokenRule("call_arguments", "the raw arguments parse to others, and the metadata has no error")
 
 
-_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
-
-
-def without_deltas(events: Iterable[Event]) -> list[Event]:
+def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
     """Return all `events` but the deltas, which must fold to the same."""
-    return [event for event in events if type(event) not in _DELTAS]
+    return [event for event in events if type(event) not in DELTAS]
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError

@@ -12,7 +12,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
 
 from rxllm import models
-from rxllm.collector import StreamCollector, Unfinished, fold_message, is_unfinished
+from rxllm.collector import DELTAS, StreamCollector, Unfinished, fold_message, is_unfinished
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -27,7 +27,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._cost import CHARACTERS_PER_TOKEN, NOTHING, OUTPUT_TOKENS, Cost, Estimate, ResponseCount, cost_of
-from rxllm.operators._event_operators import DELTAS, operate
+from rxllm.operators._event_operators import operate
 from rxllm.runtime import (
     Budget,
     ChatBudget,

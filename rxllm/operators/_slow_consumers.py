@@ -11,8 +11,9 @@ from typing import Any, Generic, TypeVar
 from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, SerialDisposable
 
+from rxllm.collector import DELTAS
 from rxllm.events import Nested, ToolCallDelta
-from rxllm.operators._event_operators import DELTAS, operate
+from rxllm.operators._event_operators import operate
 from rxllm.runtime import Gate, Stream, clock, conclude, current_gate, fail
 from rxllm.values.argument_checks import call_fault, check, check_function
 

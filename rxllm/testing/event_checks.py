@@ -13,6 +13,7 @@ import msgspec
 from reactivex import Observable, from_iterable
 from reactivex.scheduler import VirtualTimeScheduler
 
+from rxllm import events as ev
 from rxllm import operators as ops
 from rxllm import serializer
 from rxllm.adapters import Fake
@@ -21,27 +22,10 @@ from rxllm.collector.event_rules import (
     BrokenRule,
     check_arguments,
     check_name,
-    check_raw_arguments,
     check_text,
     without_deltas,
 )
-from rxllm.events import (
-    ChatCompleted,
-    Event,
-    MessageCompleted,
-    MessageStarted,
-    Nested,
-    StepCompleted,
-    StepRestarted,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolExecutionStarted,
-)
+from rxllm.events import Event
 from rxllm.testing._rules import clip, expect, observe
 from rxllm.values import Call, LLMError, Request, Response, ToolCall, Usage
 
@@ -184,7 +168,7 @@ def inconsistency(events: Iterable[Event]) -> str | None:
     """
     chats: dict[tuple[str, ...], _Step] = {}  # the chat and its agents, by path
     for event in events:
-        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
+        path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
         try:
             chats.setdefault(path, _Step()).feed(inner)
         except BrokenRule as broken:
@@ -210,25 +194,24 @@ class _Step:
     def feed(self, event: Event) -> None:
         self._events.append(event)
         match event:
-            case MessageStarted() | StepRestarted():
+            case ev.MessageStarted() | ev.StepRestarted():
                 self._begin(event)
-            case TextDelta() | ThinkingDelta():
+            case ev.TextDelta() | ev.ThinkingDelta():
                 self._delta(type(event), event.id, event.delta)
-            case ToolCallDelta():
+            case ev.ToolCallDelta():
                 self._delta(type(event), event.id, event.arguments_delta)
-            case TextCompleted() | ThinkingCompleted():
+            case ev.TextCompleted() | ev.ThinkingCompleted():
                 check_text(event, self._complete(BLOCKS[type(event)], event.id, event.text))
-            case ToolCallStarted() | ToolExecutionStarted():
+            case ev.ToolCallStarted() | ev.ToolExecutionStarted():
                 check_name(event, self._names.setdefault(event.id, event.name))
-            case ToolCallCompleted():
+            case ev.ToolCallCompleted():
                 check_name(event, self._names.setdefault(event.id, event.name))
-                check_arguments(event)
-                check_raw_arguments(event, self._complete(ToolCallDelta, event.id, event.raw_arguments))
-            case MessageCompleted():
+                check_arguments(event, self._complete(ev.ToolCallDelta, event.id, event.raw_arguments))
+            case ev.MessageCompleted():
                 self._message(event)
-            case StepCompleted():
+            case ev.StepCompleted():
                 self._step(event)
-            case ChatCompleted():
+            case ev.ChatCompleted():
                 self._chat(event)
             case _:
                 pass
@@ -246,8 +229,8 @@ class _Step:
             self._closed.add(key)
         return self._open.pop(key, [text])
 
-    def _message(self, event: MessageCompleted) -> None:
-        if self._open and any(isinstance(event, MessageStarted) for event in self._events):
+    def _message(self, event: ev.MessageCompleted) -> None:
+        if self._open and any(isinstance(event, ev.MessageStarted) for event in self._events):
             raise BrokenRule("block_closed", f"the block of a {next(iter(self._open))[0].__name__} has no completion")
         for events in (self._events, [] if self._open else without_deltas(self._events)):
             folded = fold_message(events)
@@ -256,18 +239,18 @@ class _Step:
                 why = f"{which} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
                 raise BrokenRule("message_folded", why)
 
-    def _step(self, event: StepCompleted) -> None:
+    def _step(self, event: ev.StepCompleted) -> None:
         events, response = self._events[:-1], event.response
         self._begin()
         self._steps += 1
         self._response = response
-        if not any(isinstance(event, MessageStarted) for event in events):
+        if not any(isinstance(event, ev.MessageStarted) for event in events):
             return
         folded = fold(events)
         if (folded.output_text, folded.tool_calls) != (response.output_text, response.tool_calls):
             raise BrokenRule("step_completed", f"the events fold to {folded} and the step's response is {response}")
 
-    def _chat(self, event: ChatCompleted) -> None:
+    def _chat(self, event: ev.ChatCompleted) -> None:
         final, steps = event.result.final_response, event.result.steps
         if self._steps < len(steps):
             raise BrokenRule("chat_completed", f"there were {self._steps} steps, and the chat has {len(steps)}")

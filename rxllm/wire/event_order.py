@@ -25,7 +25,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
 
-from rxllm.collector import fold_message
+from rxllm.collector import DELTAS, fold_message
 from rxllm.events import (
     NOTHING,
     ErrorEvent,
@@ -41,7 +41,6 @@ from rxllm.events import (
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
-    ToolCallDelta,
     ToolCallStarted,
     UsageUpdated,
 )
@@ -82,7 +81,6 @@ class BlockIds:
         return id
 
 
-_DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
@@ -312,7 +310,7 @@ class Blocks:
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
-        if type(event) not in _DELTAS:
+        if type(event) not in DELTAS:
             self._folded.append(event)
 
 
