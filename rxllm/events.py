@@ -1,4 +1,4 @@
-"""The events of a stream: a closed union of 27 frozen classes.
+"""The events of a stream: a closed union of 28 frozen classes.
 
 Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps
 these rules:
@@ -19,7 +19,7 @@ of that kind that is open, and a new one if there is none.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, TypeVar, cast, get_args
 
 import msgspec
 
@@ -47,6 +47,7 @@ __all__ = [
     "MessageCompleted",
     "MessageStarted",
     "Nested",
+    "PartAdded",
     "RawChunk",
     "SourceAdded",
     "Steered",
@@ -140,8 +141,8 @@ class MessageCompleted(_Event, frozen=True, tag="message_completed"):
 class RawChunk(_Event, frozen=True, tag="raw_chunk"):
     """A frame as the provider sent it: requested by an option, or not covered by any other event.
 
-    Two forms are folded and pass every filter of raw chunks: the kind ``"usage"``, and `data` that is a
-    ``ProviderPart`` (such as the result of a tool that the provider runs), which becomes a part of the message.
+    Two earlier forms are read as the events that replace them, see `current_form`: counters under the kind ``"usage"``
+    are a `UsageUpdated`, and `data` that is a ``ProviderPart`` is a `PartAdded`.
     """
 
     kind: str
@@ -256,6 +257,12 @@ class FileAdded(_Event, frozen=True, tag="file_added"):
     file: Mapping[str, Any]
 
 
+class PartAdded(_Event, frozen=True, tag="part_added"):
+    """A part of the message that only its provider understands, such as the result of a tool that the provider runs."""
+
+    part: ProviderPart
+
+
 class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
     """The usage of the response so far. It is cumulative, so the last one counts."""
 
@@ -339,6 +346,7 @@ Event = (
     | Custom
     | Nested
     | Steered
+    | PartAdded
 )
 
 E = TypeVar("E", bound=Event)
@@ -349,7 +357,7 @@ EVENT_TAGS: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cl
 
 
 _PINGS = frozenset({UsageUpdated, RawChunk})
-"""What a provider sends while its model is silent, unless it is a part of the message."""
+"""What a provider sends while its model is silent."""
 
 _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
@@ -362,7 +370,7 @@ def is_content(event: Event) -> bool:
     silent = _NO_CONTENT
     if type(event) is Nested:
         event, silent = event.event, _PINGS
-    return type(event) not in silent or (isinstance(event, RawChunk) and isinstance(event.data, ProviderPart))
+    return type(event) not in silent
 
 
 def is_prelude(event: Event) -> bool:
@@ -370,4 +378,24 @@ def is_prelude(event: Event) -> bool:
 
     Frames that nothing is known about may be content, so that they are not a prelude.
     """
-    return isinstance(event, MessageStarted | UsageUpdated) or (isinstance(event, RawChunk) and event.kind == "usage")
+    return isinstance(event, MessageStarted | UsageUpdated)
+
+
+def current_form(event: Event) -> Event:
+    """Return the event that replaces an earlier form of ``RawChunk``, also inside ``Nested``; any other as it is.
+
+    >>> current_form(RawChunk("usage", {"input_tokens": 3}))
+    UsageUpdated(usage=Usage(input_tokens=3))
+
+    Adapters' events are read so where they enter, JSON where it is read, and events of any origin where they are
+    folded. Raises ``TypeError`` for counters that `Usage` does not have.
+    """
+    match event:
+        case RawChunk(data=ProviderPart() as part):
+            return PartAdded(part)
+        case RawChunk(kind="usage", data=Mapping()):
+            return UsageUpdated(Usage(**cast(Mapping[str, Any], event.data)))
+        case Nested(event=RawChunk() as chunk):
+            return Nested(event.path, current_form(chunk))
+        case _:
+            return event

@@ -4,6 +4,8 @@ One thing comes back as plain data: an object that a tool returned. In the event
 model, a dataclass or an event is written as its JSON object, a datetime, a ``Decimal``, an enum or a path as text, and
 a set as a list. What is plain data already comes back equal there too.
 
+An earlier form of ``RawChunk`` is read as the event that replaces it, see ``rxllm.events.current_form``.
+
 A value or an error is an object with its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is flat,
 ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are left
 out; unknown fields are skipped.
@@ -41,9 +43,11 @@ from rxllm.events import (
     AskUserRequested,
     Event,
     Nested,
+    RawChunk,
     ToolExecutionCompleted,
     ToolHalt,
     ToolProgress,
+    current_form,
 )
 from rxllm.values import ChatResult, LLMError, Response, StepResult, Turn, ValidationError, Value, reader
 from rxllm.values.argument_checks import shown
@@ -293,7 +297,13 @@ def _event_class(tag: Any) -> type[Event] | None:
 
 
 def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
-    return cls(**decode_fields(cls, *_read_fields(cls), data))
+    event = cls(**decode_fields(cls, *_read_fields(cls), data))
+    if cls is not RawChunk:
+        return event
+    try:
+        return current_form(event)
+    except TypeError:  # unknown counters: only the fold refuses them
+        return event
 
 
 @cache

@@ -19,6 +19,7 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     Steered,
@@ -44,6 +45,7 @@ from rxllm.values import (
     ChatResult,
     FilePart,
     Message,
+    ProviderPart,
     Response,
     SourcePart,
     StepResult,
@@ -198,6 +200,13 @@ def test_message_completed_without_a_finish_reason_keeps_the_old_one() -> None:
 def test_raw_usage_replaces_the_usage() -> None:
     state = fold(RawChunk("usage", {"input_tokens": 1, "output_tokens": 2}), RawChunk("usage", {"input_tokens": 5}))
     assert state.usage == Usage(input_tokens=5)
+
+
+def test_a_part_folds_in_its_earlier_form_too_also_in_an_earlier_state() -> None:
+    part = ProviderPart("p", {})
+    pickled = StreamCollector(log=[RawChunk("x", part)], length=1)
+    for state in (fold(PartAdded(part)), fold(RawChunk("x", part)), pickled, fold(*pickled.to_events())):
+        assert state.message.parts == (part,)
 
 
 def test_raw_usage_with_an_unknown_name_raises() -> None:

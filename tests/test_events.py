@@ -50,6 +50,7 @@ def test_the_union_is_closed() -> None:
         "custom",
         "nested",
         "steered",
+        "part_added",
     ]
     assert tuple(EVENT_TAGS.values()) == EVENT_CLASSES
 

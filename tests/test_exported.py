@@ -63,7 +63,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_every_event_is_exported() -> None:
     from rxllm.events import EVENT_CLASSES
 
-    assert len(EVENT_CLASSES) == 27
+    assert len(EVENT_CLASSES) == 28
     assert {cls.__name__ for cls in EVENT_CLASSES} <= set(rxllm.__all__)
 
 

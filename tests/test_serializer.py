@@ -10,7 +10,18 @@ from dataclasses_json import DataClassJsonMixin
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rxllm.events import EVENT_TAGS, Custom, ErrorEvent, RawChunk, TextDelta, ToolCallCompleted, ToolExecutionCompleted
+from rxllm.events import (
+    EVENT_TAGS,
+    Custom,
+    ErrorEvent,
+    Nested,
+    PartAdded,
+    RawChunk,
+    TextDelta,
+    ToolCallCompleted,
+    ToolExecutionCompleted,
+    UsageUpdated,
+)
 from rxllm.serializer import from_data, from_json, to_data, to_json
 from rxllm.testing import strategies
 from rxllm.values import (
@@ -21,6 +32,7 @@ from rxllm.values import (
     ImageRequest,
     LLMError,
     Message,
+    ProviderPart,
     Request,
     Response,
     Session,
@@ -347,6 +359,13 @@ def test_data_that_looks_like_a_tag_stays_data() -> None:
     tricky = {"$": "Message", "role": "user"}
     assert from_json(to_json(Message("user", metadata=tricky))).metadata == tricky
     assert from_json(to_json(RawChunk("x", [{"$": "tuple", "items": []}]))).data == [{"$": "tuple", "items": []}]
+
+
+def test_an_earlier_form_of_a_raw_chunk_is_read_as_the_event_that_replaces_it() -> None:
+    part, usage = RawChunk("x", ProviderPart("p", {"k": b"1"})), RawChunk("usage", {"input_tokens": 3})
+    read = from_json(to_json([part, Nested(("c",), part), Nested(("c",), usage), RawChunk("usage", {"tokens": 3})]))
+    assert read[:2] == [PartAdded(part.data), Nested(("c",), PartAdded(part.data))]
+    assert read[2:] == [Nested(("c",), UsageUpdated(Usage(3))), RawChunk("usage", {"tokens": 3})]
 
 
 def test_what_a_halting_tool_returned_comes_back() -> None:

@@ -11,7 +11,7 @@ import msgspec
 from reactivex import Observable, abc
 from reactivex.disposable import SingleAssignmentDisposable
 
-from rxllm.collector import BlockKey, Unfinished, adapter_fault, block_key, fold_message, is_server
+from rxllm.collector import BLOCKS, BlockKey, Unfinished, block_key, event_fault, fold_message, is_server
 from rxllm.events import (
     EVENT_CLASSES,
     Custom,
@@ -19,15 +19,17 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     TextCompleted,
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
     UsageUpdated,
+    current_form,
 )
 from rxllm.runtime import Stream, conclude, from_async_iter
-from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError
+from rxllm.values import Call, EngineError, LLMError, Message, Request, StreamError, Usage
 from rxllm.values.argument_checks import call_fault, shown
 from rxllm.wire.event_order import BlockIds
 
@@ -83,26 +85,25 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _checked(source: Observable[Event]) -> Stream[Event]:
-    """Emit `source` up to its first malformed event, then completions of open blocks and calls and an ``ErrorEvent``.
-
-    A block without an id gets one.
-    """
+    """Emit `source` as it enters, up to its first malformed event, then what is open completed, and the error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        unfinished, ids = Unfinished(), BlockIds()
+        unfinished, border = Unfinished(), _Border()
         subscription = SingleAssignmentDisposable()
         has_begun = False
 
         def on_next(event: Event) -> None:
             nonlocal has_begun
-            if fault := adapter_fault(event):
+            try:
+                entered = border.read(event, unfinished.blocks)
+            except StreamError as error:
                 subscription.dispose()
-                conclude(observer, failure_events(StreamError("malformed_event", fault), unfinished, has_begun))
+                conclude(observer, failure_events(error, unfinished, has_begun))
                 return
-            has_begun = True
-            event = _with_id(event, ids, unfinished.blocks)
-            unfinished.see(event)
-            observer.on_next(event)
+            if entered is not None:
+                has_begun = True
+                unfinished.see(entered)
+                observer.on_next(entered)
 
         subscription.disposable = source.subscribe(
             on_next, observer.on_error, observer.on_completed, scheduler=scheduler
@@ -112,24 +113,39 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-_KINDS: dict[type[Event], type[Event]] = {
-    TextDelta: TextDelta,
-    TextCompleted: TextDelta,
-    ThinkingDelta: ThinkingDelta,
-    ThinkingCompleted: ThinkingDelta,
-}
+class _Border:
+    """Reads the events of one adapter's stream as they enter; the table of ``event_rules`` says what is checked."""
 
+    def __init__(self) -> None:
+        self._ids = BlockIds()
+        self._usage: Usage | None = None  # the last one that has entered
 
-def _with_id(event: Event, ids: BlockIds, open_blocks: Reversible[BlockKey]) -> Event:
-    """Return an event of a block with the block's id, and any other event as it is."""
-    kind = _KINDS.get(type(event))
-    if kind is None:
-        return event
-    event_id: str | None = cast(Any, event).id
-    id = block_key(kind, None, open_blocks)[1] if event_id is None else None
-    if id is None:
-        id = ids.of(event_id)
-    return event if id == event_id else msgspec.structs.replace(event, id=id)
+    def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
+        """Return an event of a block with the block's id, and an earlier form in its current form, see `current_form`.
+
+        Return None for an earlier form of a usage that is unchanged. Raise ``StreamError`` for a malformed event.
+        """
+        if fault := event_fault(event):
+            raise StreamError("malformed_event", fault)
+        kind = BLOCKS.get(type(event))
+        if kind is None:
+            return self._read_other(event)
+        event_id: str | None = cast(Any, event).id
+        id = block_key(kind, None, open_blocks)[1] if event_id is None else None
+        if id is None:
+            id = self._ids.of(event_id)
+        return event if id == event_id else msgspec.structs.replace(event, id=id)
+
+    def _read_other(self, event: Event) -> Event | None:
+        try:
+            current = current_form(event)
+        except TypeError as error:
+            raise StreamError("malformed_event", f"RawChunk.data has unknown counters: {error}") from None
+        if isinstance(current, UsageUpdated):
+            if current is not event and current.usage == self._usage:
+                return None
+            self._usage = current.usage
+        return current
 
 
 def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
@@ -187,7 +203,7 @@ class _Bookends:
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []
-        self._ids = BlockIds()
+        self._border = _Border()
         self._block: BlockKey | None = None
         self._pieces: list[str] = []
 
@@ -202,14 +218,17 @@ class _Bookends:
         return self.started and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
-        if not isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
+        try:
+            entered = self._border.read(event, () if self._block is None else (self._block,))
+        except StreamError as error:
+            if isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
+                return self.fail(error)
             message = f"the adapter yielded {shown(event)}, which is not an event; for text, yield TextDelta(...)"
-            raise StreamError("malformed_event", message)
-        if fault := adapter_fault(event):
-            return self.fail(StreamError("malformed_event", fault))
-        event = _with_id(event, self._ids, () if self._block is None else (self._block,))
-        missing = [] if self.started or isinstance(event, MessageStarted) else [MessageStarted(Message("assistant"))]
-        return self._emit([*missing, *self._before(event), event])
+            raise StreamError("malformed_event", message) from None
+        if entered is None:
+            return []
+        missing = [] if self.started or isinstance(entered, MessageStarted) else [MessageStarted(Message("assistant"))]
+        return self._emit([*missing, *self._before(entered), entered])
 
     def _before(self, event: Event) -> list[Event]:
         """Return the completion that `event` implies, and keep the text of a delta for its own."""
@@ -221,10 +240,10 @@ class _Bookends:
                 self._pieces.append(event.delta)
                 return completion
             case TextCompleted() | ThinkingCompleted():
-                if self._block == (_KINDS[type(event)], event.id):
+                if self._block == (BLOCKS[type(event)], event.id):
                     self._block, self._pieces = None, []
                 return self._close_block()
-            case UsageUpdated() | RawChunk() | Custom():
+            case UsageUpdated() | RawChunk() | PartAdded() | Custom():
                 return []
             case _:
                 return self._close_block()

@@ -241,7 +241,7 @@ class ChunkFeeder:
             case SourcePart():
                 self._blocks.source(part.source)
             case ProviderPart():
-                self._blocks.part("content_part", part)
+                self._blocks.part(part)
             case _:
                 return False
         return True

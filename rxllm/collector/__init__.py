@@ -7,7 +7,8 @@ file                   holds
 ``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
 ``_step``              the tools and agents of a step, and what the thread gains
 ``_unfold``            a state back to events
-``_event_faults``      the check of single events
+``event_rules``        the rules of streams of events, and where they are checked
+``_event_faults``      the types of the fields of single events
 ``unfinished``         the parts that a cut stream leaves open
 ``parsed``             parsed answers in responses and results
 =====================  ==============================================================================================
@@ -24,8 +25,8 @@ A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are t
 malformed delta is found when the message is built.
 """
 
-from rxllm.collector._event_faults import adapter_fault, event_fault
-from rxllm.collector._message import BlockKey, block_key, fold_message
+from rxllm.collector._event_faults import event_fault
+from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
 from rxllm.collector._step import (
     AWAITING_USER,
     PAUSE,
@@ -47,12 +48,13 @@ from rxllm.collector.unfinished import Unfinished, with_partial_step
 
 __all__ = [
     "AWAITING_USER",
+    "BLOCKS",
+    "DELTAS",
     "PAUSE",
     "STEERED",
     "BlockKey",
     "StreamCollector",
     "Unfinished",
-    "adapter_fault",
     "answer",
     "block_key",
     "event_fault",

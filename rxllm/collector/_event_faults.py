@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache, lru_cache
 from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
@@ -17,12 +17,12 @@ from rxllm.events import (
     TextDelta,
     ThinkingDelta,
     UsageUpdated,
+    current_form,
 )
 from rxllm.values import FinishReason, Message, Part, ToolCall, Usage
 
 _CLASSES = frozenset[type[Any]](EVENT_CLASSES)
 _FINISH_REASONS = frozenset((None, *get_args(FinishReason)))
-_COUNTERS = tuple(name for name in Usage.__dataclass_fields__ if name not in ("tool_usage", "extra"))
 _NUMBER = (int, float, NoneType)
 _ID = (str, NoneType)
 
@@ -46,21 +46,6 @@ def event_fault(event: Any) -> str | None:
     check = _CHECKS.get(cls)
     fault = None if check is None else check(event)
     return f"{cls.__name__}.{fault}" if fault else None
-
-
-def adapter_fault(event: Any) -> str | None:
-    """Return the fault of an adapter's event, including unknown counters in a raw usage, for which the fold raises."""
-    fault = event_fault(event)
-    if (
-        fault is None
-        and type(event) is RawChunk
-        and event.kind == "usage"
-        and isinstance(cast(object, event.data), Mapping)
-    ):
-        names = cast(Iterable[Any], event.data)
-        if unknown := [repr(name) for name in names if name not in Usage.__dataclass_fields__]:
-            fault = f"RawChunk.data has unknown counters: {', '.join(unknown)[:80]}"
-    return fault
 
 
 _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str", int: "an int"}
@@ -117,13 +102,13 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    # An unknown counter is not a fault here: the fold raises for it, as its specification says.
-    data = cast(Mapping[Any, Any], event.data)
-    if event.kind != "usage" or not isinstance(event.data, Mapping):
+    """Return the fault of an earlier form, see `current_form`; the frame of a provider may be anything."""
+    try:
+        current = current_form(event)
+    except TypeError:  # unknown counters are no fault here: the fold raises, as its specification says
         return None
-    wrong = [name for name in _COUNTERS if not isinstance(data.get(name), _NUMBER)]
-    wrong += [name for name in ("tool_usage", "extra") if not isinstance(data.get(name, {}), dict)]
-    return f"data has no number, or no dict, for {', '.join(wrong)}" if wrong else None
+    fault = None if current is event else event_fault(current)
+    return fault and f"data is malformed: {fault}"
 
 
 def _nested_fault(event: Nested) -> str | None:

@@ -19,6 +19,7 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -100,8 +101,8 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
                 blocks.add(FilePart(dict(event.file)))
-            case RawChunk(data=ProviderPart()):
-                blocks.add(event.data)
+            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # earlier form
+                blocks.add(part)
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata
                 last = message
@@ -115,8 +116,18 @@ def _fold_message(events: Iterable[Event]) -> Message:
     return Message("assistant", content_of(parts), last.name, tool_calls=tuple(calls.values()), metadata=metadata)
 
 
+DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
+
 BlockKey = tuple[type[Event], str | None]
 """The class of a block's deltas, and its id."""
+
+BLOCKS: dict[type[Event], type[Event]] = {
+    TextDelta: TextDelta,
+    TextCompleted: TextDelta,
+    ThinkingDelta: ThinkingDelta,
+    ThinkingCompleted: ThinkingDelta,
+}
+"""The events of blocks, each with the class of its deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
@@ -264,9 +275,6 @@ class Summary(msgspec.Struct, frozen=True):
 def apply_to_summary(summary: Summary, event: Event) -> Summary:
     match event:
         case UsageUpdated(usage=usage):
-            return msgspec.structs.replace(summary, usage=usage, fresh=False)
-        case RawChunk(kind="usage", data=Mapping()):
-            usage = Usage(**cast(Mapping[str, Any], event.data))
             return msgspec.structs.replace(summary, usage=usage, fresh=False)
         case ErrorEvent(error=error):
             return msgspec.structs.replace(summary, error=error, finish_reason="error", fresh=False)

@@ -9,6 +9,7 @@ import msgspec
 
 from rxllm.collector._event_faults import event_fault
 from rxllm.collector._message import (
+    DELTAS,
     Summary,
     apply_to_summary,
     complete,
@@ -39,6 +40,7 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     Steered,
@@ -55,13 +57,13 @@ from rxllm.events import (
     ToolExecutionStarted,
     ToolHalt,
     ToolResultEncoded,
+    current_form,
 )
 from rxllm.values import (
     ChatResult,
     FinishReason,
     LLMError,
     Message,
-    ProviderPart,
     Response,
     StepResult,
     StreamError,
@@ -83,6 +85,7 @@ _LOGGED = frozenset(
         ToolCallCompleted,
         SourceAdded,
         FileAdded,
+        PartAdded,
         MessageCompleted,
         ToolResultEncoded,
         ToolHalt,
@@ -90,15 +93,7 @@ _LOGGED = frozenset(
     }
 )
 
-_DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
-
 _DONE = ("stop", "length", "content_filter", "error", "other")
-
-
-def _is_logged(event: Event) -> bool:
-    if type(event) is RawChunk:
-        return isinstance(event.data, ProviderPart)
-    return type(event) in _LOGGED
 
 
 class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=True):
@@ -119,10 +114,12 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`; a malformed event changes nothing. Only unknown keys in a raw usage raise."""
         summary = self.summary
-        if type(event) not in _DELTAS or summary.fresh:
+        if type(event) not in DELTAS or summary.fresh:
+            if type(event) is RawChunk:
+                event = current_form(event)
             if event_fault(event) is not None:
                 return self
-            if not _is_logged(event):
+            if type(event) not in _LOGGED:
                 return self._apply_other(event)
             if summary.fresh:
                 summary = msgspec.structs.replace(summary, fresh=False)

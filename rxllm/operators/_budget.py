@@ -12,7 +12,7 @@ from reactivex import Observable, abc
 from reactivex.disposable import CompositeDisposable, Disposable, SingleAssignmentDisposable
 
 from rxllm import models
-from rxllm.collector import StreamCollector, Unfinished, fold_message, is_unfinished
+from rxllm.collector import DELTAS, StreamCollector, Unfinished, fold_message, is_unfinished
 from rxllm.events import (
     ChatCompleted,
     ErrorEvent,
@@ -27,7 +27,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._cost import CHARACTERS_PER_TOKEN, NOTHING, OUTPUT_TOKENS, Cost, Estimate, ResponseCount, cost_of
-from rxllm.operators._event_operators import DELTAS, operate
+from rxllm.operators._event_operators import operate
 from rxllm.runtime import (
     Budget,
     ChatBudget,
@@ -221,7 +221,7 @@ def _estimate(call: EngineCall, budget: Budget) -> Estimate:
     return Estimate(cost(usage, None, request.options), cost, request.max_tokens)
 
 
-_COUNTED = DELTAS | {MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted}
+_COUNTED = DELTAS | {MessageStarted, UsageUpdated, StepRestarted, MessageCompleted}
 
 _HALT = {"halted_reason": "budget"}
 

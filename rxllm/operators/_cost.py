@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 from reactivex import Observable, abc
@@ -16,7 +16,6 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
-    RawChunk,
     StepRestarted,
     TextDelta,
     ThinkingDelta,
@@ -105,7 +104,7 @@ class Prices:
 
 _NO_METADATA: Mapping[str, Any] = {}
 
-_READ = frozenset({MessageStarted, UsageUpdated, RawChunk, StepRestarted, MessageCompleted, ErrorEvent})
+_READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted, ErrorEvent})
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -131,8 +130,6 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
                     model = message.metadata.get("model")
                 case UsageUpdated():
                     usage = event.usage
-                case RawChunk(kind="usage", data=Mapping()):
-                    usage = raw_usage(event.data) or usage
                 case StepRestarted():
                     usage = None
                 case MessageCompleted() | ErrorEvent() if usage is not None:
@@ -152,14 +149,6 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
         return handle
 
     return handle_each(make_handler)
-
-
-def raw_usage(data: Any) -> Usage | None:
-    """Return the usage in the data of a ``RawChunk("usage")``; None unless its keys are fields of `Usage`."""
-    try:
-        return Usage(**cast(Mapping[str, Any], data))
-    except TypeError:  # unknown names: the fold raises a better error
-        return None
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
@@ -251,8 +240,6 @@ class ResponseCount:
             case MessageCompleted(metadata=metadata):
                 self._metadata = metadata
             case UsageUpdated(usage=usage):
-                self._note(usage)
-            case RawChunk(kind="usage", data=data) if (usage := raw_usage(data)) is not None:
                 self._note(usage)
             case StepRestarted():
                 self._void = self.spent

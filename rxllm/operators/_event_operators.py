@@ -15,8 +15,8 @@ from typing import Any, Protocol, TypeVar, cast
 from reactivex import Observable, abc
 
 from rxllm import plugins as installed
-from rxllm.collector import StreamCollector, nest, unnest
-from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested, TextDelta, ThinkingDelta, ToolCallDelta
+from rxllm.collector import DELTAS, StreamCollector, nest, unnest
+from rxllm.events import EVENT_CLASSES, ErrorEvent, Event, Nested
 from rxllm.runtime import Stream, conclude
 from rxllm.runtime.stream_arguments import OperatorMaker, check_source
 from rxllm.values import ChatResult, Message, Response, StepResult, StreamError, Thread, Turn
@@ -29,7 +29,6 @@ T_in = TypeVar("T_in", contravariant=True)
 R_out = TypeVar("R_out", covariant=True)
 
 EVENTS = frozenset[type[Any]](EVENT_CLASSES)
-DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 Start = Callable[[Observable[T], abc.ObserverBase[R], abc.SchedulerBase | None], abc.DisposableBase]
 

@@ -20,6 +20,7 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     StepCompleted,
@@ -34,7 +35,7 @@ from rxllm.events import (
 )
 from rxllm.operators._event_operators import EVENTS, not_an_event
 from rxllm.operators._words_and_sentences import Segmenter, find_sentence
-from rxllm.values import Message, ProviderPart, Response, TextPart, ThinkingPart
+from rxllm.values import Message, Response, TextPart, ThinkingPart
 
 LONGEST = 1024
 """Characters after which an unfinished sentence is checked."""
@@ -42,7 +43,7 @@ LONGEST = 1024
 CONTEXT = 2048
 """Characters before a part that its check may see."""
 
-_PASSING = frozenset({Custom, RawChunk, SourceAdded, ToolProgress, UsageUpdated})
+_PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated})
 """Events that may arrive in the middle of a sentence."""
 
 
@@ -99,7 +100,7 @@ class GuardParts:
                 return self._delta(event)
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
-            case RawChunk() if event.kind != "usage" and not isinstance(event.data, ProviderPart):
+            case RawChunk():
                 return ()  # it repeats the text of the next events, unchecked
             case _ if type(event) not in _PASSING:
                 self._close(event)

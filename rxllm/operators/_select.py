@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any, Generic, TypeVar, cast
 
 from reactivex import Observable, abc
@@ -28,7 +28,7 @@ from rxllm.events import (
 )
 from rxllm.operators._event_operators import EVENTS, Feeder, extract, handle_each, not_an_event
 from rxllm.runtime import Stream
-from rxllm.values import ProviderPart, ToolCall, Usage
+from rxllm.values import ToolCall, Usage
 from rxllm.values.argument_checks import check_classes, check_instance, invalid_option
 
 E = TypeVar("E")
@@ -97,18 +97,11 @@ def filter_deltas(
     flags = {TextDelta: text, ToolCallDelta: tool, ThinkingDelta: thinking}
     dropped = frozenset(cls for cls, passes in flags.items() if not passes)
 
-    def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
-        def handle(event: Event) -> None:
-            if type(innermost(event)) not in dropped:
-                on_next(event)
-
-        return handle
-
-    return handle_each(make_handler) if dropped else Stream.of
+    return _drop(dropped) if dropped else Stream.of
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events, those of agents too, unless `include`; usage and message parts always pass.
+    """Drop ``RawChunk`` events, those of agents too, unless `include`.
 
     It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
 
@@ -125,16 +118,19 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
     """
     check_instance("include", include, bool, "True or False")
+    return Stream.of if include else _drop(frozenset({RawChunk}))
 
+
+def _drop(classes: frozenset[type[Event]]) -> Callable[[Observable[Event]], Stream[Event]]:
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def handle(event: Event) -> None:
             raw = event.event if type(event) is Nested else event  # as `innermost`, without a call for every event
-            if type(raw) is not RawChunk or raw.kind == "usage" or isinstance(raw.data, ProviderPart):
+            if type(raw) not in classes:
                 on_next(event)
 
         return handle
 
-    return Stream.of if include else handle_each(make_handler)
+    return handle_each(make_handler)
 
 
 def text() -> Callable[[Observable[Event]], Stream[str]]:
@@ -227,7 +223,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     return extract("usage", changes, Nested, *_COUNTED)
 
 
-_COUNTED = (UsageUpdated, RawChunk, StepCompleted, StepRestarted)
+_COUNTED = (UsageUpdated, StepCompleted, StepRestarted)
 
 
 class _Total:
@@ -249,8 +245,6 @@ class _Total:
         match event:
             case UsageUpdated(usage=usage):
                 self._response = usage
-            case RawChunk(kind="usage", data=Mapping()):
-                self._response = Usage(**cast(Mapping[str, Any], event.data))
             case Nested():
                 id, inner = unnest(event)
                 self._agents[id].add(inner)

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 from reactivex import Observable, abc
 
+from rxllm.collector import DELTAS
 from rxllm.events import Nested, ToolCallDelta
-from rxllm.operators._event_operators import DELTAS, operate
+from rxllm.operators._event_operators import operate
 from rxllm.runtime import Backlog, Gate, Stream, clock, current_gate
 from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values.argument_checks import call_fault, check, check_function

@@ -25,9 +25,8 @@ from reactivex import operators as rx_ops
 from reactivex.disposable import CompositeDisposable, SingleAssignmentDisposable
 
 from rxllm import operators as ops
-from rxllm.collector import StreamCollector
 from rxllm.engine import Alongside, Prepare, Prepared
-from rxllm.events import Event, MessageCompleted, MessageStarted, RawChunk, UsageUpdated
+from rxllm.events import Event, MessageCompleted, MessageStarted, UsageUpdated
 from rxllm.runtime import Deferred, Hold, Stream, current_scope, fail, paced, result_of, scoped, verdict_error
 from rxllm.runtime.back_pressure import HELD_BACK
 from rxllm.values import LLMError, Message, Request, Usage, ValidationError
@@ -118,10 +117,6 @@ class _Annotating:
                 yield msgspec.structs.replace(event, message=self._noted(event.message))
             case UsageUpdated():
                 yield from self._total(event.usage)
-            case RawChunk(kind="usage"):
-                yield event
-                self._usage = stated = StreamCollector().apply_event(event).usage  # as every fold takes it
-                yield from self._total(stated)
             case _:
                 yield event
 

@@ -13,30 +13,21 @@ import msgspec
 from reactivex import Observable, from_iterable
 from reactivex.scheduler import VirtualTimeScheduler
 
+from rxllm import events as ev
 from rxllm import operators as ops
 from rxllm import serializer
 from rxllm.adapters import Fake
-from rxllm.collector import StreamCollector, block_key, fold_message
-from rxllm.events import (
-    ChatCompleted,
-    Event,
-    MessageCompleted,
-    MessageStarted,
-    Nested,
-    StepCompleted,
-    StepRestarted,
-    TextCompleted,
-    TextDelta,
-    ThinkingCompleted,
-    ThinkingDelta,
-    ToolCallCompleted,
-    ToolCallDelta,
-    ToolCallStarted,
-    ToolExecutionStarted,
+from rxllm.collector import BLOCKS, StreamCollector, block_key, fold_message
+from rxllm.collector.event_rules import (
+    BrokenRule,
+    check_arguments,
+    check_name,
+    check_text,
+    without_deltas,
 )
+from rxllm.events import Event
 from rxllm.testing._rules import clip, expect, observe
 from rxllm.values import Call, LLMError, Request, Response, ToolCall, Usage
-from rxllm.values.json_text import read_arguments
 
 T = TypeVar("T")
 
@@ -148,9 +139,6 @@ def played(source: Observable[T]) -> list[T]:
     return items
 
 
-DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
-
-
 def expect_lawful(events: Sequence[Any]) -> None:
     """Raise ``AssertionError`` unless ``operators.verify`` lets all events through."""
     __tracebackhide__ = True
@@ -176,13 +164,16 @@ def fold(events: Iterable[Event]) -> Response[Any]:
 def inconsistency(events: Iterable[Event]) -> str | None:
     """Return how two of the events disagree (deltas, completions, message, step, chat); None if they agree.
 
-    Missing events are not compared: an operator may leave out any.
+    These are the ``event_rules`` of the events that are there: an operator may leave out any.
     """
     chats: dict[tuple[str, ...], _Step] = {}  # the chat and its agents, by path
     for event in events:
-        path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
-        if fault := chats.setdefault(path, _Step()).feed(inner):
-            return f"{fault}, at {event}"
+        path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
+        try:
+            chats.setdefault(path, _Step()).feed(inner)
+        except BrokenRule as broken:
+            rule, why = broken.args
+            return f"{rule}: {why}, at {event}"
     return None
 
 
@@ -200,86 +191,69 @@ class _Step:
         self._closed: set[Any] = set()
         self._names: dict[str, str] = {}  # names of tools, by the ids of their calls
 
-    def feed(self, event: Event) -> str | None:
+    def feed(self, event: Event) -> None:
         self._events.append(event)
         match event:
-            case MessageStarted() | StepRestarted():
+            case ev.MessageStarted() | ev.StepRestarted():
                 self._begin(event)
-            case TextDelta() | ThinkingDelta():
-                return self._delta((type(event), event.id), event.delta)
-            case ToolCallDelta():
-                return self._delta((type(event), event.id), event.arguments_delta)
-            case TextCompleted():
-                return self._complete((TextDelta, event.id), event.text)
-            case ThinkingCompleted():
-                return self._complete((ThinkingDelta, event.id), event.text)
-            case ToolCallStarted() | ToolExecutionStarted():
-                return self._named(event.id, event.name)
-            case ToolCallCompleted():
-                fault = self._named(event.id, event.name) or _arguments(event)
-                return fault or self._complete((ToolCallDelta, event.id), event.raw_arguments)
-            case MessageCompleted():
-                return self._message(event)
-            case StepCompleted():
-                return self._step(event)
-            case ChatCompleted():
-                return self._chat(event)
+            case ev.TextDelta() | ev.ThinkingDelta():
+                self._delta(type(event), event.id, event.delta)
+            case ev.ToolCallDelta():
+                self._delta(type(event), event.id, event.arguments_delta)
+            case ev.TextCompleted() | ev.ThinkingCompleted():
+                check_text(event, self._complete(BLOCKS[type(event)], event.id, event.text))
+            case ev.ToolCallStarted() | ev.ToolExecutionStarted():
+                check_name(event, self._names.setdefault(event.id, event.name))
+            case ev.ToolCallCompleted():
+                check_name(event, self._names.setdefault(event.id, event.name))
+                check_arguments(event, self._complete(ev.ToolCallDelta, event.id, event.raw_arguments))
+            case ev.MessageCompleted():
+                self._message(event)
+            case ev.StepCompleted():
+                self._step(event)
+            case ev.ChatCompleted():
+                self._chat(event)
             case _:
                 pass
-        return None
 
-    def _delta(self, key: Any, piece: str) -> str | None:
-        key = block_key(key[0], key[1], self._open)
+    def _delta(self, kind: type[Event], id: str | None, piece: str) -> None:
+        key = block_key(kind, id, self._open)
         if key in self._closed:
-            return "a delta comes after its block's completion"
+            raise BrokenRule("block_closed", "a delta follows the completion of its block")
         self._open.setdefault(key, []).append(piece)
-        return None
 
-    def _complete(self, key: Any, text: str) -> str | None:
-        key = block_key(key[0], key[1], self._open)
-        pieces = self._open.pop(key, None)
+    def _complete(self, kind: type[Event], id: str | None, text: str) -> list[str]:
+        """Return the deltas of a block that is complete; all its `text` if they were left out."""
+        key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)
-        if pieces is None or "".join(pieces) == text:
-            return None
-        return f"the deltas add up to {''.join(pieces)!r} and their completion has {text!r}"
+        return self._open.pop(key, [text])
 
-    def _named(self, id: str, name: str) -> str | None:
-        before = self._names.setdefault(id, name)
-        return None if before == name else f"the call {id!r} is of the tool {before!r} and then of {name!r}"
-
-    def _message(self, event: MessageCompleted) -> str | None:
-        if self._open and any(isinstance(event, MessageStarted) for event in self._events):
-            return f"the block of a {next(iter(self._open))[0].__name__} has no completion"
-        without_deltas = [event for event in self._events if not isinstance(event, DELTAS)]
-        for events in (self._events, [] if self._open else without_deltas):
+    def _message(self, event: ev.MessageCompleted) -> None:
+        if self._open and any(isinstance(event, ev.MessageStarted) for event in self._events):
+            raise BrokenRule("block_closed", f"the block of a {next(iter(self._open))[0].__name__} has no completion")
+        for events in (self._events, [] if self._open else without_deltas(self._events)):
             folded = fold_message(events)
             if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
                 which = "the events" if events is self._events else "the events without deltas"
-                return f"{which} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
-        return None
+                why = f"{which} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
+                raise BrokenRule("message_folded", why)
 
-    def _step(self, event: StepCompleted) -> str | None:
+    def _step(self, event: ev.StepCompleted) -> None:
         events, response = self._events[:-1], event.response
         self._begin()
         self._steps += 1
         self._response = response
-        if not any(isinstance(event, MessageStarted) for event in events):
-            return None
+        if not any(isinstance(event, ev.MessageStarted) for event in events):
+            return
         folded = fold(events)
-        if (folded.output_text, folded.tool_calls) == (response.output_text, response.tool_calls):
-            return None
-        return f"the events fold to {folded} and the step's response is {response}"
+        if (folded.output_text, folded.tool_calls) != (response.output_text, response.tool_calls):
+            raise BrokenRule("step_completed", f"the events fold to {folded} and the step's response is {response}")
 
-    def _chat(self, event: ChatCompleted) -> str | None:
+    def _chat(self, event: ev.ChatCompleted) -> None:
         final, steps = event.result.final_response, event.result.steps
         if self._steps < len(steps):
-            return f"there were {self._steps} steps, and the chat has {len(steps)}"
-        if self._response is None or final == self._response:
-            return None
-        return f"the last step's response is {self._response} and the chat's final one {final}"
-
-
-def _arguments(event: ToolCallCompleted) -> str | None:
-    read = read_arguments(event.raw_arguments)
-    return None if read is None or read == event.arguments else "the raw arguments are not the arguments"
+            raise BrokenRule("chat_completed", f"there were {self._steps} steps, and the chat has {len(steps)}")
+        if self._response is not None and final != self._response:
+            why = f"the last step's response is {self._response} and the chat's final one {final}"
+            raise BrokenRule("chat_completed", why)

@@ -165,7 +165,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.call(index, None, None, None, {"server": True})
                 self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
-            self.blocks.part("tool_result", ProviderPart(PROVIDER, result))
+            self.blocks.part(ProviderPart(PROVIDER, result))
 
     def _failure(self, frame: Frame) -> LLMError:
         if frame.get("code") in ("cancelled", "truncated"):

@@ -73,7 +73,7 @@ class Encoder:
             self._fold.apply(event)
             return [frame]
         path, inner = (event.path, event.event) if isinstance(event, Nested) else ((), event)
-        if isinstance(inner, ev.RawChunk):
+        if isinstance(inner, ev.RawChunk | ev.PartAdded):
             return []
         frames = self._start_run()
         lane = self._begin_agents(path, frames)

@@ -12,7 +12,7 @@ metadata                                    the names in `METADATA`
 errors, also of tools                       class, reason, and the seconds to wait; the logger ``rxllm`` gets each
                                             error once, with its message and traceback; an ``on_error`` that is not an
                                             ``LLMError`` is for the server, and passes
-raw frames                                  none; their usage becomes ``UsageUpdated``
+raw frames, parts for the provider alone    none
 ``Custom``                                  the events of your operators and tools; none of rxllm's own
 ``Nested``                                  the inner event, by the same rules
 ==========================================  ============================================================================
@@ -169,8 +169,8 @@ class _Client:
 
     def _seen(self, event: ev.Event, fold: ClientFold) -> ev.Event | None:
         match event:
-            case ev.RawChunk():
-                return _usage_in(event, fold.state)
+            case ev.RawChunk() | ev.PartAdded():
+                return None
             case ev.StepCompleted() | ev.ChatCompleted():
                 return _kept(fold.filled(event))
             case Nested(path=path, event=inner) if path:
@@ -186,11 +186,6 @@ class _Client:
                 return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)
-
-
-def _usage_in(chunk: ev.RawChunk, state: StreamCollector) -> ev.Event | None:
-    usage = state.apply_event(chunk).usage if chunk.kind == "usage" else state.usage
-    return None if usage == state.usage else ev.UsageUpdated(replace(usage, extra={}))
 
 
 def _kept(event: ev.Event) -> ev.Event | None:

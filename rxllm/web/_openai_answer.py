@@ -90,7 +90,7 @@ def _key(digest: bytes, calls: Iterable[ToolCall]) -> bytes:
     return hashlib.sha256(digest + json.dumps(texts).encode()).digest()
 
 
-_COUNTED = (ev.UsageUpdated, ev.RawChunk, ev.StepCompleted, ev.StepRestarted, Nested)
+_COUNTED = (ev.UsageUpdated, ev.StepCompleted, ev.StepRestarted, Nested)
 _SOURCE = ("url", "title", "start_index", "end_index")
 
 

@@ -61,7 +61,7 @@ class Encoder:
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
-        if isinstance(event, ev.RawChunk):
+        if isinstance(event, ev.RawChunk | ev.PartAdded):
             return []
         frames = self._frames(event)
         if [read for frame in frames for read in self._decoder.read(frame)] != [event]:

@@ -25,7 +25,7 @@ from dataclasses import replace
 from itertools import count
 from typing import Any, Literal
 
-from rxllm.collector import fold_message
+from rxllm.collector import DELTAS, fold_message
 from rxllm.events import (
     NOTHING,
     ErrorEvent,
@@ -34,13 +34,13 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
     TextDelta,
     ThinkingCompleted,
     ThinkingDelta,
-    ToolCallDelta,
     ToolCallStarted,
     UsageUpdated,
 )
@@ -81,7 +81,6 @@ class BlockIds:
         return id
 
 
-_DELTAS = (TextDelta, ThinkingDelta, ToolCallDelta)
 _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
@@ -195,9 +194,9 @@ class Blocks:
     def file(self, file: Mapping[str, Any]) -> None:
         self._add(FileAdded(file))
 
-    def part(self, kind: str, part: ProviderPart) -> None:
+    def part(self, part: ProviderPart) -> None:
         """Report data that only the provider understands, and that goes back to it in this place."""
-        self._add(RawChunk(kind, part))
+        self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
         if not self.ended:
@@ -311,7 +310,7 @@ class Blocks:
 
     def _emit(self, event: Event) -> None:
         self._events.append(event)
-        if type(event) not in _DELTAS:
+        if type(event) not in DELTAS:
             self._folded.append(event)
 
 

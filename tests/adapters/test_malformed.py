@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from functools import reduce
 from typing import Any, cast
 
 import pytest
@@ -20,6 +21,8 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     StepCompleted,
@@ -34,7 +37,7 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.testing import strategies
-from rxllm.values import Call, Response, StepResult, Usage
+from rxllm.values import Call, ProviderPart, Response, StepResult, Usage
 
 Any_: Any = None
 BAD: list[Any] = [
@@ -82,6 +85,7 @@ BAD: list[Any] = [
 ]
 
 START = MessageStarted(Message("assistant"))
+END = MessageCompleted(Message("assistant", (ProviderPart("p", {}),)), "stop")
 
 
 def generator(*said: Event) -> Any:
@@ -121,6 +125,19 @@ def test_unknown_counters_end_an_adapters_stream_though_the_fold_raises_for_them
     assert isinstance(response.error, StreamError)
     assert (response.output_text, response.error.reason) == ("Hello", "malformed_event")
     assert "unknown counters" in response.error.message
+
+
+@pytest.mark.parametrize("adapter", [generator, observable])
+def test_an_earlier_form_of_a_raw_chunk_enters_as_the_event_that_replaces_it(adapter: Any) -> None:
+    part, usage = ProviderPart("p", {}), RawChunk("usage", {"input_tokens": 3})
+    others = [Nested(("c",), usage), RawChunk("frame", 1)]
+    said = (START, usage, usage, UsageUpdated(Usage(4)), usage, RawChunk("any", part), *others, END)
+    current = [UsageUpdated(Usage(3)), UsageUpdated(Usage(4)), UsageUpdated(Usage(3)), PartAdded(part)]
+    others[0] = Nested(("c",), UsageUpdated(Usage(3)))
+    entered = list(stream_generate(adapter(*said), "Hi", include_raw_chunks=True))
+    assert entered == [START, *current, *others, END]
+    folded = reduce(StreamCollector.apply_event, said, StreamCollector())  # by hand, without the border
+    assert folded.to_response() == generate(adapter(*said), "Hi").run()
 
 
 def played(adapter: Any) -> list[Event]:

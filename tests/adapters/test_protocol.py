@@ -19,6 +19,7 @@ from rxllm import (
     Message,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     Request,
     StepRestarted,
     StreamError,
@@ -27,13 +28,15 @@ from rxllm import (
     ThinkingCompleted,
     ThinkingDelta,
     ToolCallCompleted,
+    ToolCallDelta,
     ToolCallStarted,
     Usage,
     UsageUpdated,
     generate,
     stream_generate,
 )
-from rxllm.values import Call
+from rxllm import operators as ops
+from rxllm.values import Call, ProviderPart, TextPart
 
 START = MessageStarted(Message("assistant"))
 
@@ -52,6 +55,32 @@ def says(*said: Any) -> Any:
             yield each
 
     return adapter
+
+
+def test_a_part_for_the_provider_interrupts_no_block() -> None:
+    part = ProviderPart("p", {})
+    response = generate(says(TextDelta("Hel"), PartAdded(part), TextDelta("lo")), "Hi").run()
+    assert response.message is not None
+    assert response.message.parts == (TextPart("Hello"), part)
+
+
+UNCHECKED: dict[str, list[Event]] = {
+    "block_text": [TextDelta("Hi", "b"), TextCompleted("Ho", "b")],
+    "call_order": [ToolCallDelta("c", "{}")],
+    "usage_changed": [UsageUpdated(Usage(1)), UsageUpdated(Usage(1))],
+}
+
+
+@pytest.mark.parametrize("rule", UNCHECKED)
+def test_what_the_border_does_not_check_enters_as_it_is(rule: str) -> None:
+    class Mine:
+        def stream(self, request: Request, call: Call) -> Any:
+            return from_iterable([START, *UNCHECKED[rule]])
+
+    assert events(says(START, *UNCHECKED[rule]))[: len(UNCHECKED[rule]) + 1] == [START, *UNCHECKED[rule]]
+    assert events(Mine()) == [START, *UNCHECKED[rule]]
+    with pytest.raises(StreamError, match=f"unlawful: {rule}"):
+        list(stream_generate(Mine(), "Hi").pipe(ops.verify()))
 
 
 def test_the_bookends_are_filled_in() -> None:

@@ -11,7 +11,7 @@ from rxllm import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
-    RawChunk,
+    PartAdded,
     SourceAdded,
     TextDelta,
     ThinkingCompleted,
@@ -23,7 +23,7 @@ from rxllm import (
     UsageUpdated,
 )
 from rxllm.chunks import StreamChunk, content_part, meta, text, thinking, tool_call
-from rxllm.values import FilePart, ProviderPart, SourcePart
+from rxllm.values import FilePart, SourcePart
 
 
 def as_chunks(events: Iterable[Event]) -> Iterator[StreamChunk]:
@@ -51,7 +51,7 @@ def as_chunks(events: Iterable[Event]) -> Iterator[StreamChunk]:
                 yield content_part(SourcePart(dict(event.source)))
             case FileAdded():
                 yield content_part(FilePart(dict(event.file)))
-            case RawChunk(data=ProviderPart() as part):
+            case PartAdded(part=part):
                 yield content_part(part)
             case UsageUpdated():
                 yield meta({"usage": counters(event.usage)})

@@ -99,7 +99,7 @@ EVENTS: list[ev.Event] = [
     ev.ToolCallDelta("call_1", '{"x"'),
     ev.ToolCallCompleted("call_1", "add", {"x": 2}, '{"x":2}', {"error": "incomplete"}),
     ev.MessageCompleted(MESSAGE, "tool_calls", "tool_use", {"k": "v"}),
-    ev.RawChunk("usage", {"input_tokens": 9}),
+    ev.RawChunk("usage", {"input_tokens": 9}),  # an earlier form, see ``rxllm.events.current_form``
     ev.RawChunk("frame", DATA),
     *(ev.ErrorEvent(error) for error in (ERROR, va.StreamError("truncated", provider="openai", event_index=4))),
     ev.ToolExecutionStarted("call_1", "add", {"x": 2}),
@@ -121,6 +121,8 @@ EVENTS: list[ev.Event] = [
     ev.Custom("mine", DATA),
     ev.Nested(("call_1", "call_2"), ev.TextDelta("deep")),
     ev.Steered(va.user("Rather in French."), False),
+    ev.PartAdded(va.ProviderPart("anthropic", {"type": "server_tool_use"})),
+    ev.RawChunk("server_tool_use", va.ProviderPart("anthropic", {"type": "server_tool_use"})),  # its earlier form
 ]
 
 ERROR_FIELDS: dict[str, Any] = {

@@ -24,6 +24,7 @@ from rxllm.events import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     Steered,
     StepCompleted,
@@ -101,10 +102,10 @@ def test_filters_drop_the_deltas_of_agents_and_change_no_result(
     assert fold(kept) == fold(events)
 
 
-def test_raw_frames_of_agents_are_dropped_but_for_usage_and_parts() -> None:
-    usage, part = RawChunk("usage", {"input_tokens": 1}), RawChunk("x", ProviderPart("p", {}))
-    events = agent(RawChunk("frame", 1), usage, part, TextDelta("Hi"))
-    assert through(ops.include_raw_chunks(), events) == agent(usage, part, TextDelta("Hi"))
+def test_raw_frames_of_agents_are_dropped() -> None:
+    part = PartAdded(ProviderPart("p", {}))
+    events = agent(RawChunk("frame", 1), part, TextDelta("Hi"))
+    assert through(ops.include_raw_chunks(), events) == agent(part, TextDelta("Hi"))
     assert through(ops.include_raw_chunks(True), events) == events
 
 

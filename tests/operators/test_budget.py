@@ -31,6 +31,7 @@ from rxllm.events import (
     ErrorEvent,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     TextCompleted,
     TextDelta,
@@ -43,7 +44,7 @@ from rxllm.events import (
 )
 from rxllm.testing.loopback import Loopback, Reply, chat_chunk, endless
 from rxllm.testing.marbles import START, check, cold, record
-from rxllm.values import StreamError, Tool, assistant, message_tokens, user
+from rxllm.values import ProviderPart, StreamError, Tool, assistant, message_tokens, user
 from tests.runtime.support import assert_prompt, model, until
 
 NOW = Tool("now", "The time.", {"type": "object"}, handler=lambda arguments: "12")
@@ -141,20 +142,21 @@ def test_a_chat_s_streamed_fold_is_the_same() -> None:
 
 
 def test_a_raw_usage_of_a_third_party_s_adapter_counts() -> None:
-    said = [
-        MessageStarted(assistant("")),
-        RawChunk("usage", {"input_tokens": 8, "output_tokens": 1}),
-        RawChunk("usage", {"unknown": 1}),
-        TextDelta("1234"),
-        TextCompleted("1234"),
-        RawChunk("usage", {"input_tokens": 8, "output_tokens": 2}),
-        MessageCompleted(assistant("1234"), "stop"),
-    ]
-    events = list(from_iterable(said).pipe(ops.budget(tokens=10)))
-    assert events[:-1] == said[:-1]
-    assert events[-1] == MessageCompleted(assistant("1234"), "stop", metadata=spent(10, 10))
-    cut = list(from_iterable(said).pipe(ops.budget(tokens=9), ops.only(MessageCompleted)))
+    usage = {"input_tokens": 8, "output_tokens": 1}
+    said = Fake([RawChunk("usage", usage), "1234", RawChunk("usage", {**usage, "output_tokens": 2})])
+
+    def ends(tokens: int) -> list[MessageCompleted]:
+        return list(stream_generate(said, "Hi").pipe(ops.budget(tokens=tokens), ops.only(MessageCompleted)))
+
+    assert ends(10) == [MessageCompleted(assistant("1234"), "stop", metadata=spent(10, 10))]
+    cut = ends(9)
     assert [(end.finish_reason, end.metadata["budget"]["tokens_spent"]) for end in cut] == [("length", 10)]
+
+
+def test_an_answer_that_is_cut_keeps_the_parts_for_its_provider() -> None:
+    part = ProviderPart("p", {})
+    cut = generate(Engine(Fake([PartAdded(part), "x" * 100]), operators=[ops.budget(tokens=10)]), "Hi").run()
+    assert (cut.finish_reason, cut.message and cut.message.parts[0]) == ("length", part)
 
 
 SEARCH = [

@@ -81,11 +81,10 @@ def test_a_response_without_usage_has_not_that_of_the_one_before() -> None:
     assert list(from_iterable([*first, *second]).pipe(ops.cost())) == [*first, *second]
 
 
-def test_a_raw_usage_has_costs_too_and_one_of_unknown_names_none() -> None:
-    end = MessageCompleted(assistant("Hi"), "stop")
-    raw = RawChunk("usage", {"input_tokens": 1_000_000, "output_tokens": 0})
-    told = list(from_iterable([raw, RawChunk("usage", {"x": 1}), end]).pipe(ops.cost(HAIKU), ops.only(UsageUpdated)))
-    assert [each.usage.total_cost for each in told] == [0.25]
+def test_a_raw_usage_of_an_adapter_has_costs_too() -> None:
+    fake = Fake(["Hi", RawChunk("usage", {"input_tokens": 1_000_000, "output_tokens": 0})])
+    told = list(stream_generate(fake, "Hi").pipe(ops.cost(HAIKU), ops.only(UsageUpdated)))
+    assert [each.usage.total_cost for each in told] == [None, 0.25]
 
 
 def test_what_a_restart_has_made_void_is_not_said_again() -> None:

@@ -21,6 +21,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     StepCompleted,
     StepRestarted,
@@ -262,7 +263,7 @@ def test_thinking_passes_where_nobody_sees_it() -> None:
 
 
 def test_raw_frames_that_repeat_the_text_are_dropped() -> None:
-    kept = [RawChunk("usage", {"input_tokens": 7}), RawChunk("tool", ProviderPart("p", {}))]
+    kept = [UsageUpdated(Usage(7)), PartAdded(ProviderPart("p", {}))]
     assert through(ops.guard(no_two), [RawChunk("delta", {"text": "Two"}), *kept]) == kept
 
 

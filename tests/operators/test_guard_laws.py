@@ -18,7 +18,6 @@ from rxllm import operators as ops
 from rxllm.events import ErrorEvent, Event, RawChunk, TextDelta, ThinkingDelta
 from rxllm.testing.marbles import record
 from rxllm.testing.strategies import lawful_events
-from rxllm.values import ProviderPart
 from tests.operators.scripts import pieces, said, texts
 
 Timed = list[tuple[float, Event]]
@@ -171,12 +170,7 @@ def test_where_all_passes_the_result_is_that_of_the_source(events: list[Event], 
 
 
 def without_deltas(events: list[Event]) -> list[Event]:
-    return [
-        event
-        for event in events
-        if not isinstance(event, TextDelta | ThinkingDelta)
-        and (not isinstance(event, RawChunk) or event.kind == "usage" or isinstance(event.data, ProviderPart))
-    ]
+    return [event for event in events if not isinstance(event, TextDelta | ThinkingDelta | RawChunk)]
 
 
 @given(lawful_events, everies, st.lists(st.sampled_from([None, None, "no"]), min_size=1, max_size=5))

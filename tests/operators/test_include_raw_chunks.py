@@ -1,18 +1,24 @@
 from __future__ import annotations
 
 from rxllm import operators as ops
-from rxllm.events import RawChunk, TextDelta
+from rxllm.events import PartAdded, RawChunk, TextDelta, UsageUpdated
 from rxllm.testing.marbles import check
+from rxllm.values import ProviderPart, Usage
 
-VALUES = {"r": RawChunk("chunk", {"x": 1}), "u": RawChunk("usage", {"input_tokens": 3}), "d": TextDelta("Hi")}
+VALUES = {
+    "r": RawChunk("chunk", {"x": 1}),
+    "u": UsageUpdated(Usage(3)),
+    "p": PartAdded(ProviderPart("a", {})),
+    "d": TextDelta("Hi"),
+}
 
 
-def test_raw_chunks_are_dropped_and_usage_never_is() -> None:
+def test_raw_chunks_are_dropped_and_usage_and_parts_never_are() -> None:
     check(
         ops.include_raw_chunks(),
-        "-r-d-u-|",
+        "-r-d-up|",
         "^------!",
-        "---d-u-|",
+        "---d-up|",
         **VALUES,
     )
 

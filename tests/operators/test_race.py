@@ -26,18 +26,18 @@ from rxllm import (
     tool,
 )
 from rxllm import operators as ops
-from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, RawChunk, TextCompleted, TextDelta
+from rxllm.events import ErrorEvent, MessageCompleted, MessageStarted, TextCompleted, TextDelta, UsageUpdated
 from rxllm.runtime import Stream
 from rxllm.testing.loopback import DONE, STALL, Loopback, Pause, Reply, chat, chat_chunk, chat_finish
 from rxllm.testing.marbles import START, cold, record
-from rxllm.values import assistant
+from rxllm.values import Usage, assistant
 from tests.operators.threads import together
 from tests.runtime.support import assert_prompt, model, until
 
 WON = {"race": {"winner": 1, "errors": ()}}
 VALUES: dict[str, Any] = {
     "s": MessageStarted(assistant("")),
-    "u": RawChunk("usage", {"input_tokens": 1}),
+    "u": UsageUpdated(Usage(1)),
     "A": TextDelta("A"),
     "a": TextCompleted("A"),
     "B": TextDelta("B"),

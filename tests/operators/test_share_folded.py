@@ -15,12 +15,14 @@ from reactivex import Observable, Subject, abc, from_iterable
 import rxllm
 from rxllm import Engine, Fake, RetryPolicy, StreamCollector, ToolCall, to_async_iter, to_iter, tool
 from rxllm import operators as ops
+from rxllm.collector.event_rules import EventRules
 from rxllm.events import (
     ChatCompleted,
     Custom,
     ErrorEvent,
     Event,
     Nested,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -30,7 +32,6 @@ from rxllm.events import (
     UsageUpdated,
 )
 from rxllm.operators._share_folded import MOST, JoinedEvents
-from rxllm.operators._verify import Rules
 from rxllm.runtime import Gate, Stream, read_by
 from rxllm.testing import assert_operator, events, strategies
 from rxllm.testing.loopback import Loopback, Reply, endless
@@ -470,7 +471,7 @@ def test_only_neighbours_of_a_block_are_joined() -> None:
 
 def test_a_watcher_that_never_takes_anything_misses_what_the_fold_does_not_keep() -> None:
     waiting = JoinedEvents(())
-    part = RawChunk("server_tool", ProviderPart("a", {}))
+    part = PartAdded(ProviderPart("a", {}))
     for number in range(3 * MOST):
         for event in (TextDelta("x"), Custom("n", number), ToolProgress("c", "f", number), RawChunk("frame", number)):
             waiting.add(event)
@@ -507,7 +508,7 @@ def test_what_waits_of_agents_is_lawful_and_folds_to_the_same(events: list[Event
     taken = waiting.take()
     folded = [event for event in taken if not isinstance(event, Custom)]
     assert len(taken) - len(folded) < MOST
-    rules = Rules()
+    rules = EventRules()
     for event in folded:
         rules.feed(event)
     assert fold(folded) == fold(events)

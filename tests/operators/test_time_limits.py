@@ -22,6 +22,7 @@ from rxllm.events import (
     Event,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     TextCompleted,
     TextDelta,
@@ -98,7 +99,7 @@ def test_signs_of_life_do_not_keep_an_idle_stream_alive() -> None:
     )
 
 
-@pytest.mark.parametrize("content", [Custom("mine"), RawChunk("tool", ProviderPart("p", {})), ThinkingDelta("")])
+@pytest.mark.parametrize("content", [Custom("mine"), PartAdded(ProviderPart("p", {})), ThinkingDelta("")])
 def test_what_the_model_or_an_operator_says_is_content(content: Event) -> None:
     check(
         ops.time_limits(first=3, idle=3),

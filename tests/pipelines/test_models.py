@@ -18,7 +18,6 @@ from rxllm import (
     Message,
     MessageCompleted,
     MessageStarted,
-    RawChunk,
     RetryPolicy,
     TextDelta,
     ToolCall,
@@ -257,7 +256,7 @@ def test_any_function_can_state_the_costs() -> None:
 
     started = MessageStarted(Message("assistant", metadata={"model": "small-2"}))
     done = MessageCompleted(Message("assistant", "Hi"), "stop")
-    events = [started, UsageUpdated(Usage(3)), RawChunk("usage", {"input_tokens": 7}), TextDelta("Hi"), done]
+    events = [started, UsageUpdated(Usage(3)), UsageUpdated(Usage(7)), TextDelta("Hi"), done]
     given = list(from_iterable(events).pipe(fill_costs(cost)))
     assert given == [*events[:-1], UsageUpdated(Usage(7, total_cost=1.5)), done]
     assert asked == [(Usage(7), "small-2")]

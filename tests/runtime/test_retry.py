@@ -118,12 +118,13 @@ def test_after_the_first_content_nothing_is_retried() -> None:
     ids=lambda e: type(e).__name__,
 )
 def test_prelude_is_held_back_until_the_first_content_in_order(content: Event) -> None:
-    raw = RawChunk("usage", {"input_tokens": 3})
+    raw = RawChunk("usage", {"input_tokens": 9})
     script = [on_next(10, START), on_next(20, raw), on_next(30, USAGE), on_next(40, content), on_completed(41)]
     scheduler = TestScheduler()
     adapter = Scripted(scheduler, script)
     stream = stream_generate(adapter, "Hi", retry=POLICY, include_raw_chunks=True)
-    assert scheduler.start(lambda: stream).messages == [*at(240, START, raw, USAGE, content), on_completed(241)]
+    said = START, UsageUpdated(Usage(9)), USAGE, content
+    assert scheduler.start(lambda: stream).messages == [*at(240, *said), on_completed(241)]
 
 
 def test_without_retry_nothing_is_held_back() -> None:

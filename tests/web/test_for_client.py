@@ -22,6 +22,7 @@ from rxllm import (
     MessageCompleted,
     MessageStarted,
     Nested,
+    PartAdded,
     RawChunk,
     Stream,
     StreamCollector,
@@ -84,6 +85,7 @@ PRIVATE = {"anything": CANARY, "a": {"b": [CANARY]}}
         ToolCallCompleted("c1", "f", {}, "{}", PRIVATE),
         RawChunk("frame", PRIVATE),
         RawChunk("part", ProviderPart("openai", PRIVATE)),
+        PartAdded(ProviderPart("openai", PRIVATE)),
         UsageUpdated(Usage(1, extra=PRIVATE)),
         ErrorEvent(AdapterError("unknown", CANARY, code=CANARY, request_id=CANARY, metadata=PRIVATE)),
         ErrorEvent(StreamError("truncated", CANARY, metadata=PRIVATE)),
@@ -220,12 +222,6 @@ def test_what_a_client_needs_passes() -> None:
         rxllm.AskUserRequested("c1", "ask", "Which?", {"choices": ["a"]}),
     ]
     assert client(events) == events
-
-
-def test_usage_in_raw_frames_is_told() -> None:
-    assert client([RawChunk("usage", {"input_tokens": 7}), RawChunk("usage", {"input_tokens": 7})]) == [
-        UsageUpdated(Usage(7))
-    ]
 
 
 @settings(deadline=None, max_examples=examples(60))

@@ -274,7 +274,7 @@ class Content:
         for citation in block.citations:
             self._blocks.source(citation)
         if block.is_opaque:
-            self._blocks.part(block.kind, ProviderPart(self._provider, block.data))
+            self._blocks.part(ProviderPart(self._provider, block.data))
             for source in _pages(block.data.get("content")):
                 self._blocks.source(source)
 

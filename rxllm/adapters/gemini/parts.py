@@ -67,7 +67,7 @@ class PartReader:
         else:
             blocks.text(text)
             signed = {"thoughtSignature": signature} if text else {"text": "", "thoughtSignature": signature}
-            blocks.part("thoughtSignature", ProviderPart(PROVIDER, signed))
+            blocks.part(ProviderPart(PROVIDER, signed))
         blocks.close_block()
 
     def settle(self) -> None:
@@ -153,7 +153,7 @@ class PartReader:
 
     def _keep(self, kind: str, data: dict[str, Any], part: Part) -> None:
         signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
-        self._blocks.part(kind, ProviderPart(PROVIDER, {kind: data, **signed}))
+        self._blocks.part(ProviderPart(PROVIDER, {kind: data, **signed}))
 
     def _new_call(self) -> int:
         self._calls += 1

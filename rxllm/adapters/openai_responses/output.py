@@ -190,7 +190,7 @@ class Output:
         elif slot.kind == "message" and item.get("phase"):
             # The next request must name the messages that were the answer.
             self._close_block()
-            self._blocks.part("phase", ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
+            self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
 
     def _begin_call(self, slot: Slot, item: Item) -> None:
@@ -220,7 +220,7 @@ class Output:
             self._end_thinking(slot, item)
         else:
             self._close_block()
-            self._blocks.part(slot.kind, ProviderPart(self.provider, item))
+            self._blocks.part(ProviderPart(self.provider, item))
 
     def _end_message(self, slot: Slot, item: Item) -> None:
         parts = as_items(item.get("content"))
@@ -263,7 +263,7 @@ class Output:
         self._blocks.complete_call(slot.number)
         self._open = None
         if slot.is_server:
-            self._blocks.part(slot.kind, ProviderPart(self.provider, item))
+            self._blocks.part(ProviderPart(self.provider, item))
         self._add_sources(call_sources(item))
         for file in call_files(item):
             self._blocks.file(file)

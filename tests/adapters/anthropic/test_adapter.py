@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import rxllm
-from rxllm import Engine, RawChunk, TextDelta, generate, stream_generate
+from rxllm import Engine, PartAdded, TextDelta, generate, stream_generate
 from rxllm import operators as ops
 from rxllm.adapters.anthropic import Anthropic
 from rxllm.serializer import from_json, to_json
@@ -108,9 +108,9 @@ def test_no_filter_of_raw_chunks_takes_a_part():
     with Loopback(reply(SEARCH, begin(1, **RESULT) + stop(1), HI, finish())) as server:
         whole = generate(model(server), "Hi").run()
         filtered = stream_generate(model(server), "Hi").pipe(ops.include_raw_chunks(), ops.to_response()).run()
-        kept = stream_generate(model(server), "Hi").filter(lambda event: isinstance(event, RawChunk)).to_list().run()
+        kept = stream_generate(model(server), "Hi").filter(lambda event: isinstance(event, PartAdded)).to_list().run()
     assert filtered == whole
-    assert kept == [RawChunk("web_search_tool_result", ProviderPart("anthropic", RESULT))]
+    assert kept == [PartAdded(ProviderPart("anthropic", RESULT))]
     assert from_json(to_json(kept[0])) == kept[0]
 
 

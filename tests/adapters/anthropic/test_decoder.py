@@ -16,6 +16,7 @@ from rxllm.events import (
     ErrorEvent,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -298,7 +299,7 @@ def test_25_a_tool_that_the_server_runs():
         ToolCallStarted("s", "web_search", metadata),
         ToolCallDelta("s", '{"query": "q"}'),
         ToolCallCompleted("s", "web_search", {"query": "q"}, '{"query": "q"}', metadata),
-        RawChunk("web_search_tool_result", ProviderPart("anthropic", result)),
+        PartAdded(ProviderPart("anthropic", result)),
         SourceAdded({"type": "web_search_result", "url": "u", "title": "t"}),
         *SAID[1:],
     ]
@@ -312,7 +313,7 @@ def test_26_blocks_deltas_and_events_that_are_still_to_be_invented():
     block = begin(0, type="new", a=1) + delta(0, "new_delta", b=2) + stop(0)
     events, _ = said(START + block + frame("new_event", c=3) + HI + finish() + END)
     part = ProviderPart("anthropic", {"type": "new", "a": 1, "b": 2})
-    assert events == [STARTED, RawChunk("new", part), RawChunk("new_event", {"type": "new_event", "c": 3}), *SAID[1:]]
+    assert events == [STARTED, PartAdded(part), RawChunk("new_event", {"type": "new_event", "c": 3}), *SAID[1:]]
 
 
 def test_27_a_refusal_after_some_text():

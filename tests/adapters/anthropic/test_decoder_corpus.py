@@ -218,7 +218,7 @@ def test_raw_adds_raw_chunks_and_changes_nothing_else():
 
 
 def is_frame(event: Event) -> bool:
-    return isinstance(event, RawChunk) and not isinstance(event.data, ProviderPart)
+    return isinstance(event, RawChunk)
 
 
 def test_no_frame_is_unknown():

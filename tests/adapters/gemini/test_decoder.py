@@ -21,6 +21,7 @@ from rxllm.events import (
     FileAdded,
     MessageCompleted,
     MessageStarted,
+    PartAdded,
     RawChunk,
     SourceAdded,
     TextCompleted,
@@ -142,7 +143,7 @@ def test_08_content_after_a_finish_reason():
 def test_09_a_signature_on_empty_text():
     events, response = said(sse(HI, data([{"text": "", "thoughtSignature": "czE="}], "STOP")))
     signed = ProviderPart("google", {"text": "", "thoughtSignature": "czE="})
-    assert events == [*SAID, RawChunk("thoughtSignature", signed)]
+    assert events == [*SAID, PartAdded(signed)]
     assert response.message.parts == (TextPart("Hi"), signed)
 
 

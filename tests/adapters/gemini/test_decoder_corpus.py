@@ -168,7 +168,7 @@ RULES: dict[str, tuple[set[str], Callable[[Case], bool]]] = {
 
 
 def is_raw(event: Event) -> bool:
-    return isinstance(event, RawChunk) and not isinstance(event.data, ProviderPart)
+    return isinstance(event, RawChunk)
 
 
 def test_every_stream_is_lawful():

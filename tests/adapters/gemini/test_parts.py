@@ -11,7 +11,7 @@ import pytest
 
 import rxllm
 from rxllm.adapters.gemini.parts import PartialArguments
-from rxllm.events import RawChunk, TextDelta, ToolCallCompleted, ToolCallDelta, ToolCallStarted
+from rxllm.events import PartAdded, TextDelta, ToolCallCompleted, ToolCallDelta, ToolCallStarted
 from rxllm.serializer import from_json, to_json
 from rxllm.testing.loopback import Loopback
 from rxllm.values import ProviderPart, ThinkingPart, Thread
@@ -26,7 +26,7 @@ THOUGHT = {"text": "hm", "thought": True, "thoughtSignature": "czI="}
 
 def parts(*chunks: Any) -> list[Any]:
     events, _ = said(sse(*chunks))
-    return [event.data.data for event in events if isinstance(event, RawChunk)]
+    return [event.part.data for event in events if isinstance(event, PartAdded)]
 
 
 @pytest.mark.parametrize("chunks", [[data([ASKED, FOUND, {"text": "Hi"}])], [data([ASKED]), data([FOUND]), HI]])
@@ -38,9 +38,9 @@ def test_a_call_that_the_server_answers_is_its_own(chunks: list[Any]):
         ToolCallStarted("m1", "weather", SERVER),
         ToolCallDelta("m1", arguments),
         ToolCallCompleted("m1", "weather", {"id": "x", "city": "Oslo"}, arguments, SERVER),
-        RawChunk("functionCall", ProviderPart("google", ASKED)),
+        PartAdded(ProviderPart("google", ASKED)),
     ]
-    assert events[5:7] == [RawChunk("functionResponse", ProviderPart("google", FOUND)), TextDelta("Hi", "block_0")]
+    assert events[5:7] == [PartAdded(ProviderPart("google", FOUND)), TextDelta("Hi", "block_0")]
     assert (response.output_text, response.tool_calls, response.finish_reason) == ("Hi", (), "stop")
     assert [called.metadata for called in response.message.tool_calls] == [SERVER]
 

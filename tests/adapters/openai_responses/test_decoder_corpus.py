@@ -218,7 +218,7 @@ def test_raw_adds_one_raw_chunk_per_frame_and_changes_nothing_else():
 
 
 def is_raw(event: Event) -> bool:
-    return isinstance(event, RawChunk) and not isinstance(event.data, ProviderPart)
+    return isinstance(event, RawChunk)
 
 
 def test_no_recorded_frame_is_unknown():

@@ -7,7 +7,7 @@ import pytest
 
 from rxllm.adapters._answers import to_usage
 from rxllm.adapters.openai_responses.frames import USAGE
-from rxllm.events import FileAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
+from rxllm.events import FileAdded, PartAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
 from tests.adapters.openai_responses.test_decoder import (
     COMPLETED,
@@ -199,7 +199,7 @@ def test_the_output_of_a_call_is_its_progress_too():
     body += frame("response.shell_call_output_content.delta", output_index=1, item_id="o", delta={"stdout": "x"})
     (progress,) = of(ToolProgress, body + done(1, output))
     assert (progress.id, progress.name, progress.data["delta"]) == ("c", "shell", {"stdout": "x"})
-    assert RawChunk("shell_call_output", ProviderPart("openai", output)) in of(RawChunk, body + done(1, output))
+    assert PartAdded(ProviderPart("openai", output)) in of(PartAdded, body + done(1, output))
 
 
 def test_citations_are_sources_once():
@@ -227,7 +227,7 @@ def test_phases_are_kept():
 
 def test_items_and_contents_that_nobody_knows_are_shown_and_kept():
     given = item("compaction", encrypted_content="x")
-    assert of(RawChunk, whole(given)) == [RawChunk("compaction", ProviderPart("openai", given))]
+    assert of(PartAdded, whole(given)) == [PartAdded(ProviderPart("openai", given))]
     odd = item("message", content=[{"type": "novel"}])
     assert of(RawChunk, whole(odd)) == [RawChunk("content", {"type": "novel"})]
 

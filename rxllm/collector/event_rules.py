@@ -1,0 +1,350 @@
+"""The rules that streams of events keep: of a response, its tools, the step and the chat.
+
+``operators.verify`` checks them all. Where an adapter's events enter, ``adapters`` check less, because each check costs
+time and the fold accepts any order:
+
+==================================================  ====================================================================
+rule, as in the table of ``operators.verify``       where an adapter's events enter
+==================================================  ====================================================================
+``event``                                           checked, with the types of the fields (`event_fault`); rxllm's own
+                                                    decoders are not: `wire.event_order` makes their events
+``message_started``, ``block_closed``,              events that an async generator omits are added; not checked in an
+``terminal``                                        Observable
+all others                                          not checked
+==================================================  ====================================================================
+
+Behind that border events are checked where they may be of another origin: in the fold, and as the items of operators.
+
+The phases of a stream:
+
+=========  ==================================================  ======================================================
+phase      event                                               next phase
+=========  ==================================================  ======================================================
+start      ``MessageStarted``                                  message
+start      a tool's event, in a resumed chat                   tools
+message    content                                             message
+message    ``MessageCompleted``, ``ErrorEvent``                over, failed
+over       a tool's event, ``ErrorEvent`` of an unknown tool   tools
+over       ``StepCompleted``                                   step
+tools      a tool's event                                      tools
+tools      ``StepCompleted``                                   step
+failed     ``StepCompleted``                                   step
+step       ``MessageStarted``, ``ErrorEvent``                  message, lost
+step       ``Steered``                                         step
+step       ``ChatCompleted``                                   chat
+lost       ``Steered``, which arrived too late                 lost
+lost       ``ChatCompleted``                                   chat
+any step   ``StepRestarted``: the step's events are void       start
+any step   ``ErrorEvent`` of an operator that ends the stream  failed, lost
+=========  ==================================================  ======================================================
+
+A stream may end in the phase `over` or `failed` (one response), `step` (one step) or `chat`, or after the
+``ErrorEvent`` of an operator.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from rxllm import events as ev
+from rxllm.collector._event_faults import event_fault
+from rxllm.collector._message import BLOCKS, DELTAS, BlockKey, block_key, fold_message
+from rxllm.collector._step import is_server, unnest
+from rxllm.values import StreamError, Usage
+from rxllm.values.json_text import read_arguments
+
+
+class EventRules:
+    """Pass lawful events; `feed` and `close` raise ``StreamError("malformed_event")`` at the first unlawful one."""
+
+    def __init__(self) -> None:
+        self._index = -1
+        self._phase = "start"
+        self._is_cut = False  # whether an operator ended the stream with the last event
+        self._steps = 0
+        self._used: set[str] = set()  # the ids of tool calls in earlier steps
+        self._response = _Response(self._used)
+        self._agents: dict[str, EventRules] = {}  # one per running tool call, which may be an agent
+
+    def feed(self, event: ev.Event) -> Iterable[ev.Event]:
+        self._index += 1
+        try:
+            self.check(event)
+        except BrokenRule as broken:
+            raise self._error(broken, event) from None
+        return (event,)
+
+    def close(self) -> Iterable[ev.Event]:
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # number of steps of a stream that ends in this phase
+        if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
+            return ()
+        self._index += 1
+        raise self._error(BrokenRule(_FAULTS[self._phase][2], "missing at the end"), None)
+
+    def check(self, event: ev.Event) -> None:
+        """Raise `BrokenRule` if `event` breaks a rule."""
+        if fault := event_fault(event):
+            raise BrokenRule("event", fault)
+        self._is_cut = isinstance(event, ev.ErrorEvent) and event.error.reason in _CUTS
+        following = self._following(event)
+        if following is None:
+            raise BrokenRule(*_FAULTS[self._phase][:2])
+        if following == "start":
+            self._response = _Response(self._used)
+            self._agents.clear()
+        elif isinstance(event, ev.Nested) and following == "message":
+            id, inner = unnest(event)
+            if id not in self._response.ids:
+                raise BrokenRule(*_FAULTS["message"][:2])
+            self._agents.setdefault(id, EventRules()).check(inner)
+        elif isinstance(event, ev.ErrorEvent) and self._phase == "message":
+            self.cut(event)
+        elif self._phase == "message" or following == "message":
+            self._response.feed(event)
+            if following == "over":  # the provider's own agents may not have ended
+                self._agents.clear()
+        else:
+            self._check_agents(event)
+        if following == "step" and self._phase != "step":
+            self._steps += 1
+            self._used |= self._response.ids
+            self._response = _Response(self._used)
+        self._phase = following
+
+    def _check_agents(self, event: ev.Event) -> None:
+        match event:
+            case ev.ToolExecutionStarted(id=id):
+                self._agents[id] = EventRules()
+            case ev.Nested():
+                id, inner = unnest(event)
+                if id not in self._agents:
+                    raise BrokenRule("nested", f"no tool call {id!r} runs")
+                self._agents[id].check(inner)
+            case ev.ToolExecutionCompleted(id=id, error=error):
+                agent = self._agents.pop(id, None)
+                if agent is not None and error is None:  # an agent that fails may end anywhere
+                    agent.check_end(id)
+            case ev.ErrorEvent():
+                self.cut(event)
+            case ev.StepCompleted():
+                for id, agent in self._agents.items():
+                    agent.check_end(id)
+                self._agents.clear()
+            case _:
+                pass
+
+    def cut(self, error: ev.ErrorEvent) -> None:
+        """Raise `BrokenRule` if a block or a tool call is open, at any depth."""
+        if self._phase == "message":
+            self._response.feed(error)
+        for agent in self._agents.values():
+            agent.cut(error)
+        self._agents.clear()
+
+    def check_end(self, id: str) -> None:
+        """Raise `BrokenRule` if the agent that is the tool call `id` has begun and not completed its chat."""
+        if self._phase not in ("start", "chat"):
+            raise BrokenRule("nested", f"the agent of the tool call {id!r} has not completed its chat")
+
+    def _following(self, event: ev.Event) -> str | None:
+        if self._phase == "over" and isinstance(event, ev.ErrorEvent) and event.error.reason == "unknown_tool":
+            return "tools"  # the step emits it, not the adapter
+        if self._phase in ("over", "tools") and self._is_cut:
+            return "failed"
+        if (
+            self._phase == "start"
+            and isinstance(event, ev.StepCompleted)
+            and "pending_question" in event.result.metadata
+        ):
+            return "step"  # a resumed chat whose question is still open
+        return _NEXT[self._phase].get(type(event))
+
+    def _error(self, broken: BrokenRule, event: Any) -> StreamError:
+        rule, why = broken.args
+        if type(event) is ev.Nested:
+            why = f"{why}, in the agent {'/'.join(event.path)}"
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # then its repr may fail too
+        place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
+        config = getattr(event, "__struct_config__", None)
+        return StreamError(
+            "malformed_event",
+            f"unlawful: {rule}: {why}, at event {self._index}, {place}",
+            event_index=self._index,
+            metadata={"rule": rule, "event": config and config.tag},
+        )
+
+
+_CONTENT = (
+    *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
+    *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
+    *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
+    *(ev.ToolProgress, ev.Nested),  # events of a tool, or an agent, that the provider runs
+)
+
+_TOOLS = (
+    *(ev.ToolApprovalRequested, ev.ToolExecutionStarted, ev.ToolProgress, ev.ToolExecutionCompleted),
+    *(ev.Nested, ev.ToolResultEncoded, ev.ToolHalt, ev.AskUserRequested, ev.Custom),
+)
+
+_CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
+"""The reasons of the errors with which operators end a chat in any phase."""
+
+_ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
+
+_NEXT: dict[str, dict[type[Any], str]] = {
+    "start": {ev.MessageStarted: "message", ev.StepRestarted: "start", **dict.fromkeys(_TOOLS[:-1], "tools")},
+    "message": {
+        **dict.fromkeys(_CONTENT, "message"),
+        ev.MessageCompleted: "over",
+        ev.ErrorEvent: "failed",
+        ev.StepRestarted: "start",
+    },
+    "over": {**dict.fromkeys(_TOOLS, "tools"), **_ENDED},
+    "tools": {**dict.fromkeys(_TOOLS, "tools"), **_ENDED},
+    "failed": _ENDED,
+    "step": {
+        ev.MessageStarted: "message",
+        ev.ErrorEvent: "lost",
+        ev.ChatCompleted: "chat",
+        ev.Custom: "step",
+        ev.Steered: "step",
+        ev.StepRestarted: "start",
+    },
+    "lost": {ev.Steered: "lost", ev.ChatCompleted: "chat"},
+    "chat": {},
+}
+
+_FAULTS = {
+    "start": ("message_started", "a response begins with MessageStarted", "message_started"),
+    "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
+    "over": ("terminal", "only tools and the end of the step follow the end of a response", "step_completed"),
+    "tools": ("step_completed", "only StepCompleted ends the events of tools", "step_completed"),
+    "failed": ("terminal", "only the end of the step follows an error", "step_completed"),
+    "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
+    "lost": ("chat_completed", "a step that fails to begin ends the chat", "chat_completed"),
+    "chat": ("chat_completed", "nothing follows ChatCompleted", ""),
+}
+"""For each phase: the rule that an event out of place breaks, the reason, and the rule that an end there breaks."""
+
+
+class _Response:
+    """The events of one response so far, with its open block and tool calls."""
+
+    def __init__(self, used: set[str]) -> None:
+        self.ids: set[str] = set()
+        self._used = used
+        self._log: list[ev.Event] = []
+        self._open: tuple[BlockKey, ...] = ()  # at most one
+        self._pieces: list[str] = []
+        self._calls: dict[str, tuple[str, list[str]]] = {}  # the name and argument pieces of each open tool call
+        self._usage: Usage | None = None
+
+    def feed(self, event: ev.Event) -> None:
+        self._log.append(event)
+        match event:
+            case ev.TextDelta() | ev.ThinkingDelta():
+                self._delta(event)
+            case ev.TextCompleted() | ev.ThinkingCompleted():
+                self._complete(event)
+            case ev.ToolCallStarted():
+                self._start_call(event)
+            case ev.ToolCallDelta():
+                self._call(event.id)[1].append(event.arguments_delta)
+            case ev.ToolCallCompleted():
+                self._complete_call(event)
+            case ev.UsageUpdated(usage=usage):
+                if usage == self._usage:
+                    raise BrokenRule("usage_changed", "the usage is unchanged: emit it once per change")
+                self._usage = usage
+            case ev.MessageCompleted():
+                self._end()
+                self._check_message(event)
+            case ev.ErrorEvent():
+                self._end()
+            case _:
+                pass
+
+    def _delta(self, event: ev.TextDelta | ev.ThinkingDelta) -> None:
+        key = block_key(type(event), event.id, self._open)
+        if key not in self._open:
+            self._check_no_open_block()
+            self._open = (key,)
+        self._pieces.append(event.delta)
+
+    def _complete(self, event: ev.TextCompleted | ev.ThinkingCompleted) -> None:
+        if block_key(BLOCKS[type(event)], event.id, self._open) not in self._open:
+            self._check_no_open_block()
+        check_text(event, self._pieces)
+        self._open, self._pieces = (), []
+
+    def _check_no_open_block(self) -> None:
+        for kind, id in self._open:
+            name = "" if id is None else f" {id!r}"
+            raise BrokenRule("block_closed", f"the block{name} of {kind.__name__} is still open")
+
+    def _start_call(self, event: ev.ToolCallStarted) -> None:
+        self._check_no_open_block()
+        if not event.id or event.id in self.ids or event.id in self._used:
+            raise BrokenRule("call_id", f"{event.id!r} is empty or used before: ids are unique in the thread")
+        self.ids.add(event.id)
+        self._calls[event.id] = (event.name, [])
+
+    def _call(self, id: str) -> tuple[str, list[str]]:
+        if id not in self._calls:
+            raise BrokenRule("call_order", f"no tool call {id!r} is open")
+        return self._calls[id]
+
+    def _complete_call(self, event: ev.ToolCallCompleted) -> None:
+        name, pieces = self._call(event.id)
+        check_name(event, name)
+        check_arguments(event, pieces)
+        del self._calls[event.id]
+
+    def _end(self) -> None:
+        self._check_no_open_block()
+        if self._calls:
+            raise BrokenRule("call_completed", f"the tool calls {', '.join(self._calls)} are still open")
+        if fold_message(self._log) != fold_message(without_deltas(self._log)):
+            raise BrokenRule("message_folded", "the fold without deltas differs from the fold with them")
+
+    def _check_message(self, event: ev.MessageCompleted) -> None:
+        folded = fold_message(self._log)
+        if event.message != folded:
+            names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
+            parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # the repr of a message is short
+            raise BrokenRule("message_folded", f"the fold of the events has {parts}")
+        pending = [call for call in folded.tool_calls if not is_server(call)]
+        if pending and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
+            raise BrokenRule("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")
+
+
+def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
+    """Raise `BrokenRule` unless `event` has the text of the deltas of its block."""
+    text = "".join(pieces)
+    if event.text != text:
+        raise BrokenRule("block_text", f"the deltas of the block join to {text!r}")
+
+
+def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
+    """Raise `BrokenRule` unless `event` is of the tool `name`, with which its call started."""
+    if event.name != name:
+        raise BrokenRule("call_name", f"the tool call started as {name!r}")
+
+
+def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
+    """Raise `BrokenRule` unless `event` has the raw arguments of its call's deltas, parsed or with an error."""
+    raw = "".join(pieces)
+    if event.raw_arguments != raw:
+        raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
+    if "error" not in event.metadata and event.arguments != read_arguments(raw):
+        raise BrokenRule("call_arguments", "the raw arguments parse to others, and the metadata has no error")
+
+
+def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
+    """Return all `events` but the deltas, which must fold to the same."""
+    return [event for event in events if type(event) not in DELTAS]
+
+
+class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
+    """The name of a broken rule and the reason."""
