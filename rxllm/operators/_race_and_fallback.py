@@ -37,7 +37,7 @@ log = logging.getLogger("rxllm")
 
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Race the source against `others`: the stream whose content arrives first wins, the rest are disposed.
+    """Race the source against `others`: the stream whose content arrives first wins, and the others are disposed.
 
     ``a.pipe(ops.race(b, c))`` is ``rxllm.race(a, b, c)``: in the metadata of the result, the source is stream 0.
 

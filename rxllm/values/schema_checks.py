@@ -1,18 +1,18 @@
-"""Check data against a JSON schema, which may be untrusted, by jsonschema-rs in bounded time.
+"""Check data against a JSON schema, which may be untrusted, with jsonschema-rs and in bounded time.
 
 ====================  =================================================================================================
 references            are followed inside the schema; nothing is fetched
-patterns              run on an engine that is linear in the text; a pattern that it cannot read is not checked, nor is
-                      then what needs all patterns, such as ``not`` and ``oneOf``
-``format``            is not checked, nor is what a text encodes
+patterns              run on an engine that is linear in the text; a pattern that it cannot read is not checked; then
+                      neither are keywords that need all patterns, such as ``not`` and ``oneOf``
+``format``            is not checked, nor is encoded content in a text
 ``$schema``           an unknown one is read as draft 2020-12
 a large schema        is not checked: over `MAX_BYTES` or `MAX_SCHEMAS`
-branches that repeat  are counted, with references followed, level by level of the data: data that are nested so deeply
-                      that over `MAX_APPLIED` subschemas may apply are not checked
-large data            that do not fit have one fault: the library copies the data into each
+branches that repeat  are counted through references, for each level of the data; data nested so deeply that over
+                      `MAX_APPLIED` subschemas may apply is not checked
+large data            that does not fit has only one fault, since the library copies the data into each fault
 ====================  =================================================================================================
 
-The log names once per schema the parts that are not checked.
+Parts that are not checked are logged once per schema.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The number of bytes that faults may copy: more take over a quarter of a second."""
+"""Maximum bytes that faults may copy; more would take over a quarter of a second."""
 
 log = logging.getLogger("rxllm")
 
@@ -52,7 +52,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""These keywords look through all branches beside them again, which takes three times as long for each such level."""
+"""These keywords look through all branches beside them again; each such level takes three times as long."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -63,8 +63,8 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
     """Return where `data` does not fit the JSON `schema`, according to jsonschema-rs.
 
-    If jsonschema-rs is not installed, there are no faults, and the log says so once. Raises its errors for an invalid
-    `schema`. NaN is not a number here.
+    Without jsonschema-rs there are no faults, and a warning is logged once. An invalid `schema` raises the library's
+    errors. NaN is not a number here.
     """
     try:
         import_module("jsonschema_rs")
@@ -74,7 +74,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, numbers as keys, halves of surrogate pairs: they are checked as JSON has them
+    except ValueError:  # bytes, numbers as keys and halves of surrogate pairs are checked in their JSON form
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -131,7 +131,7 @@ class _Unchecked:
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """A compiled schema, the `depth` to which it checks data, -1 for none, and how many subschemas it may apply."""
+    """A compiled schema. It checks data up to `depth`, -1 for none, and may apply `applied` subschemas."""
 
     validator: Any
     depth: int
@@ -169,7 +169,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema with all its subschemas. Patterns that cannot be read are taken out of it; they are in `unread`."""
+    """A schema with all its subschemas. Patterns that cannot be read are moved to `unread`."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -179,7 +179,7 @@ class _Document:
         for schema in self.schemas:
             if len(self.schemas) > MAX_SCHEMAS:
                 return
-            patterns = self._without_unread(schema, patterns)
+            patterns = self._remove_unread(schema, patterns)
             self.schemas += (part for keyword, value in schema.items() for part in _parts(keyword, value))
         for schema in self.schemas if self.unread else ():
             for keyword in _NEED_ALL_PATTERNS:
@@ -190,8 +190,8 @@ class _Document:
             for anchor in _anchors(schema):
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
-    def _without_unread(self, schema: Schema, patterns: int) -> int:
-        """Take the patterns that cannot be read out of `schema`, and return the number of patterns so far."""
+    def _remove_unread(self, schema: Schema, patterns: int) -> int:
+        """Remove the patterns that cannot be read from `schema`, and return the number of patterns so far."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -208,7 +208,7 @@ class _Document:
         return patterns
 
     def applied(self, levels: int) -> int:
-        """Return how many subschemas may apply to data of this many `levels`; a lower bound above `MAX_APPLIED`."""
+        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED` a minimum."""
         try:
             return self._applied(self.root, levels, {})
         except RecursionError:
@@ -240,7 +240,7 @@ class _Document:
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return the schemas that `reference` may lead to: the right one, and perhaps others."""
+        """Return the schemas to which `reference` may point: the right one, and perhaps others."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []
@@ -252,7 +252,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`. Those of an unknown keyword may be referred to."""
+    """Yield the subschemas in a keyword's `value`. A reference may point into an unknown keyword."""
     if keyword in _DATA:
         return
     items: Any = [value]
