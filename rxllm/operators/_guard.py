@@ -179,12 +179,12 @@ class _Guard(abc.DisposableBase):
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
         self._checks: deque[_Check] = deque()  # the checks from the first part that has not passed
-        self._fresh: deque[_Check] = deque()  # the checks that have not begun
+        self._pending: deque[_Check] = deque()  # the checks that have not begun
         self._running: list[_Check] = []
         self._passed = 0  # the number of parts that have passed, without a gap
-        self._shown = 0  # the number of released parts, checked or not
+        self._released = 0  # the number of released parts, checked or not
         self._unfinished = Unfinished()
-        self._begun = False  # an event has been released
+        self._has_begun = False  # an event has been released
         self._tripped = False
         self._failure: BaseException | None = None
         self._draining = False
@@ -206,7 +206,7 @@ class _Guard(abc.DisposableBase):
         with self._lock:
             self._ended = True
             checks = list(self._checks)
-            for waiting in (self._queue, self._checks, self._fresh, self._running):
+            for waiting in (self._queue, self._checks, self._pending, self._running):
                 waiting.clear()
         self._source.dispose()
         self._timer.dispose()
@@ -315,7 +315,7 @@ class _Guard(abc.DisposableBase):
         for part in self._parts.take():
             check = _Check(part, is_done=part.text.isspace())
             self._checks.append(check)
-            self._fresh.append(check)
+            self._pending.append(check)
         while self._checks and self._checks[0].is_done and self._checks[0].error is None:
             self._passed = self._checks.popleft().part.number
 
@@ -325,20 +325,20 @@ class _Guard(abc.DisposableBase):
         if self._queue:
             waiting = self._queue[0]
             if waiting.parts <= self._passed or (waiting.due <= self._time and not self._tripped):
-                self._shown = max(self._shown, waiting.parts)
+                self._released = max(self._released, waiting.parts)
                 self._queue.popleft()
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
             # Unless text is released unchecked, earlier text has to pass first.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
-        while self._fresh and self._fresh[0].is_done:
-            self._fresh.popleft()
-        if self._fresh and len(self._running) < AT_ONCE:
-            check = self._fresh.popleft()
+        while self._pending and self._pending[0].is_done:
+            self._pending.popleft()
+        if self._pending and len(self._running) < AT_ONCE:
+            check = self._pending.popleft()
             self._running.append(check)
             return partial(self._start_check, check)
-        if self._fresh and self._running[0].part.number <= self._shown:  # a new check replaces a late one
+        if self._pending and self._running[0].part.number <= self._released:  # a new check replaces a late one
             return partial(self._end_check, self._running[0])
         return None
 
@@ -350,7 +350,7 @@ class _Guard(abc.DisposableBase):
         if callable(item):
             item()
             return
-        self._begun = True
+        self._has_begun = True
         self._unfinished.see(item)
         self._observer.on_next(item)
         if len(self._queue) == MOST // 2:
@@ -391,7 +391,7 @@ class _Guard(abc.DisposableBase):
 
     def _cut(self, error: StreamError) -> None:
         self.dispose()
-        if self._begun:
+        if self._has_begun:
             conclude(self._observer, [*self._unfinished.close(), ErrorEvent(error)])
         else:
             fail(self._observer, error)

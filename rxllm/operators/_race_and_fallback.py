@@ -41,7 +41,7 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
     ``a.pipe(ops.race(b, c))`` is ``rxllm.race(a, b, c)``: in the metadata of the result, the source is stream 0.
 
-    Raises ``ValidationError("invalid_option")`` if `others` are missing, or one of them is not an Observable.
+    Raises ``ValidationError("invalid_option")`` without `others`, or if one of them is not an Observable.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
@@ -86,11 +86,11 @@ def fallback(
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
     metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all attempts fail, the last error is passed on
-    unchanged, with the others as notes. ``when(error)`` decides whether to fall back; by default every error but
-    ``StreamError("cancelled")`` does.
+    unchanged, with the others as notes. ``when(error)`` decides whether to fall back; by default it is True for every
+    error but ``StreamError("cancelled")``.
 
-    Raises ``ValidationError("invalid_option")`` without `engines` and for an argument of another kind, and, once
-    applied in a pipe, for an engine; ``EngineError("unknown_provider")`` for the name of an unknown provider.
+    Raises ``ValidationError("invalid_option")`` without `engines`, for an argument of another kind, and, when it is
+    applied, for an engine in a pipe. Raises ``EngineError("unknown_provider")`` for the name of an unknown provider.
     """
     if not engines:
         raise invalid_option("engines", "must be at least one: write fallback(engine)")
@@ -223,12 +223,12 @@ def circuit_breaker(
     >>> len(down.requests)
     1
 
-    All subscriptions of one operator share its state, on any thread: all calls of an engine and of its copies. A
-    refused call does not subscribe to its source. It fails with ``AdapterError("provider_unavailable")``, whose
-    `retry_after` is the seconds until the next trial. During a trial the circuit is ``half_open``: first content closes
-    it, a failure opens it again, and if the trial is disposed, the next call is the trial. The errors that are retried
-    by default count as failures, raised or streamed; other errors show that the provider works. ``on_change(state)`` is
-    called at every change; its exceptions are logged.
+    All subscriptions of one operator share its state, on any thread. In an engine these are all calls of the engine and
+    of its copies. A refused call does not subscribe to its source. It fails with
+    ``AdapterError("provider_unavailable")``, whose `retry_after` is the time until the next trial. During a trial the
+    circuit is ``half_open``: first content closes it, a failure opens it again, and if the trial is disposed, the next
+    call is the trial. The errors that are retried by default count as failures, raised or streamed; other errors show
+    that the provider works. ``on_change(state)`` is called at every change; its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """

@@ -109,9 +109,9 @@ def rate_limited(
 
     A `Limiter` in place of `per_second` decides when a call starts. Several machines may share one.
 
-    Each operator has one queue for all its subscriptions, on any thread and in their order; in an engine, for all its
-    calls. A disposed subscription leaves the queue. In ``engine.operators``, retries keep the place of their call and
-    do not queue again. A blocking ``run()`` or ``for`` that would wait for calls on the loop that it blocks raises
+    Each operator has one queue for all its subscriptions, on any thread and in their order. In an engine these are all
+    its calls. A disposed subscription leaves the queue. In ``engine.operators``, retries keep the place of their call
+    and do not queue again. A blocking ``run()`` or ``for`` that would wait for calls on the loop that it blocks raises
     ``EngineError("wrong_loop")``; ``await`` the stream there.
 
     Raises ``ValidationError("invalid_option")`` without a limit, if `per_second` is not a number above 0, or if another

@@ -119,10 +119,9 @@ def repeat_until_halt(
     The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, as
     ``stream_step`` and ``run_tools`` do. The chat ends for the first reason that applies, its `halted_reason`: a halt
     by a tool or a question to the user, tool calls that wait for an approval or the caller, a failed step, a halt in
-    the response's metadata (from ``ops.budget``), a response without further tool calls (``completed``),
-    ``halt_when(step)``, and `max_turns` steps. A source that calls no model, such as a resumed step, is not a turn.
-    ``finalize(thread)`` is one more step, for a structured answer, after a chat that completed, reached `max_turns` or
-    was stopped by `halt_when`.
+    the response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, and
+    `max_turns` steps. A source that calls no model, such as a resumed step, is not a turn. ``finalize(thread)`` is one
+    more step, for a structured answer, after a chat that completed, reached `max_turns` or was stopped by `halt_when`.
 
     An ``on_error`` of the source is passed on. If a later step fails before its first event, or the first step ends
     with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` and a ``ChatCompleted`` that has the error. All steps

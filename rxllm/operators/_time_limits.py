@@ -191,11 +191,11 @@ class _Watch:
             return
         try:
             if not self._ended:
-                self._look()
+                self._check_time()
         finally:
             self._guard.release()
 
-    def _look(self) -> None:
+    def _check_time(self) -> None:
         if self._is_behind:
             self._last = self._now()
         due = self.due()

@@ -1,4 +1,4 @@
-"""Check arguments; the error names the argument, the expected value and the actual one.
+"""Check arguments. An error names the argument, what it must be, and its value.
 
 Every check raises ``ValidationError("invalid_option")``.
 

@@ -167,12 +167,12 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
     for item in tools:
         other = by_name.setdefault(item.name, item)
         if other is not item and other != item:
-            both = " and ".join(map(_place_of, (other, item)))
+            both = " and ".join(map(_describe_origin, (other, item)))
             return f"must have different names, and {both} are both {item.name!r}; rename one, or leave it out"
     return None
 
 
-def _place_of(item: Tool) -> str:
+def _describe_origin(item: Tool) -> str:
     """Return the full name of a tool's function, the repr of another handler, or the repr of a tool without one."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):

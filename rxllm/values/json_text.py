@@ -50,9 +50,9 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         try:
-            return msgspec.json.encode(value, enc_hook=_data_of)
+            return msgspec.json.encode(value, enc_hook=_convert_object)
         except UnicodeEncodeError:
-            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value, enc_hook=_data_of)))
+            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value, enc_hook=_convert_object)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
 
@@ -63,12 +63,12 @@ def json_data(value: Any) -> Any:
     Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
     """
     try:
-        return msgspec.to_builtins(value, str_keys=True, enc_hook=_data_of)
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert_object)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
 
 
-def _data_of(item: Any) -> Any:
+def _convert_object(item: Any) -> Any:
     """Return JSON data for an object that msgspec does not know: a pydantic model, a path or a numpy number."""
     if is_pydantic(type(item)):
         return item.model_dump(mode="json")
@@ -80,7 +80,7 @@ def _data_of(item: Any) -> Any:
 
 
 def python_number(value: Any) -> Any:
-    """Return a numpy number as a number of Python, which has a JSON form; any other value unchanged."""
+    """Return a numpy number as a Python number, which has a JSON form; any other value unchanged."""
     if type(value) in (int, float, bool):
         return value
     if isinstance(value, Integral):
@@ -100,15 +100,15 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
     try:
         return decode_json(source)
     except ValueError:
-        return _shallow(source, _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__)))
+        return _check_depth(source, _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__)))
 
 
 def decode_json(text: str | bytes) -> Any:
     """Return the data of a standard JSON text; raise as `read_json` does for any other text."""
-    return _shallow(text, msgspec.json.decode(text))
+    return _check_depth(text, msgspec.json.decode(text))
 
 
-def _shallow(source: str | bytes, data: Any) -> Any:
+def _check_depth(source: str | bytes, data: Any) -> Any:
     text = source if isinstance(source, str) else source.decode("latin-1")  # the brackets stay the same
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
         raise RecursionError(f"nested over {MAX_DEPTH} levels deep")

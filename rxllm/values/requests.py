@@ -103,7 +103,7 @@ class TokenCount(Value):
 
 
 def estimated_tokens(request: Request) -> int:
-    """Return the estimated tokens of `request`: its messages, its tools and its format.
+    """Return the estimated number of tokens in `request`: in its messages, its tools and its format.
 
     >>> estimated_tokens(Request((Message("user", "Name three primes."),)))
     9
@@ -118,7 +118,7 @@ def estimated_tokens(request: Request) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Return the estimated tokens of `message`, as `estimated_tokens` counts them.
+    """Return the estimated number of tokens in `message`, counted as by `estimated_tokens`.
 
     >>> message_tokens(Message("assistant", "2, 3, 5."))
     6

@@ -92,22 +92,22 @@ def _warn_unchecked() -> None:
 @lru_cache(maxsize=256)
 def _compiled(text: bytes) -> _Checked:
     if len(text) > MAX_BYTES:
-        return _unchecked(text, f"it has over {MAX_BYTES} bytes")
+        return _skip_checks(text, f"it has over {MAX_BYTES} bytes")
     document = _Document(decode_json(text))
     if len(document.schemas) > MAX_SCHEMAS:
-        return _unchecked(text, f"it has over {MAX_SCHEMAS} parts")
+        return _skip_checks(text, f"it has over {MAX_SCHEMAS} parts")
     if document.unread:
         log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
     validator = _validator(document.root)
-    depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.applied) - 1
+    depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
-        return _unchecked(text, "it branches too much")
+        return _skip_checks(text, "it branches too much")
     if depth < MAX_DEPTH:
         log.warning("a JSON schema branches too much to check data over %s levels deep: %.80s", depth, text.decode())
-    return _Checked(validator, depth, document.applied(depth))
+    return _Checked(validator, depth, document.count_applied(depth))
 
 
-def _unchecked(text: bytes, why: str) -> _Checked:
+def _skip_checks(text: bytes, why: str) -> _Checked:
     log.warning("a JSON schema is not checked, since %s: %.80s", why, text.decode())
     return _Checked(None, -1, 0)
 
@@ -207,34 +207,34 @@ class _Document:
                 schema.pop("additionalProperties", None)
         return patterns
 
-    def applied(self, levels: int) -> int:
+    def count_applied(self, levels: int) -> int:
         """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED` a minimum."""
         try:
-            return self._applied(self.root, levels, {})
+            return self._count(self.root, levels, {})
         except RecursionError:
             return MAX_APPLIED + 1
 
-    def _applied(self, schema: Any, levels: int, known: dict[tuple[int, int], int]) -> int:
+    def _count(self, schema: Any, levels: int, known: dict[tuple[int, int], int]) -> int:
         if levels < 0 or not isinstance(schema, dict):
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
             known[key] = MAX_APPLIED + 1  # the schema may apply itself to the same data
             if len(known) <= MAX_APPLIED:
-                known[key] = self._sum(cast(Schema, schema), levels, known)
+                known[key] = self._count_parts(cast(Schema, schema), levels, known)
         return known[key]
 
-    def _sum(self, schema: Schema, levels: int, known: dict[tuple[int, int], int]) -> int:
+    def _count_parts(self, schema: Schema, levels: int, known: dict[tuple[int, int], int]) -> int:
         again = _UNEVALUATED_COST if any(keyword in schema for keyword in _UNEVALUATED) else 1
-        total = 1 + _required(schema)
+        total = 1 + _count_required(schema)
         for keyword, value in schema.items():
             if keyword in _REFERENCES:
-                targets = (self._applied(target, levels, known) for target in self._targets(value))
+                targets = (self._count(target, levels, known) for target in self._targets(value))
                 total += again * max(targets, default=MAX_APPLIED + 1)
             elif keyword not in _APART:
                 is_down = keyword in _ONE_LEVEL_DOWN
                 for part in _parts(keyword, value):
-                    total += (1 if is_down else again) * self._applied(part, levels - is_down, known)
+                    total += (1 if is_down else again) * self._count(part, levels - is_down, known)
             if total > MAX_APPLIED:
                 break
         return total
@@ -247,7 +247,7 @@ class _Document:
         if not fragment:
             return self._bases
         if fragment.startswith("/"):
-            return [found for base in self._bases if (found := _pointed(base, fragment)) is not None]
+            return [found for base in self._bases if (found := _follow_pointer(base, fragment)) is not None]
         return self._by_anchor.get(fragment, [])
 
 
@@ -263,7 +263,7 @@ def _parts(keyword: str, value: Any) -> Iterator[Schema]:
     yield from (item for item in items if isinstance(item, dict))
 
 
-def _pointed(base: Any, pointer: str) -> Any:
+def _follow_pointer(base: Any, pointer: str) -> Any:
     for name in pointer.split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
         try:
@@ -279,7 +279,7 @@ def _anchors(schema: Schema) -> set[str]:
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 
 
-def _required(schema: Schema) -> int:
+def _count_required(schema: Schema) -> int:
     """Return how many names `schema` may find missing."""
     names: list[Any] = [schema.get("required")]
     for keyword in ("dependentRequired", "dependencies"):

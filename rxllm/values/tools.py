@@ -206,7 +206,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         handler = cast(Callable[..., Any], self.handler)
         place = (str(getattr(handler, "__module__", None)), getattr(handler, "__qualname__", type(handler).__name__))
-        found = _imported(*place)
+        found = _find_object(*place)
         is_there = found is self or (found is handler and from_function(handler) == self)
         if is_there and not (place[0] == "__main__" and travels_by_value()):
             return _imported_tool, place
@@ -336,7 +336,7 @@ def _name_of(function: Any) -> str:
     return name or type(function).__name__
 
 
-def _imported(module: str, name: str) -> Any:
+def _find_object(module: str, name: str) -> Any:
     """Return the object called `name` in `module`; None if there is none."""
     try:
         return attrgetter(name)(import_module(module))
@@ -345,7 +345,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _imported_tool(module: str, name: str) -> Tool:
-    found = _imported(module, name)
+    found = _find_object(module, name)
     return found if isinstance(found, Tool) else from_function(found)
 
 

@@ -186,9 +186,9 @@ class ModelInfo(Value):
 
         An iteration of another model is not priced here; ``rxllm.models.priced`` looks up its price.
         """
-        return by_iteration(usage, lambda model, part: part if model else self._filled(part))
+        return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 
-    def _filled(self, usage: Usage) -> Usage:
+    def _fill_costs(self, usage: Usage) -> Usage:
         input_cost = self._input_cost(usage) if usage.input_cost is None else usage.input_cost
         output_cost = _cost(usage.output_tokens, self.output_price) if usage.output_cost is None else usage.output_cost
         total = usage.total_cost
