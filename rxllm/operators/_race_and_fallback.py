@@ -237,7 +237,7 @@ def circuit_breaker(
     check("cooldown", cooldown, is_positive(cooldown), "a number of seconds above 0")
     if on_change is not None:
         check_function("on_change", on_change)
-    circuit = Circuit(failures, within, cooldown, on_change)  # outside of subscribe, since all calls share it
+    circuit = Circuit(failures, within, cooldown, on_change)  # made outside of subscribe, since all calls share it
 
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None

@@ -217,7 +217,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # first, since a journal also records the disposal of the source
+        self._keep([*self._seen, *closing, end])  # kept first, since a journal also records the disposal
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

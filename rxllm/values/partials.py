@@ -207,13 +207,13 @@ class Node:
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # {, [ or " if its text begins so, otherwise ""
+        self.kind = kind  # the {, [ or " that begins its text; "" for any other value
         self.start = start
         self.end = sys.maxsize
         # Most nodes are strings and numbers, which share empty containers.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # keys of the children, as the model writes them
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # several for a repeated name
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # a repeated name has several
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
         """Add a child; in an object, `key` is the key in JSON of the field `name`."""
@@ -387,7 +387,7 @@ def _keys(name: str, field: Any) -> Iterator[str]:
     alias = field.validation_alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     yield from (choice for choice in choices if isinstance(choice, str))
-    yield name  # where `populate_by_name` allows it
+    yield name  # accepted where `populate_by_name` is set
 
 
 def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:

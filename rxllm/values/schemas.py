@@ -254,7 +254,7 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
     """Return the `value` of the object in `text`; `text` may also be the bare value."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # half a surrogate pair raises another error than DecodeError
+    except Exception:  # half a surrogate pair does not raise a DecodeError
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())
