@@ -1,11 +1,11 @@
-"""The fold: events, one by one, to a Response, a StepResult or a ChatResult.
+"""Fold events, one by one, into a Response, a StepResult or a ChatResult.
 
 =====================  ==============================================================================================
 file                   holds
 =====================  ==============================================================================================
-``_stream_collector``  the state, and the results that it gives
+``_stream_collector``  the state, and its results
 ``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
-``_step``              the tools and agents of a step, and what the thread gains
+``_step``              the tools and agents of a step, and its new messages
 ``_unfold``            a state back to events
 ``event_rules``        the rules of streams of events, and where they are checked
 ``_event_faults``      the types of the fields of single events
@@ -14,14 +14,14 @@ file                   holds
 =====================  ==============================================================================================
 
 A `StreamCollector` is an immutable value, and each event costs O(1): the events of the current message are appended to
-a log that successive states share, each with its own length (a fork copies the log); the tools that run, and the states
-of agents, are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
+a log that successive states share, each with its own length (a fork copies the log); running tools and the states of
+agents are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
 the message from the log only on request.
 
 The finish reason is derived: complete calls for the client turn ``stop``, ``other`` and None into ``tool_calls``;
 ``length``, ``content_filter`` and ``error`` win over calls.
 
-A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are too many to be checked one by one: a
+A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are too many to be checked one by one, so a
 malformed delta is found when the message is built.
 """
 

@@ -1,7 +1,7 @@
-"""From a response, its tools and its agents to a step: what the thread gains, what waits, and which tool halts it.
+"""Build a step from a response, its tools and its agents: new messages, waiting calls, and the halt.
 
-A call is kept while it runs, and that of an agent until the step ends. An agent has a state of its own, which folds its
-events as the chat's does those of the chat.
+A call is kept while it runs, and an agent's call until the step ends. Each agent has a state of its own, which folds
+the agent's events as the chat's state folds the chat's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """One tool call. `agent` is empty until an event of an agent has come."""
+    """One tool call. `agent` is empty until an agent's event arrives."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
@@ -70,7 +70,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`, the same object if it changes nothing; agents begin with `start`."""
+    """Return the executions after `event`, or the same object without a change; agents begin with `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -106,23 +106,23 @@ def nest(id: str, event: Event) -> Nested:
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata of a step that hold the calls that wait for the caller."""
+"""The keys in a step's metadata for calls that wait for the caller."""
 
 
 def is_waiting(result: ChatResult) -> bool:
-    """Whether a chat has halted for the caller: their answers let it go on."""
+    """Whether a chat has halted until the caller answers."""
     return bool(result.pending_tool_calls) or result.pending_question is not None
 
 
 def agent_usage(executions: Executions) -> Usage:
-    """Return what the agents have used by the end of their last steps, at any depth."""
+    """Return the agents' usage up to the end of their last steps, at any depth."""
     agents = [execution.agent for execution in executions.values()]
     steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
     return sum((agent_usage(agent.executions) for agent in agents), steps)
 
 
 def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Return `thread` with what its open agents, which go on, have done by the end of their last steps."""
+    """Return `thread` with the threads of its open agents up to the end of their last steps."""
     threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
     for id, resumed in threads.items():
         agent = executions[id].agent
@@ -131,33 +131,33 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with what its agents did: their usage, and what they wait for."""
+    """Return `step` with its agents' usage, and the calls and questions for which they wait."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
     ended = {id: execution.agent.chat_result for id, execution in executions.items()}
     results = ((call.id, ended.get(call.id)) for call in unanswered(step.thread))
     waiting = {id: result for id, result in results if result is not None and is_waiting(result)}
-    return _halted(step, waiting) if waiting else step
+    return _halt_for(step, waiting) if waiting else step
 
 
-def _halted(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult:
+def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult:
     thread = with_open_agents(step.thread, {id: result.thread for id, result in waiting.items()})
-    nested, own = _metadata(waiting), step.metadata
+    nested, own = _waiting_metadata(waiting), step.metadata
     if "pending_question" in nested and own.get("halted_reason") == "ask_user":
-        # One question at a time, and the step's own last: it is the end of the thread.
+        # Questions are asked one at a time. The step's own is the last one, since it ends the thread.
         thread += question(own["pending_question"], own["pending_tool_call_id"], own)
         return replace(step, thread=thread, metadata=joined(nested, own))
     return replace(step, thread=thread, metadata=joined(own, nested))
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both metadata, `first` where they differ; the calls that wait are put together."""
+    """Merge two metadata: `first` wins, and the waiting calls of both are kept."""
     calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
     return {**second, **first, **calls}
 
 
-def _metadata(waiting: Mapping[str, ChatResult]) -> dict[str, Any]:
+def _waiting_metadata(waiting: Mapping[str, ChatResult]) -> dict[str, Any]:
     metadata: dict[str, Any] = {}
     for id, result in waiting.items():
         approvals = result.metadata.get("approval_tool_calls", ())
@@ -186,16 +186,16 @@ AWAITING_USER = "<awaiting user response>"
 """The result of a tool call that waits for the user, as the model sees it."""
 
 PAUSE = "pause_turn"
-"""The raw finish reason by which a provider asks to be called again with its message so far."""
+"""The raw finish reason of a message that the provider continues when it is called again."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that was ended with its sentence, since the user corrected it."""
+"""The raw finish reason of a response that ended after its sentence because of a user's message."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return what a response adds to its thread: its message, with only the calls that are to be answered.
+    """Return the messages that a response adds to its thread: its own, with only the calls that need an answer.
 
-    The message of a response that was cut keeps what every provider takes back.
+    The message of a response that was cut keeps only parts that every provider accepts.
     """
     message = response.message
     if message is None:
@@ -215,7 +215,7 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def unsigned(part: Part) -> Part | None:
-    """Return what can be kept of a part that goes back to its provider as a whole or not at all."""
+    """Return `part` without signed or opaque data, which a provider accepts only whole; None if nothing is left."""
     match part:
         case ToolCallPart() | ProviderPart():
             return None
@@ -246,7 +246,7 @@ def tool_message(event: Event) -> Message | None:
 
 
 def halted_by(error: LLMError) -> str:
-    """Return the reason why a chat halts that has failed with `error`."""
+    """Return the halting reason of a chat that failed with `error`."""
     return "budget" if error.reason == "budget_exceeded" else "error"
 
 

@@ -1,4 +1,4 @@
-"""Unfold the current step of a state: as few events as fold to the same."""
+"""Unfold the current step of a state into the fewest events that fold to it."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from rxllm.values import Usage
 
 
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
-    """Return the events of the current step, each block and tool call in one place: where it begins.
+    """Return the events of the current step, with each block and tool call where it begins.
 
-    Its deltas are one, and its completion follows at once. Malformed events are left out, and so are deltas that their
-    completion contradicts. The executions of tools are where they may begin: behind the message.
+    Its deltas are joined into one, and its completion follows at once. Malformed events are omitted, and so are deltas
+    that contradict their completion. The executions of tools follow the message, where they may begin.
     """
     if summary.fresh:
         return []
@@ -42,12 +42,12 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), same_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # What has cut the stream comes last; that of a tool which does not exist comes before those that do.
+        # The error that cut the stream is last; the error of an unknown tool precedes the executions.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
         events.insert(end, UsageUpdated(summary.usage))
-    if not events and summary.steps:  # after a restart: the step has begun, and no event says so
+    if not events and summary.steps:  # the step has begun after a restart, and has no events
         return [StepRestarted("", 1)]
     return events
 
@@ -56,7 +56,7 @@ class _Call(msgspec.Struct):
     """The events of one tool call."""
 
     id: str
-    delta_first: bool = False  # before its start
+    delta_first: bool = False  # whether a delta precedes the start
     pieces: list[str] = msgspec.field(default_factory=list[str])
     started: ToolCallStarted | None = None
     completed: ToolCallCompleted | None = None
@@ -79,7 +79,7 @@ class _Call(msgspec.Struct):
 def _blocks_and_calls(log: Iterable[Event]) -> list[Event]:
     blocks = Blocks()
     calls: dict[str, _Call] = {}
-    kind, id, pieces = None, None, list[str]()  # of the latest delta, as in the fold
+    kind, id, pieces = None, None, list[str]()  # the block of the latest delta, as in the fold
     for event in log:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
             if kind is not type(event) or event.id != id:

@@ -1,4 +1,4 @@
-"""Put the parsed answer into responses and results."""
+"""Add parsed answers to responses and results."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with `parsed`; unchanged if it failed or calls tools.
+    """Return `response` with its `parsed` answer; unchanged if it failed or calls tools.
 
-    Raises ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage.
+    Raises ``ValidationError("invalid_output")``, whose metadata has the text, the finish reason and the usage.
     """
     if response.finish_reason == "error" or response.tool_calls:
         return response
@@ -37,12 +37,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` whose response has `parsed`, or an `error`: a bad answer does not lose what the step did."""
+    """Return `result` with `parsed` or an `error` in its response: a bad answer does not lose the step."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Return `result` whose final response has `parsed`, or an `error`; unchanged if the chat was cut or halted."""
+    """Return `result` with `parsed` or an `error` in its final response; unchanged if the chat was cut or halted."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

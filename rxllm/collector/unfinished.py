@@ -30,16 +30,16 @@ from rxllm.values.threads import unanswered, with_results
 
 
 class Unfinished:
-    """The blocks and calls that have begun and not ended: `see` takes each event, `close` returns what closes them.
+    """The open blocks and tool calls: `see` takes each event, `close` returns the events that close them.
 
-    Those of the agents that run are among them. Their tool calls are not ended: the stream's error ends them all.
+    The blocks and calls of running agents are included. Running tools are not closed: the stream's error ends them all.
     """
 
     def __init__(self) -> None:
         self.blocks: dict[BlockKey, list[str]] = {}
         self._calls: dict[str, tuple[str, Mapping[str, Any], list[str]]] = {}
         self._agents: dict[str, Unfinished] = {}
-        self._kind: type[Event] | None = None  # of the last event, if that was a delta: nearly every delta continues it
+        self._kind: type[Event] | None = None  # the type of the last event, if it was a delta
         self._id: str | None = None
         self._append: Callable[[str], None] = list[str]().append
 
@@ -74,7 +74,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return their completions in the order in which they began; the calls are marked as incomplete."""
+        """Return the completions, in the order in which blocks and calls began; the calls are marked as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -91,12 +91,12 @@ class Unfinished:
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """Return `result`, the chat of `state` so far, with the text and the answered tool calls of its unfinished step.
 
-    The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider takes the thread back:
+    The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider accepts the thread:
 
-    - tool calls without a result are left out, also those of agents that have begun in this step;
-    - behind the last answered tool call, what the provider ran itself and its opaque parts are left out too, and
-      thinking keeps only its text: they go back as a whole or not at all;
-    - a message without text, files and tool calls is left out.
+    - tool calls without a result are omitted, also the calls of agents that began in this step;
+    - after the last answered tool call, the provider's own calls and opaque parts are omitted too, and thinking keeps
+      only its text, since providers accept these only whole;
+    - a message without text, files and tool calls is omitted.
     """
     if state.done or state.summary.fresh:
         return result
@@ -115,7 +115,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
 
 def _without_loose_ends(message: Message, answered: set[str]) -> Message:
-    """Return the message without unanswered tool calls, and behind the last answered one without signed parts."""
+    """Return the message without unanswered tool calls, and without signed parts after the last answered call."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
     unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # they follow the text

@@ -1,4 +1,4 @@
-"""Check text while it arrives, and hold events back until the text before them has passed.
+"""Check text as it arrives, and hold events back until the text before them has passed.
 
 ===========  ============================================  ====================================================
 a part       until                                         events behind it
@@ -8,7 +8,7 @@ complete     fewer than `AT_ONCE` checks run               wait
 in check     its verdict                                   wait
 passed                                                     are released, in order
 tripped      the parts before it have passed               are dropped; an error ends the stream
-late         `max_lag` seconds                             ``fail``: as tripped; ``release``: released nevertheless
+late         `max_lag` seconds                             ``fail``: as tripped; ``release``: released unchecked
 ===========  ============================================  ====================================================
 
 The source is disposed at the first trip, even if earlier parts are still being checked. With ``release`` a trip ends
@@ -54,12 +54,12 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""Maximum number of checks of a stream that run at the same time."""
+"""Maximum number of concurrent checks of a stream."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
 _SHOWN = 80
-"""Characters of the text in the metadata of an error."""
+"""Maximum characters of text in the metadata of an error."""
 
 
 def guard(
@@ -70,7 +70,7 @@ def guard(
     *,
     thinking: bool = True,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Check each sentence while it arrives, release what has passed, and end the stream at one that has not.
+    """Check each sentence as it arrives, release checked text, and end the stream at a sentence that fails.
 
     ::
 
@@ -85,10 +85,10 @@ def guard(
     >>> response.output_text, response.error.reason, response.error.message
     ('I know it. ', 'guard_tripped', "the guard 'no_numbers' tripped: it names a number")
 
-    ``check(text)`` gets each part of the answer once: a sentence (of at most 1,024 characters), or `every` characters
-    if that is a number; the end of a block ends a part. A check that takes two arguments, ``check(text, before)``, also
-    gets the 2,048 characters of the answer in front of it. It returns its verdict, an awaitable of it, or a stream,
-    such as a small model's, whose last item is the verdict:
+    ``check(text)`` receives each part of the answer once: a sentence (of at most 1,024 characters), or `every`
+    characters if that is a number; the end of a block ends a part. A check of two arguments, ``check(text, before)``,
+    also receives the 2,048 characters of the answer before the part. It returns its verdict, an awaitable verdict, or
+    a stream, such as a small model's, whose last item is the verdict:
 
     ==========================  ==================================================================
     None, True, no item         the text has passed, and is released
@@ -102,18 +102,18 @@ def guard(
     disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event it is
     ``on_error``. The error's metadata has the `guard`, the `reason` if there is one, and the `text`, cut to 80
     characters: do not show it. No tool of the step runs, whether the guard is an engine's operator or follows
-    ``stream``; text that an engine's guard has stopped is not sent to the model again either. After ``stream`` put it
-    before the operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for text
-    that has not reached the guard. An ``on_error`` of the source passes at once; the waiting events are dropped.
+    ``stream``. Text that an engine's guard has stopped is never sent to the model again. After ``stream``, put the
+    guard before operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for
+    text that has not reached the guard. An ``on_error`` of the source passes at once; the waiting events are dropped.
 
-    With ``on_late="fail"`` nothing unchecked is shown, and a check may take `max_lag` seconds; without a `max_lag` its
-    time is unlimited, so give it a timeout of its own. With ``on_late="release"`` no event waits longer than
-    `max_lag`. A late check can still end the stream, until its response is complete, or four newer ones run.
+    With ``on_late="fail"`` unchecked text is never shown, and a check may take `max_lag` seconds. Without `max_lag` its
+    time is unlimited, so give it a timeout of its own. With ``on_late="release"`` no event waits longer than `max_lag`.
+    A late check can still end the stream until its response is complete or four newer checks run.
 
-    Thinking is checked too, unless `thinking` is False. Raw frames, which repeat text before it is checked, are
-    dropped. White space alone passes. Tool calls and their results are not checked: ``approve`` is for those. Agents'
-    text (``Nested``) is checked too, each agent's by itself. A plain function is called on the call's loop and must not
-    block it. While 1,024 events wait, the source waits too. For the user's input see ``rxllm.alongside``.
+    Thinking is checked too, unless `thinking` is False. Raw frames, which repeat unchecked text, are dropped. White
+    space alone passes. Tool calls and their results are not checked; use ``approve`` for them. The text of each agent
+    (``Nested``) is checked by itself. A plain function is called on the call's loop and must not block it. While 1,024
+    events wait, the source waits too. For the user's input see ``rxllm.alongside``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and for ``on_late="release"`` without a `max_lag`.
     """
@@ -145,7 +145,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event, or a function to call in its place, that waits for the first `parts` parts, at most until `due`."""
+    """An event, or a function to call in its place. It waits for the first `parts` parts, at most until `due`."""
 
     item: Event | Callable[[], None]
     parts: int
@@ -163,7 +163,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription. It is not a `Backlog`: its source waits, and an error passes without the waiting events."""
+    """One subscription. It is not a `Backlog`: its source waits, and an error passes before the waiting events."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
@@ -176,13 +176,13 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # from the first part that has not passed
-        self._fresh: deque[_Check] = deque()  # those that have not begun
+        self._checks: deque[_Check] = deque()  # the checks from the first part that has not passed
+        self._pending: deque[_Check] = deque()  # the checks that have not begun
         self._running: list[_Check] = []
-        self._passed = 0  # parts, without a gap
-        self._shown = 0  # parts that have been released, checked or not
+        self._passed = 0  # the number of parts that have passed, without a gap
+        self._released = 0  # the number of released parts, checked or not
         self._unfinished = Unfinished()
-        self._begun = False  # an event has been released
+        self._has_begun = False  # an event has been released
         self._tripped = False
         self._failure: BaseException | None = None
         self._draining = False
@@ -204,7 +204,7 @@ class _Guard(abc.DisposableBase):
         with self._lock:
             self._ended = True
             checks = list(self._checks)
-            for waiting in (self._queue, self._checks, self._fresh, self._running):
+            for waiting in (self._queue, self._checks, self._pending, self._running):
                 waiting.clear()
         self._source.dispose()
         self._timer.dispose()
@@ -219,27 +219,27 @@ class _Guard(abc.DisposableBase):
                 if self._ended or self._tripped:
                     return
                 for item, parts in self._parts.feed(event):
-                    self._wait(item, parts)
-        except Exception as error:  # it is not an event
+                    self._enqueue(item, parts)
+        except Exception as error:  # the item is not an event
             self._fail(error)
         else:
             self._drain()
 
     def _on_completed(self) -> None:
-        self._last(self._complete)
+        self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
         # Called by ``run_tools`` upstream, whose context the tools need.
-        self._last(partial(copy_context().run, start))
+        self._enqueue_last(partial(copy_context().run, start))
 
-    def _last(self, item: Callable[[], None]) -> None:
+    def _enqueue_last(self, item: Callable[[], None]) -> None:
         """Call `item` after everything that has arrived so far."""
         with self._lock:
             self._parts.close()
-            self._wait(item, self._parts.count)
+            self._enqueue(item, self._parts.count)
         self._drain()
 
-    def _wait(self, item: Event | Callable[[], None], parts: int) -> None:
+    def _enqueue(self, item: Event | Callable[[], None], parts: int) -> None:
         due = self._now() + self._max_lag if self._may_release else math.inf
         self._queue.append(_Waiting(item, parts, due))
 
@@ -274,7 +274,7 @@ class _Guard(abc.DisposableBase):
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
-            self._time = max(self._now(), self._armed)  # a clock may be a little slower than its timer
+            self._time = max(self._now(), self._armed)  # a clock may be slightly behind its timer
             self._armed = math.inf
             late = [check for check in self._running if check.due <= self._time]
         for check in late:
@@ -296,12 +296,12 @@ class _Guard(abc.DisposableBase):
                 fail(self._observer, error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Return what to do next; None if there is nothing, and then the drain is over."""
+        """Return the next step; None ends the drain."""
         with self._lock:
             self._time = max(self._time, self._now())
             self._take_parts()
             if len(self._queue) >= HELD_BACK and not self._checks:
-                self._parts.close()  # only its end can make room
+                self._parts.close()  # only the end of the open part can make room
                 self._take_parts()
             step = None if self._ended else self._step()
             if step is None:
@@ -313,7 +313,7 @@ class _Guard(abc.DisposableBase):
         for part in self._parts.take():
             check = _Check(part, is_done=part.text.isspace())
             self._checks.append(check)
-            self._fresh.append(check)
+            self._pending.append(check)
         while self._checks and self._checks[0].is_done and self._checks[0].error is None:
             self._passed = self._checks.popleft().part.number
 
@@ -323,20 +323,20 @@ class _Guard(abc.DisposableBase):
         if self._queue:
             waiting = self._queue[0]
             if waiting.parts <= self._passed or (waiting.due <= self._time and not self._tripped):
-                self._shown = max(self._shown, waiting.parts)
+                self._released = max(self._released, waiting.parts)
                 self._queue.popleft()
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
-            # Unless text is released unchecked, the text before it has to pass first.
+            # Unless text is released unchecked, earlier text has to pass first.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
-        while self._fresh and self._fresh[0].is_done:
-            self._fresh.popleft()
-        if self._fresh and len(self._running) < AT_ONCE:
-            check = self._fresh.popleft()
+        while self._pending and self._pending[0].is_done:
+            self._pending.popleft()
+        if self._pending and len(self._running) < AT_ONCE:
+            check = self._pending.popleft()
             self._running.append(check)
             return partial(self._start_check, check)
-        if self._fresh and self._running[0].part.number <= self._shown:  # a new check replaces a late one
+        if self._pending and self._running[0].part.number <= self._released:  # a new check replaces a late one
             return partial(self._end_check, self._running[0])
         return None
 
@@ -344,11 +344,11 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # its response is over
+                self._end_check(check)  # the response of this check is over
         if callable(item):
             item()
             return
-        self._begun = True
+        self._has_begun = True
         self._unfinished.see(item)
         self._observer.on_next(item)
         if len(self._queue) == HELD_BACK // 2:
@@ -375,7 +375,7 @@ class _Guard(abc.DisposableBase):
 
         if self._settings.max_lag is not None and not self._may_release:
             check.due = self._now() + self._max_lag
-        # Behind no gate: the source may be waiting for this very check.
+        # No gate, since the source may be waiting for this very check.
         result = paced(result_of(partial(self._settings.verdict, check.part)), None)
         check.subscription.disposable = result.subscribe(on_next, on_error, on_completed, scheduler=self._scheduler)
 
@@ -389,7 +389,7 @@ class _Guard(abc.DisposableBase):
 
     def _cut(self, error: StreamError) -> None:
         self.dispose()
-        if self._begun:
+        if self._has_begun:
             conclude(self._observer, [*self._unfinished.close(), ErrorEvent(error)])
         else:
             fail(self._observer, error)

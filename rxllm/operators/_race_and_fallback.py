@@ -1,4 +1,4 @@
-"""Ask more than one model: race, hedge, fall back to another, and stop asking one that keeps failing."""
+"""Ask several models: race them, hedge, fall back to the next, and stop calling a provider that keeps failing."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ log = logging.getLogger("rxllm")
 
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Race the source against `others`: the first with content wins, and the rest are cancelled, to the socket.
+    """Race the source against `others`: the stream whose content arrives first wins, and the others are disposed.
 
     ``a.pipe(ops.race(b, c))`` is ``rxllm.race(a, b, c)``: in the metadata of the result, the source is stream 0.
 
-    Raises ``ValidationError("invalid_option")`` without `others`, and for one that is not an Observable.
+    Raises ``ValidationError("invalid_option")`` without `others`, or if one of them is not an Observable.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
@@ -49,9 +49,9 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
 @explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
 def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe a second time if the source has no content within `after` seconds; the first with content wins.
+    """Subscribe a second time if no content arrives within `after` seconds; the first subscription with content wins.
 
-    ``stream.pipe(ops.hedge(after=2))`` is ``rxllm.hedge(stream, after=2)``. For each call of an engine:
+    ``stream.pipe(ops.hedge(after=2))`` is ``rxllm.hedge(stream, after=2)``. To hedge every call of an engine, write
     ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
     Raises ``ValidationError("invalid_option")`` if `after` is not a number above 0.
@@ -63,7 +63,7 @@ def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
 def fallback(
     *engines: Engine | str | Observable[Event] | Any, when: Callable[[Exception], bool] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace a stream that fails before its first content by the next of `engines`, and so on.
+    """Try the next of `engines` whenever a stream fails before its first content.
 
     ::
 
@@ -79,21 +79,21 @@ def fallback(
     >>> stream_generate(down, "Hi", retry=False).pipe(fallback(stream_generate(Fake("Hello"), "Hi"))).run().message.text
     'Hello'
 
-    As an engine's operator it takes engines, adapters and ``"provider:model"``. Each gets the same messages, tools and
-    format, and the options of the request and the call. Its own engine provides the other settings, and always the
-    model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe it takes Observables of
-    events.
+    In an engine's operators, pass engines, adapters or names such as ``"provider:model"``. Each receives the same
+    messages, tools and format, and the options of the request and the call. Its own engine supplies the other settings,
+    and always the model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe, pass
+    Observables of events.
 
-    Events of a failed attempt before its first content do not pass. After a fallback ``MessageCompleted``, and so the
-    response, has the metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all fail, the last error
-    passes unchanged, with the others as notes. ``when(error)`` decides which errors count; by default all but
-    ``StreamError("cancelled")``.
+    The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
+    metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all attempts fail, the last error is passed on
+    unchanged, with the others as notes. ``when(error)`` decides whether to fall back; by default it is True for every
+    error but ``StreamError("cancelled")``.
 
-    Raises ``ValidationError("invalid_option")`` if one of `engines` is not an engine, or, when it is applied, if it is
-    an engine in a pipe; ``EngineError("unknown_provider")``.
+    Raises ``ValidationError("invalid_option")`` without `engines`, for an argument of another kind, and, when it is
+    applied, for an engine in a pipe. Raises ``EngineError("unknown_provider")`` for the name of an unknown provider.
     """
     if not engines:
-        raise invalid_option("engines", "must be at least one")
+        raise invalid_option("engines", "must be at least one: write fallback(engine)")
     if when is not None:
         check_function("when", when)
     alternatives = [_Alternative.of(engine, index) for index, engine in enumerate(engines)]
@@ -110,7 +110,7 @@ def fallback(
 
 @dataclass(frozen=True)
 class _Alternative:
-    """A stream, or an engine, adapter or model name to ask for one."""
+    """A stream, or an engine, adapter or model name that provides one."""
 
     engine: Any
     model: str | None
@@ -203,7 +203,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Fail calls at once after `failures` in a row in `within` seconds; after `cooldown` seconds let one try.
+    """Refuse calls after `failures` in a row within `within` seconds; allow a trial call after `cooldown` seconds.
 
     ::
 
@@ -223,21 +223,21 @@ def circuit_breaker(
     >>> len(down.requests)
     1
 
-    All subscriptions of one operator share its state, in any thread: all calls of an engine and of its copies. A
-    refused call does not subscribe to its source; it gets ``AdapterError("provider_unavailable")`` with the seconds
-    until the next trial as `retry_after`. The first content of that trial (``half_open``) closes the circuit, its
-    failure opens it again, and if it is disposed the next call is the trial. Failures are the errors that are retried
-    by default, raised or streamed; other errors show that the provider works. ``on_change(state)`` is called at every
-    change; its exceptions are logged.
+    All subscriptions of one operator share its state, on any thread. In an engine these are all calls of the engine and
+    of its copies. A refused call does not subscribe to its source. It fails with
+    ``AdapterError("provider_unavailable")``, whose `retry_after` is the time until the next trial. During a trial the
+    circuit is ``half_open``: first content closes it, a failure opens it again, and if the trial is disposed, the next
+    call is the trial. The errors that are retried by default count as failures, raised or streamed; other errors show
+    that the provider works. ``on_change(state)`` is called at every change; its exceptions are logged.
 
-    Raises ``ValidationError("invalid_option")`` for options that make no sense.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     check_count("failures", failures)
     check("within", within, is_positive(within), "a number of seconds above 0")
     check("cooldown", cooldown, is_positive(cooldown), "a number of seconds above 0")
     if on_change is not None:
         check_function("on_change", on_change)
-    circuit = Circuit(failures, within, cooldown, on_change)  # outside of subscribe: the calls share it
+    circuit = Circuit(failures, within, cooldown, on_change)  # made outside of subscribe, since all calls share it
 
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
@@ -252,7 +252,7 @@ def circuit_breaker(
             if isinstance(event, ErrorEvent):
                 circuit.report(permit, _verdict(event.error), now())
             elif permit.is_trial and not is_prelude(event):
-                circuit.recovered(permit)
+                circuit.record_content(permit)
             observer.on_next(event)
 
         def on_error(error: Exception) -> None:
@@ -284,7 +284,7 @@ class _Permit:
 
 
 class Circuit:
-    """Decides which calls pass. Methods may be called from any thread; `now` is the caller's time in seconds.
+    """The state of a circuit breaker. Its methods may be called on any thread; `now` is the time in seconds.
 
     ==========  ===========================================  ======================================================
     state       a new call                                   next state
@@ -309,7 +309,7 @@ class Circuit:
         self._trial: _Permit | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process has its own clock, so a circuit begins closed there.
+        # Another process has its own clock, so a copy starts closed there.
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:
@@ -325,8 +325,8 @@ class Circuit:
         self._announce_change(before)
         return permit
 
-    def recovered(self, permit: _Permit) -> None:
-        """Record content: a trial has shown that the provider is well, even if its call still fails."""
+    def record_content(self, permit: _Permit) -> None:
+        """Record a trial's first content: the provider works, even if the call still fails."""
         with self._guard:
             before = self._state
             permit.is_trial = False
@@ -365,7 +365,7 @@ class Circuit:
     def _refusal(self, remaining: float) -> AdapterError:
         if remaining > 0:
             seconds, when = remaining, f"calls are tried again in {remaining:.3g} s"
-        else:  # unknown: if the running trial fails, it is the cooldown
+        else:  # a trial is running: if it fails, the wait is the cooldown
             seconds, when = self._cooldown, f"one call is being tried; try again in {self._cooldown:.3g} s"
         message = f"the circuit is {self._state}: {when}"
         return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})

@@ -1,4 +1,4 @@
-"""Limit how many calls run at once, and how often one begins.
+"""Limits on concurrent calls, and on calls and tokens over time.
 
 =======  ============================================  =======================================================
 a call   until                                         then
@@ -7,10 +7,10 @@ waits    it is first in the queue, fewer than          it runs, on the loop and 
          `concurrent` run, and the rates allow it      subscription; one alarm is set for the first that waits
 runs     its subscription ends or is disposed          its reservation becomes what it has used, and the next
                                                        call begins
-is lost  its loop is closed while it waits or runs     it leaves the queue, or its place
+is lost  its loop is closed while it waits or runs     it leaves the queue, or frees its place
 =======  ============================================  =======================================================
 
-A `Limiter` of the user's takes the place of the queue.
+A user's `Limiter` replaces the queue.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 
 T = TypeVar("T")
 
-LONGEST = 600.0
-"""Maximum seconds for which a provider holds calls back; after that one of them asks it again."""
+MAX_HOLD = 600.0
+"""Maximum seconds for which a provider's failure holds calls back; the next call then tries again."""
 
 MINUTE = 60.0
 
-SHORTEST = 1e-6
-"""Times that are closer are the same, in seconds: it is the resolution of virtual time."""
+RESOLUTION = 1e-6
+"""The resolution of virtual time in seconds; closer times count as equal."""
 
 
 @overload
@@ -83,39 +83,39 @@ def rate_limited(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Queue subscriptions: at most `concurrent` run at once, and they begin ``1 / per_second`` seconds apart.
+    """Queue subscriptions: at most `concurrent` run at once, and they start ``1 / per_second`` seconds apart.
 
     ::
 
         calls                        12 3
         rate_limited(concurrent=2)   --A----a--|
                                      ---B------------b--|
-                                     -----------C----c--|       (begins when the first has ended)
+                                     -----------C----c--|       (starts when the first has ended)
 
     >>> from rxllm import Engine, Fake, generate_many
     >>> limit = rate_limited(requests_per_minute=500, tokens_per_minute=200_000, concurrent=2)
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    `requests_per_minute` and `tokens_per_minute` hold for any 60 seconds; within them calls begin at once. A call
+    `requests_per_minute` and `tokens_per_minute` apply to any 60 seconds; a call that fits starts at once. A call
     reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or 1,000 tokens
-    without it. At its end the usage that the provider states replaces the reservation; an excess counts from then on.
-    A call that reserves more than the limit waits until nothing else counts. Only an engine knows the request, so with
-    `tokens_per_minute` the operator is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
+    without it. When it ends, the usage reported by the provider replaces the reservation; an excess counts from then
+    on. A call that reserves more than the limit waits until no other tokens count. Only an engine's operator has the
+    request, so `tokens_per_minute` is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
 
-    A failure with a Retry-After holds all calls back for that time, 600 seconds at most. So does, in an engine, a
-    failure that its retry policy handles (``rate_limited`` also for the policy's own delay); other calls that wait to
-    be retried wait as long. Each attempt counts as one of the `requests_per_minute`.
+    A failure with a Retry-After holds all calls back for that time, at most 600 seconds. In an engine this includes
+    failures that are retried; a ``rate_limited`` failure without a Retry-After holds calls back for the delay of the
+    retry policy. Other calls' retries wait too, and each attempt counts towards `requests_per_minute`.
 
-    A `Limiter` in place of `per_second`, such as one that several machines share, decides when a call begins.
+    A `Limiter` in place of `per_second` decides when a call starts. Several machines may share one.
 
-    Each operator has one queue for all its subscriptions, in any thread and in their order; in an engine, for all its
-    calls. A subscription that is disposed leaves the queue. In ``engine.operators`` the attempts of a retry belong to
-    the call that has its turn, and do not queue again. A blocking ``run()`` or ``for`` that would wait for calls on the
-    loop that it blocks raises ``EngineError("wrong_loop")``; there, ``await`` the stream.
+    Each operator has one queue for all its subscriptions, on any thread and in their order. In an engine these are all
+    its calls. A disposed subscription leaves the queue. In ``engine.operators``, retries keep the place of their call
+    and do not queue again. A blocking ``run()`` or ``for`` that would wait for calls on the loop that it blocks raises
+    ``EngineError("wrong_loop")``; ``await`` the stream there.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, unless `per_second` is a number above 0, and unless
-    the others are whole numbers of at least 1.
+    Raises ``ValidationError("invalid_option")`` without a limit, if `per_second` is not a number above 0, or if another
+    limit is not a whole number of at least 1.
     """
     counts = {
         "concurrent": concurrent,
@@ -128,7 +128,7 @@ def rate_limited(
     if isinstance(per_second, Limiter):
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
-            raise invalid_option("concurrent", "must be left out, as the other limits: a Limiter has its own")
+            raise invalid_option("concurrent", "must be omitted, as the other limits: a Limiter has its own")
         return _operator(partial(_PermittedCall, per_second), needs_call=True)
     check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
@@ -138,7 +138,7 @@ def rate_limited(
 
 
 _IN_AN_ENGINE = (
-    "rate_limited cannot count the tokens of a stream in a pipe, whose request it does not know; "
+    "rate_limited cannot count the tokens of a stream in a pipe, where the request is not known; "
     "write Engine(..., operators=[ops.rate_limited(...)])"
 )
 
@@ -158,7 +158,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription to `source`, whose tokens are counted if it is the answer to an engine's `call`."""
+    """One subscription to `source`. Its tokens are counted if it answers an engine's `call`."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Call:
         self._is_engine_call = call is not None
         estimate = NOTHING
         if call is not None:
-            # The catalogue's longest answer, which a Budget reserves, would let few calls run at a time.
+            # A Budget reserves the model's longest answer. Here that would let few calls run at a time.
             usage = Usage(estimated_tokens(call.request), call.request.max_tokens or OUTPUT_TOKENS)
             estimate = Estimate(usage, None, call.request.max_tokens)
         self.reserved = estimate.usage.total
@@ -191,11 +191,11 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Let no call begin for `seconds`, as the provider asks."""
+        """Start no call for `seconds`, as the provider requests."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the seconds to wait before another attempt, which the retry policy wants to make in `seconds`."""
+        """Return the seconds to wait before a retry, at least the `seconds` of the retry policy."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -211,7 +211,7 @@ class _Call:
             )
 
     def begin_later(self) -> None:
-        """Begin where no caller would deliver what the source raises."""
+        """Begin, and deliver what the source raises to the observer, since no caller would."""
         try:
             self.begin()
         except BaseException as error:
@@ -219,25 +219,25 @@ class _Call:
 
     def _on_next(self, item: Any) -> None:
         if type(item) is ErrorEvent:
-            self._obey(item.error, getattr(item.error, "retry_after", None))
+            self._apply_retry_after(item.error, getattr(item.error, "retry_after", None))
         self._count.see(item)
         self.observer.on_next(item)
 
     def _on_error(self, error: Exception) -> None:
-        self._obey(error, getattr(error, "retry_after", None))
+        self._apply_retry_after(error, getattr(error, "retry_after", None))
         self.observer.on_error(error)
 
     def _before_retry(self, error: LLMError, seconds: float) -> float:
-        self._obey(error, seconds)
+        self._apply_retry_after(error, seconds)
         return self.retry_in(seconds)
 
-    def _obey(self, error: object, seconds: float | None) -> None:
+    def _apply_retry_after(self, error: object, seconds: float | None) -> None:
         if seconds and isinstance(error, AdapterError) and (error.retry_after or error.reason == "rate_limited"):
-            self.hold_back(min(seconds, LONGEST))
+            self.hold_back(min(seconds, MAX_HOLD))
 
 
 class _PermittedCall(_Call):
-    """A call that begins once the user's `Limiter` grants a permit."""
+    """A call that starts once the user's `Limiter` grants a permit."""
 
     def __init__(self, limiter: Limiter, *subscription: Any) -> None:
         super().__init__(*subscription)
@@ -256,7 +256,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # A call that was disposed before this never begins, but settles its permit too.
+        # A call that has been disposed by now never starts, but settles its permit too.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:
@@ -272,9 +272,9 @@ class _QueuedCall(_Call):
     def __init__(self, queue: _Queue, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._queue = queue
-        self.entry: Entry | None = None  # its tokens, once it has begun
+        self.entry: Entry | None = None  # the reserved tokens, once the call has begun
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # it may begin where another call ends
+        self._context = contextvars.copy_context()  # the call may begin in the context where another ends
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # Calls are compared across schedulers, so all real ones share one clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
@@ -293,13 +293,13 @@ class _QueuedCall(_Call):
         self._queue.advance(self)
         return CompositeDisposable(self.running, Disposable(lambda: self._queue.leave(self)))
 
-    def begin_there(self) -> None:
-        """Begin soon, on the subscription's own loop and in its context. Raises ``RuntimeError`` if that is closed."""
-        timer = self.running.disposable = SingleAssignmentDisposable()  # before it can fire, on another thread
+    def begin_on_loop(self) -> None:
+        """Begin soon, on the subscription's loop and in its context. Raises ``RuntimeError`` if that loop is closed."""
+        timer = self.running.disposable = SingleAssignmentDisposable()  # set first: it may fire on another thread
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return the scheduler to wait with: not the call's own loop, which may end while others wait in the queue."""
+        """Return the scheduler of the queue's timer. The call's own loop may end while other calls wait."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -310,13 +310,13 @@ class _QueuedCall(_Call):
 
 
 _BLOCKED = (
-    "the calls that have their turn run on the event loop that a blocking call waits on, so they cannot end; "
+    "the running calls need the event loop that a blocking call waits on, so they cannot end; "
     "write 'await stream' or 'async for'"
 )
 
 
 class _Queue:
-    """The calls that wait and those that run; `interval` seconds are between the beginnings of two."""
+    """The waiting and the running calls. Calls start at least `interval` seconds apart."""
 
     def __init__(self, interval: float, concurrent: int | None, requests: int | None, tokens: int | None) -> None:
         self._interval = interval
@@ -333,13 +333,13 @@ class _Queue:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "calls share a rate limit; leave it in the operators of the engine itself, where rxllm.cluster holds all "
-            "workers to it, or make one in the other process"
+            "a rate limit cannot be pickled, since its calls share it; leave it in the engine's own operators, where "
+            "rxllm.cluster applies it to all workers, or create one in the other process"
         )
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call`, unless calls on loops that its subscriber blocks take all places, which they cannot leave."""
+        """Append `call`; return False if calls on loops that its subscriber blocks hold all places and cannot end."""
         blocked = current_place.get().blocked_loops
         with self._guard:
             if self._concurrent is not None and blocked:
@@ -350,15 +350,15 @@ class _Queue:
         return True
 
     def advance(self, entering: _QueuedCall | None = None) -> None:
-        """Begin all calls that may begin, and set the alarm for the next."""
-        while (first := self._first()) is not None:
+        """Start all calls that may start, and set the alarm for the next."""
+        while (first := self._take_first()) is not None:
             call, wait = first
             if wait:
                 alarm = self._alarm.disposable = SingleAssignmentDisposable()
                 alarm.disposable = call.alarm().schedule_relative(wait, lambda scheduler, state: self.advance())
                 return
             try:
-                call.begin() if call is entering else call.begin_there()
+                call.begin() if call is entering else call.begin_on_loop()
             except BaseException as error:
                 self._drop(call)
                 is_lost = isinstance(error, RuntimeError)  # its loop is closed
@@ -371,19 +371,19 @@ class _Queue:
         self.advance()
 
     def hold_back(self, seconds: float, now: float) -> None:
-        """Let no call begin for `seconds`."""
+        """Start no call for `seconds`."""
         with self._guard:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count another attempt of a call, in `seconds` or later; return in how many."""
+        """Count a retry in `seconds` or later, and return the seconds until it may start."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)
             return at - now
 
-    def _first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and the seconds that it has to wait; with 0 it has left the queue."""
+    def _take_first(self) -> tuple[_QueuedCall, float] | None:
+        """Return the first call and the seconds that it has to wait. If these are 0, it leaves the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -395,10 +395,10 @@ class _Queue:
             at = self._tokens.earliest(
                 call.reserved, self._requests.earliest(1, max(self._next, self._held_until, now))
             )
-            if at - now > SHORTEST:
+            if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # A call that waited for its time keeps the interval, however late the alarm rang.
+            # A late alarm does not delay the calls after it.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)
@@ -421,11 +421,11 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and an amount. The amount changes when it is known better."""
+"""A time and an amount. The amount is corrected once the usage is known."""
 
 
 class _RateWindow:
-    """At most `limit` in any 60 seconds. An amount above the limit waits until nothing else counts."""
+    """At most `limit` in any 60 seconds. An amount above the limit waits until no other amount counts."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -433,10 +433,10 @@ class _RateWindow:
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return when `amount` may be used: `at`, or as soon after that as there is room."""
+        """Return the earliest time, not before `at`, at which `amount` fits."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
-            if time + MINUTE > at + SHORTEST:
+            if time + MINUTE > at + RESOLUTION:
                 if excess <= 0:
                     break
                 at = time + MINUTE
@@ -449,7 +449,7 @@ class _RateWindow:
         if self._limit == inf:
             return entry
         old = 0
-        while old < len(self._entries) and self._entries[old][0] + MINUTE <= now + SHORTEST:
+        while old < len(self._entries) and self._entries[old][0] + MINUTE <= now + RESOLUTION:
             self._total -= self._entries[old][1]
             old += 1
         del self._entries[:old]

@@ -1,4 +1,4 @@
-"""Run step after step until the chat halts, and say why it has; continue a stream with the next."""
+"""Repeat steps until the chat halts for a reason; continue a completed stream with another."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observable[T]], Stream[T]]:
-    """When a stream completes, continue with ``fn(last)`` of its last item; None ends it, and so does an empty stream.
+    """Continue a completed stream with ``fn(last)``, given its last item; None or an empty stream ends it.
 
     ::
 
@@ -57,7 +57,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 
         def follow(stream: Observable[T]) -> None:
             last: list[T] = []
-            subscription = current.disposable = SingleAssignmentDisposable()  # before it can complete
+            subscription = current.disposable = SingleAssignmentDisposable()  # set first: the stream may end at once
 
             def on_next(item: T) -> None:
                 last[:] = (item,)
@@ -87,7 +87,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""The reasons to halt that `finalize` follows."""
+"""The halting reasons after which `finalize` runs."""
 
 
 def repeat_until_halt(
@@ -99,7 +99,7 @@ def repeat_until_halt(
     steer: Steer | None = None,
     steer_at: Literal["sentence", "step"] = "sentence",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Continue with ``ask(thread)`` after each step until the chat halts, and end with a ``ChatCompleted``.
+    """Run ``ask(thread)`` after each step until the chat halts, and end with a ``ChatCompleted``.
 
     ::
 
@@ -117,30 +117,29 @@ def repeat_until_halt(
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
     The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, as
-    ``stream_step`` and ``run_tools`` do. The first of these that applies ends the chat and is its `halted_reason`: a
-    halt by a tool or a question to the user, tool calls that wait for an approval or for the caller, a step that
-    failed, a halt in the response's metadata (from ``ops.budget``), a response that asks for nothing more
-    (``completed``), ``halt_when(step)``, and `max_turns` steps. A source that calls no model, such as a resumed step,
-    is not a turn. ``finalize(thread)`` is one more step after a chat that completed, reached `max_turns` or stopped by
-    `halt_when`: a second pass, for a structured answer.
+    ``stream_step`` and ``run_tools`` do. The chat ends for the first reason that applies, its `halted_reason`: a halt
+    by a tool or a question to the user, tool calls that wait for an approval or the caller, a failed step, a halt in
+    the response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, and
+    `max_turns` steps. A source that calls no model, such as a resumed step, is not a turn. ``finalize(thread)`` is one
+    more step, for a structured answer, after a chat that completed, reached `max_turns` or was stopped by `halt_when`.
 
-    An ``on_error`` of the source passes. A later step that fails before its first event, and a first step that ends
-    with an ``ErrorEvent``, end in an ``ErrorEvent`` and a ``ChatCompleted`` with that error. All steps share one
-    request id, and the usage of each counts against the budget of the next.
+    An ``on_error`` of the source is passed on. If a later step fails before its first event, or the first step ends
+    with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` and a ``ChatCompleted`` that has the error. All steps
+    share one request id, and the usage of each counts against the budget of the next.
 
-    `steer` emits what the user types meanwhile, texts or user's messages, on any thread. Each chat subscribes to it
+    `steer` emits the user's messages during the chat, as texts or messages, on any thread. Each chat subscribes to it
     once. With ``steer_at="sentence"`` a message stops the model at the end of its sentence: the connection is closed,
-    what has been said becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is what had
-    arrived. With ``"step"`` the model finishes. Thinking, a response that has begun a tool call, and running tools are
-    never interrupted. Then comes a ``Steered`` for each message, and the model answers all of them, even if the chat
-    would have completed. Every step counts for `max_turns`, and `halt_when` decides about the step before a message.
-    Messages for which no turn is left, and those that come while the chat halts for another reason or finalizes, are
+    the text so far becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is the usage
+    received so far. With ``"step"`` the model finishes. Thinking, a response that has begun a tool call, and running
+    tools are never interrupted. Each message is then emitted as ``Steered``, and the model answers all of them, even if
+    the chat would have completed. Every step counts towards `max_turns`, and `halt_when` still applies while messages
+    wait. Messages for which no turn is left, or that arrive while the chat halts for another reason or finalizes, are
     emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``; its metadata has them under
     ``unused_steering``. Blank messages are ignored. An error of `steer`, or an item that is not a message, ends the
     chat through ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
-    is a ``StreamError("malformed_event")`` through ``on_error``.
+    fails with ``StreamError("malformed_event")`` through ``on_error``.
     """
     check_function("ask", ask)
     check_instance("steer", steer, Observable | None, "an Observable of texts or user's messages")
@@ -155,7 +154,7 @@ def repeat_until_halt(
 
 
 class _Chat:
-    """One subscription: the steps so far, and the one that runs."""
+    """One subscription: the completed steps and the running one."""
 
     def __init__(
         self,
@@ -172,12 +171,12 @@ class _Chat:
         self._max_turns = max_turns
         self._halt_when = halt_when
         self._finalize = finalize
-        self._first_end: str | None = None  # why the first pass ended, once the second has begun
+        self._first_end: str | None = None  # the halting reason before `finalize`, once that has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._gate = current_gate()
         scope = current_scope.get()
-        self._outside = scope.below_model()  # of the user's functions
+        self._outside = scope.below_model()  # the scope in which the user's functions run
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
         journal = scope.journal
@@ -188,8 +187,8 @@ class _Chat:
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step
         self._steps: list[StepResult] = []
-        self._thread = Thread()  # of the last step, and what the user has added to it
-        self._usage = Usage()  # of all steps
+        self._thread = Thread()  # the thread of the last step, and the user's messages since
+        self._usage = Usage()  # the sum over all steps
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -205,19 +204,19 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step, and in a loop those after it, as long as each ends while it is being subscribed to."""
+        """Run a step, and the following steps too if each ends during its subscription."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
                 step = self._subscribe(step.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # from the subscription to the step: nothing above would deliver it
+        except BaseException as error:  # raised by the subscription; no caller would deliver it
             fail(self._observer, error)
 
     def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:
-        """Subscribe to `step`, and return the one after it if `step` has ended meanwhile."""
+        """Subscribe to `step`; return the next step if this one ends during the call."""
         self._last = None
         following: Observable[Event] | None = None
-        thread: int | None = get_ident()  # a step may also end on another one before this one is done
+        thread: int | None = get_ident()  # the step may end on another thread during this call
 
         def on_completed() -> None:
             nonlocal following
@@ -227,7 +226,7 @@ class _Chat:
             elif after is not None:
                 self._run(after)
 
-        subscription = self._current.disposable = SingleAssignmentDisposable()  # before the step can complete
+        subscription = self._current.disposable = SingleAssignmentDisposable()  # set first: the step may end at once
         with within(self._scope), behind(self._gate):
             subscription.disposable = step.subscribe(
                 on_next, self._observer.on_error, on_completed, scheduler=self._scheduler
@@ -238,7 +237,7 @@ class _Chat:
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
         if len(self._source) == 1 and isinstance(event, ErrorEvent):
-            return  # held back: with nothing after it, the source failed before its first event
+            return  # held back: if it is the only event, the source failed before its first one
         if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
             self._observer.on_next(self._source[0])
         self._on_next(event)
@@ -251,12 +250,12 @@ class _Chat:
             self._observer.on_error(not_an_event("repeat_until_halt", event))
 
     def _on_completed(self) -> Observable[Event] | None:
-        """Return the next step, if there is one; else end the chat."""
+        """Return the next step, or end the chat and return None."""
         try:
             self._steering.raise_error()
             with within(self._outside):
-                following = self._following()
-        except BaseException as error:  # from a function of the user's, or about the step
+                following = self._follow_up()
+        except BaseException as error:  # raised by a user's function, or for a malformed step
             fail(self._observer, error)
             return None
         if isinstance(following, ChatResult):
@@ -266,16 +265,16 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        unused = (*self._steering.take(), *self._steering.take())  # those that were settled, and those behind them
+        unused = (*self._steering.take(), *self._steering.take())  # the settled messages, and later ones
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
 
-    def _following(self) -> Observable[Event] | ChatResult | None:
-        """Return the next step, or the result of the chat; None if it has been disposed."""
+    def _follow_up(self) -> Observable[Event] | ChatResult | None:
+        """Return the next step or the result of the chat; None if the chat has been disposed."""
         match self._last:
             case StepCompleted(result=step):
-                return self._after(step)
+                return self._add_step(step)
             case ErrorEvent(error=error) if self._steps:  # a later step that failed before its first event
                 return self._result(halted_by(error), error)
             case ErrorEvent():
@@ -284,9 +283,9 @@ class _Chat:
                 assert isinstance(self._source[0], ErrorEvent)
                 raise self._source[0].error
             case last:
-                raise _no_step(last)
+                raise _malformed_step(last)
 
-    def _after(self, step: StepResult) -> Observable[Event] | ChatResult | None:
+    def _add_step(self, step: StepResult) -> Observable[Event] | ChatResult | None:
         if not self._steps:
             self._turns = int(any(isinstance(event, MessageStarted) for event in self._source))
             self._source.clear()
@@ -295,32 +294,32 @@ class _Chat:
         self._usage += step.usage
         if self._journal is not None and step.response.raw_finish_reason != PAUSE:
             self._steering.settle(self._journal, self._path, f"steered {request_key(Request(step.thread.messages))}")
-        reason = self._halted(step)
+        reason = self._halt_reason(step)
         if reason is None:
             self._steer(step)
-            return None if self._current.is_disposed else self._next(self._ask, self._turns + 1)
+            return None if self._current.is_disposed else self._start_step(self._ask, self._turns + 1)
         if self._finalize is not None and self._first_end is None and reason in FINALIZED:
             self._first_end, self._max_turns = reason, 1
-            return self._next(self._finalize, 1)
+            return self._start_step(self._finalize, 1)
         return self._result(reason, step.response.error)
 
     def _steer(self, step: StepResult) -> None:
-        """Add the messages that wait to the thread, unless the model is to go on with a message that has paused."""
+        """Add the waiting messages to the thread, unless the model continues a paused message."""
         for message in self._steering.take() if step.response.raw_finish_reason != PAUSE else ():
             self._thread += message
             self._observer.on_next(Steered(message))
 
-    def _next(self, ask: Ask, turns: int) -> Observable[Event]:
+    def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # with no further turn, nobody would go on
+        interrupt = self._interrupt if turns < self._max_turns else None  # without a further turn, no step would answer
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):
             raise TypeError(f"repeat_until_halt(ask): ask must return an Observable of events, not {shown(step)}")
         return cast(Observable[Event], step)
 
-    def _halted(self, step: StepResult) -> str | None:
-        """Return the first reason that applies for the chat to end here."""
+    def _halt_reason(self, step: StepResult) -> str | None:
+        """Return the first reason that applies for the chat to halt after `step`; None if it continues."""
         match step.metadata:
             case {"halted_reason": str(reason)}:
                 return reason
@@ -340,7 +339,7 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        """Whether a chat that would have completed goes on."""
+        """Whether waiting messages continue a chat that would have completed."""
         return self._steering.waits() and self._turns < self._max_turns
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:
@@ -376,7 +375,7 @@ class _Chat:
                 return _only(step, "manual_tool_calls", "approval_tool_calls")
             case "completed" | "error":
                 return {}
-            case _:  # ask_user, tool_error, a tool's own
+            case _:  # ask_user, tool_error, or a tool's own reason
                 return {name: value for name, value in step.items() if name != "halted_reason"}
 
     def _passes(self, reason: str) -> dict[str, Any]:
@@ -389,10 +388,10 @@ def _only(metadata: dict[str, Any], *names: str) -> dict[str, Any]:
     return {name: metadata[name] for name in names if name in metadata}
 
 
-def _no_step(last: Event | None) -> StreamError:
+def _malformed_step(last: Event | None) -> StreamError:
     end = "without an event" if last is None else f"with a {type(last).__name__}"
     message = (
         f"repeat_until_halt() needs steps that end with a StepCompleted; this one ended {end}. "
-        "Put ops.run_tools(tools, thread=thread) behind the model's events, or use rxllm.stream_step"
+        "Put ops.run_tools(tools, thread=thread) after the model's events, or use rxllm.stream_step"
     )
     return StreamError("malformed_event", message)

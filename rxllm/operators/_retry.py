@@ -1,4 +1,4 @@
-"""Turn errors into events and back, and try again: retry before the first content, restart after it."""
+"""Convert errors to events and back; retry a response before its first content, or restart it after that."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a normal end; other exceptions pass.
+    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a completion; other exceptions pass.
 
     ::
 
@@ -102,18 +102,18 @@ def retry_before_content(
     >>> answer.pipe(retry_before_content({"base_delay": 0, "jitter": 0}), ops.to_text()).run()
     'Hello'
 
-    `policy` is a `RetryPolicy`, a mapping of its fields, or False for none. Each attempt is held back until its first
-    content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``; a failure before that, by
-    ``on_error`` or an ``ErrorEvent``, leads to a new subscription, which is a new request, if the policy retries it.
-    The last failure is passed on unchanged. ``on_retry(attempt, delay, error)`` is called before each wait, with the
-    delay in seconds.
+    `policy` is a `RetryPolicy`, a mapping of its fields, or False for no retry. Each attempt is held back until its
+    first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. If it fails before that,
+    by ``on_error`` or an ``ErrorEvent``, and the policy allows a retry, the source is subscribed to again, which is a
+    new request. The last failure is passed on unchanged. ``on_retry(attempt, delay, error)`` is called before each
+    wait, with the delay in seconds.
 
-    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which see one
-    answer. After ``stream_generate`` it also restarts those operators, such as a fallback or a budget, and only after
-    the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` sees only ``on_error``, not an
-    ``ErrorEvent``, and repeats the content of a stream that fails half-way; ``ops.restart`` is for that.
+    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which receive
+    one answer. After ``stream_generate`` it repeats these operators too, such as a fallback or a budget, and only after
+    the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` handles ``on_error`` but not an
+    ``ErrorEvent``, and repeats the content of a stream that fails half-way; use ``ops.restart`` for that.
 
-    Raises ``ValidationError("invalid_option")`` for any other `policy`, and unless `on_retry` is a function.
+    Raises ``ValidationError("invalid_option")`` for any other `policy`, and if `on_retry` is not a function.
     """
     rules = policy_argument(policy)
     if on_retry is not None:
@@ -122,7 +122,7 @@ def retry_before_content(
 
 
 def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
-    """Start a response that fails after its first content again, with a ``StepRestarted``.
+    """Restart a response that fails after its first content, and announce it with a ``StepRestarted``.
 
     ::
 
@@ -138,14 +138,14 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(torn, "Hi").pipe(restart({"base_delay": 0}), ops.only(StepRestarted)).run()
     StepRestarted(reason='timeout', attempt=2)
 
-    The source is subscribed again, which is a new request. Folds forget everything in the step before the
-    ``StepRestarted``, including usage; the ``Custom("step_abandoned", {"response": ...})`` before it preserves that.
-    Both are emitted with the first content of the new attempt; without any, the earlier content stands. `policy`, a
-    `RetryPolicy` or a mapping of its fields, sets how often, after how long and for which errors. Failures before the
-    first content are left to retry until there has been a restart. The last failure is passed on.
+    The source is subscribed to again, which is a new request. Folds discard the step's events before the
+    ``StepRestarted``, including usage; a ``Custom("step_abandoned", {"response": ...})`` before it preserves the
+    response. Both are emitted with the first content of the new attempt; without content, the earlier content stands.
+    `policy`, a `RetryPolicy` or a mapping of its fields, sets the number of attempts, the delays and the errors. Until
+    the first restart, a failure before the first content is left to retry. The last failure is passed on.
 
-    Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. After a
-    ``StepCompleted`` nothing is restarted. ``ops.text`` emits the text of every attempt, since strings cannot be taken
+    Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. A failure after
+    a ``StepCompleted`` is not restarted. ``ops.text`` emits the text of every attempt, since strings cannot be taken
     back.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`.

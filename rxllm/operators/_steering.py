@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step, and end a response after its sentence when they wait."""
+"""Collect the user's messages for a chat's next step, and end a response after its sentence when messages wait."""
 
 from __future__ import annotations
 
@@ -30,27 +30,27 @@ Steer = Observable[str | Message]
 SteerAt = Literal["sentence", "step"]
 
 MOST = 1024
-"""Maximum number of waiting messages. A user does not type that many during one step."""
+"""Maximum number of waiting messages. A user does not type more during one step."""
 
 
 class Steering(abc.DisposableBase):
-    """The messages of one chat; `steer` may emit them on any thread, at its subscription, and inside a delivery.
+    """The waiting messages of one chat. `steer` may emit on any thread, at its subscription, and inside a delivery.
 
-    A provider that takes messages in the middle of a response, such as OpenAI's Responses API over WebSocket with
-    ``response.steer``, would be served here: its adapter would take them through the scope, as `until_sentence` does.
+    An adapter whose provider accepts messages during a response, such as OpenAI's Responses API with
+    ``response.steer``, would take them through the scope, as `until_sentence` does.
     """
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
-        self._settled: list[Message] | None = None  # taken next, whatever else arrives
+        self._settled: list[Message] | None = None  # the messages that `take` returns next
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
         self._subscriptions = CompositeDisposable(self._messages, self._failure)
 
     def start(self, fail: Callable[[Exception], None], scheduler: abc.SchedulerBase | None) -> None:
-        """Begin to collect messages. Errors are passed to `fail` where the events of the chat are emitted."""
+        """Start to collect messages. ``fail(error)`` is called on the loop of the chat's events."""
         if self._steer is None:
             return
         loop, context = clock(scheduler), call_context()
@@ -66,28 +66,28 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # Messages do not wait for the reader, and a model call that makes them is not a step of the chat.
+        # A slow reader does not delay messages, and a model call that makes them is not a step of the chat.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
     def raise_error(self) -> None:
-        """Raise the error of `steer`, if it has not been passed on yet."""
+        """Raise the error of `steer`, if there is one."""
         if self._error is not None:
             raise self._error
 
     def waits(self) -> bool:
-        """Whether there are messages."""
+        """Whether messages wait."""
         return bool(self._waiting if self._settled is None else self._settled)
 
     def take(self) -> list[Message]:
-        """Return the waiting messages, and remove them."""
+        """Remove and return the waiting messages."""
         if self._settled is None:
             return [self._waiting.popleft() for _ in range(len(self._waiting))]
         settled, self._settled = self._settled, None
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Make every run of the stream take the same messages after this step; others wait for a later step."""
+        """Fix the messages of this step, so that every run of the stream takes the same. Others wait for later."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -95,7 +95,7 @@ class Steering(abc.DisposableBase):
         self._settled = [event.message for event in events if isinstance(event, Steered)]
 
     def dispose(self) -> None:
-        """Collect no more messages."""
+        """Stop collecting messages."""
         self._subscriptions.dispose()
 
     def _add(self, item: Any) -> None:
@@ -104,7 +104,7 @@ class Steering(abc.DisposableBase):
             expected = "an Observable of texts or user's messages"
             raise invalid_option("steer", f"{must_be(expected, item)}; write steer.map(rxllm.user) or the like")
         if len(self._waiting) == MOST:
-            raise StreamError("overflow", f"{MOST} messages of steer wait for one step; emit fewer, such as the last")
+            raise StreamError("overflow", f"{MOST} messages of steer wait for one step; emit fewer, such as the latest")
         if message.text.strip() or not all(isinstance(part, TextPart) for part in message.parts):
             self._waiting.append(message)
 
@@ -116,12 +116,12 @@ Keep = Callable[[list[Event]], object]
 def until_sentence(
     source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """Return `source`, a response, which ends after its sentence once ``is_steered()``.
+    """End `source`, a response, after its sentence once ``is_steered()`` is true.
 
     The source is disposed before the next sentence, block or call begins, and open blocks are completed. Thinking is
     never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
-    ``keep(events)`` gets the events of a response that was cut. ``recall()``, called once the response has begun,
-    returns those that an earlier run has kept: they are emitted instead.
+    ``keep(events)`` receives the events of a response that was cut. ``recall()`` is called once the response has begun;
+    if it returns the events that an earlier run has kept, these are emitted instead.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -149,10 +149,10 @@ class _UntilSentence:
         return self._running
 
     def _begin(self) -> None:
-        self._seen: list[Event] = []  # until a tool call begins
+        self._seen: list[Event] = []  # the events until a tool call begins
         self._has_calls = False
-        self._is_after_text = False  # the last block that ended is text
-        self._sentences: Segmenter | None = None  # for the open block
+        self._is_after_text = False  # whether the last ended block is text
+        self._sentences: Segmenter | None = None  # the sentences of the open block
         self._rest = 0  # the length of its unfinished sentence
 
     def _on_next(self, event: Event) -> None:
@@ -192,7 +192,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return the length of the delta's part in the sentence that ends before or in it; None if none ends."""
+        """Return the length of the delta's text up to a sentence's end, 0 for an end before it; None without one."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):
@@ -217,7 +217,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # before the source is disposed, which a journal notes too
+        self._keep([*self._seen, *closing, end])  # kept first, since a journal also records the disposal
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

@@ -1,8 +1,8 @@
-"""Time limits that a provider's pings do not defeat, and a warning about a stream that has fallen silent.
+"""Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-The timer is lazy: it is set again when it fires, not at each event, so an event costs a look at the clock and no timer.
-Only two events set it: the first content, and the one that ends a stall. While the consumer is behind, its source
-waits: the model is not silent then.
+The timer is lazy: it is set again when it fires, not at each event, so an event costs one reading of the clock.
+Only two events set it: the first content, and the event that ends a stall. While the consumer is behind, the source
+waits, and that time does not count as the model's silence.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import check, check_function, is_positive
 
 RESOLUTION = 1e-6
-"""Seconds that schedulers round to: a timer may fire that much early, and one for less would fire at once, for ever."""
+"""The rounding of schedulers in seconds. A timer may fire this early, and a shorter one would fire endlessly."""
 
 BUSY_SECONDS = 0.01
 """Seconds until a timer that fired during a delivery fires again."""
@@ -33,7 +33,7 @@ BUSY_SECONDS = 0.01
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit the seconds before the first content, of silence after it, and in total.
+    """Limit the seconds until the first content, of silence after it, and in total.
 
     ::
 
@@ -45,16 +45,15 @@ def time_limits(
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    Only what the model produces is content: message starts and ends, usage and raw frames, which show that a provider
-    is alive, do not extend a limit. The events of an agent do, except its provider's usage and raw frames. At a limit,
-    open blocks and calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream;
-    before the first event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the `limit`
-    that was exceeded, its `seconds`, and the number of `events` so far. The source is disposed, which closes its
-    connection. While the consumer is behind, only `total` counts. After a ``MessageCompleted`` no limit counts until
-    another event arrives.
+    Only the model's output is content: message starts and ends, usage and raw frames show that a provider is alive, but
+    do not extend a limit. An agent's events do, except its provider's usage and raw frames. At a limit, open blocks and
+    calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream; before the first event
+    it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the exceeded `limit`, its `seconds`,
+    and the number of `events` so far. The source is disposed, which closes its connection. While the consumer is
+    behind, only `total` applies. After a ``MessageCompleted`` no limit applies until another event arrives.
 
-    The call option ``timeout``, a number or a `Timeouts`, does the same below retry: there a call whose first content
-    is late is a failed attempt, which is retried.
+    The call option ``timeout``, a number or a `Timeouts`, sets the same limits below retry: a call whose first content
+    is late is a failed attempt there, and is retried.
 
     Raises ``ValidationError("invalid_option")`` for a limit that is not a number above 0.
     """
@@ -96,7 +95,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Passes events on, and watches the time; a subclass decides what it waits for, and what happens then."""
+    """Pass events on and watch the time; a subclass decides when it is due and how it acts."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -107,18 +106,18 @@ class _Watch:
         self._has_content = False
         self._is_complete = False  # the response has ended, and no event has arrived since
         self._gate = current_gate()
-        self._is_behind = False  # whether the consumer is
+        self._is_behind = False  # whether the consumer is behind
         self._source = SingleAssignmentDisposable()
         self._timer = SerialDisposable()
         self._armed = False
         self._ended = False
-        self._guard = threading.RLock()  # the timer may be on another thread than the source
+        self._guard = threading.RLock()  # timer and source may run on different threads
 
     def see(self, event: Event) -> None:
         """Note an event before it is passed on."""
 
     def due(self) -> float | None:
-        """Return when to `act`; infinity is never, None to ask again at the next event."""
+        """Return the time to `act`: infinity is never, None leaves it to the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
@@ -183,7 +182,7 @@ class _Watch:
             self._wake_in(max(0.0, due - self._now()))
 
     def _wake_in(self, seconds: float) -> None:
-        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # set first: the timer may fire at once
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
@@ -192,11 +191,11 @@ class _Watch:
             return
         try:
             if not self._ended:
-                self._look()
+                self._check_time()
         finally:
             self._guard.release()
 
-    def _look(self) -> None:
+    def _check_time(self) -> None:
         if self._is_behind:
             self._last = self._now()
         due = self.due()
@@ -253,7 +252,7 @@ class _Warning(_Watch):
         super().__init__(*subscription)
         self._after = after
         self._fn = fn
-        self._warned: float | None = None  # the beginning of the last stall that was reported
+        self._warned: float | None = None  # the beginning of the last reported stall
 
     def due(self) -> float | None:
         return None if self._is_complete or self._last == self._warned else self._last + self._after

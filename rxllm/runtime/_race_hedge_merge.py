@@ -32,7 +32,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the events of the stream whose first content comes first; the others are cancelled, to the socket.
+    """Emit the events of the stream whose content arrives first; dispose the others and close their connections.
 
     ::
 

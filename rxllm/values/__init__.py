@@ -1,4 +1,4 @@
-"""Values: what goes into a call and comes out of it, and the errors."""
+"""Requests, messages and tools of a call, its responses and results, sessions, and errors."""
 
 from rxllm.values.base import Value
 from rxllm.values.errors import (

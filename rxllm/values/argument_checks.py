@@ -1,4 +1,4 @@
-"""Check arguments, and raise the error that names the argument, what it must be, and what it was.
+"""Check arguments. An error names the argument, what it must be, and its value.
 
 Every check raises ``ValidationError("invalid_option")``.
 
@@ -24,16 +24,16 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""The number of characters of a wrong value that a message shows."""
+"""Maximum characters of a wrong value in a message."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return the error for the argument `name`, or for the place in it that a path leads to."""
+    """Return the error for the argument `name`, which may also be a path to a place in it."""
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
 def must_be(expected: str, value: object) -> str:
-    """Return the fault of a `value` that is not `expected`: ``must be a string, not 3``."""
+    """Return the fault of a wrong `value`, such as ``must be a string, not 3``."""
     return f"must be {expected}, not {shown(value)}"
 
 
@@ -53,13 +53,13 @@ def shorten(text: str, width: int = 60) -> str:
 
 
 def check(name: str, value: object, fits: bool, expected: str) -> None:
-    """Raise unless `value` `fits`."""
+    """Raise unless `fits` is True."""
     if not fits:
         raise invalid_option(name, must_be(expected, value))
 
 
 def check_seconds(name: str, value: Any) -> float:
-    """Return `value`, a finite number of seconds of at least 0."""
+    """Return `value` as a float; raise unless it is a finite number of at least 0."""
     check(name, value, is_seconds(value), "a number of seconds, 0 or more")
     return float(value)
 
@@ -80,7 +80,7 @@ def check_instance(name: str, value: object, cls: type[Any] | UnionType, expecte
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless all of `value` are classes, as ``isinstance`` takes them."""
+    """Raise unless ``isinstance`` accepts `value` as its classes."""
     try:
         isinstance(None, value)
     except TypeError:
@@ -113,7 +113,7 @@ def is_whole(value: Any) -> bool:
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint for the message about an unknown `name`: the closest of the `known` names, "" if none is close.
+    """Return a hint with the `known` name that is closest to `name`; "" if none is close.
 
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"
@@ -126,8 +126,8 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return why `function` cannot be called with these arguments; None if it can, or if that cannot be known."""
-    from inspect import signature  # costly, and needed only for functions of the user
+    """Return the error of a call with these arguments; None if they fit, or if there is no signature to check."""
+    from inspect import signature  # a costly import, needed only for functions of the user
 
     try:
         signature(function).bind(*args, **kwargs)
@@ -139,7 +139,7 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
 
 
 def explains_call(example: str) -> Callable[[F], F]:
-    """Decorate a function: arguments that do not fit it are a ``TypeError`` that ends with an `example` of its call."""
+    """Decorate a function so that the ``TypeError`` for wrong arguments ends with an `example` of its call."""
 
     def decorate(function: F) -> F:
         @wraps(function)
@@ -148,7 +148,7 @@ def explains_call(example: str) -> Callable[[F], F]:
                 return function(*args, **kwargs)
             except TypeError:
                 fault = call_fault(function, *args, **kwargs)
-                if fault is None:  # an error from inside
+                if fault is None:  # raised inside the function
                     raise
                 got = f", got {shown(args[-1])}" if "positional" in str(fault) else ""
                 raise TypeError(f"{function.__name__}: {fault}{got}; write {example}") from None

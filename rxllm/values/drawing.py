@@ -1,8 +1,8 @@
-"""The HTML of values in notebooks, which `rxllm.display` draws.
+"""The HTML of values in notebooks, drawn by `rxllm.display`.
 
-``rxllm`` hands its function down to here, because a value has to draw itself: marimo and other notebooks look for
-``_repr_html_`` on its class, and a registry of IPython's would reach only IPython. `rxllm.display` is above the values,
-as its cards show streams, and it is imported when the first value is drawn.
+marimo and other notebooks look for ``_repr_html_`` on the class of a value; IPython's registry of formatters would
+reach only IPython. `rxllm.display` is above the values, since its cards show streams. So ``rxllm`` registers a function
+here, and `rxllm.display` is imported when the first value is drawn.
 """
 
 from collections.abc import Callable
@@ -12,10 +12,10 @@ _drawers: list[Callable[[Any], str | None]] = []
 
 
 def draw_with(drawer: Callable[[Any], str | None]) -> None:
-    """Let `drawer` return the HTML of values from now on."""
+    """Register `drawer`, which returns the HTML of a value."""
     _drawers[:] = [drawer]
 
 
 def drawn(self: Any) -> str | None:
-    """Return the HTML of a value; None if it has no drawing. It is the ``_repr_html_`` of the values."""
+    """Return the HTML of a value, as its ``_repr_html_``; None if there is no drawing of it."""
     return _drawers[0](self)

@@ -1,13 +1,13 @@
-"""Errors: one class for each party to blame, each with a closed set of reasons.
+"""Errors: one class for each party at fault, each with a closed set of reasons.
 
 ::
 
-    LLMError                   everything that rxllm raises or streams
+    LLMError                   the base of all errors that rxllm raises or streams
     ├── AdapterError           the provider refused, or could not be reached
     │   └── ImageAdapterError  the same, for images
     ├── StreamError            the stream broke, or a guard or budget stopped it: truncated, guard_tripped
     ├── EngineError            the call is set up wrongly: no adapter, no key, an unknown option
-    ├── ValidationError        an argument or a value is invalid; `errors` says where
+    ├── ValidationError        an argument or a value is invalid; `errors` lists the faults
     ├── ToolError              a tool failed
     ├── SessionError           the session's status does not allow the operation
     └── RunError               a durable run, or its store, does not allow it
@@ -30,7 +30,7 @@ ERROR_CLASSES: dict[str, type[LLMError]] = {}
 
 
 def place(path: Path) -> str:
-    """Return a path as text that every log can hold: half a surrogate pair in a key is escaped."""
+    """Return a path as text, with half a surrogate pair in a key escaped so that every log accepts it."""
     return ".".join(map(str, path)).encode(errors="backslashreplace").decode()
 
 
@@ -48,7 +48,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has logged the error, which a client will not see. Not part of the value."""
+    """Whether this process has logged the error, which its client does not receive. Not part of the value."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -66,14 +66,14 @@ class LLMError(Exception):
         return f"{self.TITLE}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields by name, without those that are empty."""
+        """Return the fields by name, without empty ones."""
         values = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
         values |= {name: getattr(self, name) for name in self.FIELDS}
         return {name: value for name, value in values.items() if value not in (None, {}, ())}
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """Return the error with these fields; unknown fields are left out."""
+        """Return the error with these fields; unknown fields are ignored."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -92,8 +92,8 @@ class LLMError(Exception):
 class AdapterError(LLMError):
     """The provider refused the request, or could not be reached.
 
-    `status` is the HTTP status, `code` the provider's error code, `retry_after` the seconds it asks to wait,
-    `request_id` the provider's id of the call.
+    `status` is the HTTP status, `code` the provider's error code, `retry_after` the seconds that the provider wants the
+    client to wait, `request_id` the provider's id of the call.
     """
 
     TITLE = "adapter error"
@@ -351,14 +351,14 @@ class RunError(LLMError):
 
 
 def with_origin(error: E, original: LLMError) -> E:
-    """Return `error`, which takes the place of `original`, with the exceptions that led to `original`."""
+    """Return `error`, which replaces `original`, with the cause and context of `original`."""
     error.__cause__, error.__context__ = original.__cause__, original.__context__
     error.__suppress_context__ = original.__suppress_context__
     return error
 
 
 def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` as an event or a result takes it: any error but rxllm's becomes a ``StreamError("unknown")``."""
+    """Return `error` for an event or a result: any error but rxllm's becomes a ``StreamError("unknown")``."""
     if isinstance(error, LLMError):
         return error
     wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
@@ -367,4 +367,4 @@ def as_llm_error(error: Exception) -> LLMError:
 
 
 for _cls in (LLMError, *ERROR_CLASSES.values()):
-    _cls.__module__ = "rxllm"  # users import them from there, and tracebacks show it
+    _cls.__module__ = "rxllm"  # users import the errors from there, and tracebacks show it

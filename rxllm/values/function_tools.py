@@ -1,4 +1,4 @@
-"""Tools made from functions: the decorator `tool`, and `as_tool` for functions that are passed as they are."""
+"""Tools made from functions: the decorator `tool`, and `as_tool` for plain functions."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool: as a decorator, from a function's name, docstring and hints; with ``name=``, also from arguments.
+    """Make a tool from a function's name, docstring and hints, as a decorator; with ``name=``, from the arguments.
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
@@ -52,23 +52,23 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
 
-    ``@tool(name=..., description=..., approval=True)`` sets these in place of the function's own. It goes round a
-    lambda too: ``tool(name="double")(lambda x: 2 * x)``. Without a function to read them from,
-    ``tool(name="double", description=..., schema={...}, handler=double)`` takes the JSON schema of the arguments and a
-    `handler`, which is called with one mapping of the arguments, and with a `ToolContext` if it takes two.
+    ``@tool(name=..., description=..., approval=True)`` overrides the function's own, also for a lambda:
+    ``tool(name="double")(lambda x: 2 * x)``. To pass the JSON schema of the arguments yourself, write
+    ``tool(name="double", description=..., schema={...}, handler=double)``: the `handler` is called with one mapping of
+    the arguments, and also with a `ToolContext` if it takes two arguments.
 
-    `timeout` is the longest run in seconds, None for no limit; without one the option ``tool_timeout`` counts. A
+    `timeout` is the maximum run time in seconds, None for no limit; by default the option ``tool_timeout`` applies. A
     `manual` tool is never run here: the chat halts, and the caller answers. An `idempotent` tool may be run again if
     it was interrupted, see ``ops.journaled``.
 
-    A hint is any type that JSON can be read as: plain ones and ``Literal``, enums, datetimes, dataclasses,
-    ``TypedDict``, msgspec's and pydantic's models, lists, dicts and unions of these. The model sees the type, the
-    default, the bounds in ``Annotated[int, Field(ge=1)]`` and the text in ``Annotated[str, "text"]`` or in a
+    A hint may be any type that can be read from JSON: plain types, ``Literal``, enums, datetimes, dataclasses,
+    ``TypedDict``, msgspec's and pydantic's models, and lists, dicts and unions of such types. The model receives the
+    type, the default, the bounds in ``Annotated[int, Field(ge=1)]``, and the text in ``Annotated[str, "text"]`` or in a
     Google-style ``Args:`` section; the function receives objects of these types. Parameters annotated ``ToolContext``
-    are filled in and are not shown to the model.
+    are filled in and not shown to the model.
 
     Raises ``TypeError`` for a signature that has no JSON schema, and ``ValidationError("invalid_tool")`` for arguments
-    without a name and for a lambda, which has none.
+    without a name, and for a lambda without ``name=``.
     """
     _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
@@ -78,8 +78,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
         schema = options.pop("schema", None)
         return Tool(name=name, **options, **({"schema": schema} if schema is not None else {}))
     if fields and callable(function):
-        remedy = _call_of(function, {"name": name, **options} if name is not None else options)
-        message = f"a function stands alone in tool(...): got {', '.join(sorted(fields))} beside it; write {remedy}"
+        remedy = _corrected_call(function, {"name": name, **options} if name is not None else options)
+        message = f"tool(function) does not take {', '.join(sorted(fields))}; write {remedy}"
         raise ValidationError("invalid_tool", message, errors=[((field,), "not_allowed") for field in fields])
     if fields or not callable(function):
         got = ", ".join(fields) or f"{function!r:.80}"
@@ -88,8 +88,8 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     return from_function(function, **options)
 
 
-def _call_of(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the right call of `tool` for `options` that were passed beside a function."""
+def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
+    """Return the call of `tool` to write for `options` that were passed beside a function."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -98,7 +98,7 @@ def _call_of(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value`, a tool or a function, as a tool; a function becomes what ``@tool`` makes of it.
+    """Return `value`, a tool or a function, as a tool; a function is converted as ``@tool`` does.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))
@@ -110,7 +110,7 @@ def as_tool(value: Any) -> Tool:
         value = cast(Any, around).__get__(value.__self__)  # a classmethod around a tool, from Python 3.13 on
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value) or _makes_agents(value):
-            fault = f"{must_be('a Tool or a function', value)}; {_made_of(value)}"
+            fault = f"{must_be('a Tool or a function', value)}; {_remedy_for(value)}"
             raise ValidationError("invalid_tool", fault)
         try:
             value = from_function(value)
@@ -123,8 +123,8 @@ def as_tool(value: Any) -> Tool:
     return result
 
 
-def _made_of(value: Any) -> str:
-    """Return how to make a tool of `value`; OpenAI's form has its name, description and schema."""
+def _remedy_for(value: Any) -> str:
+    """Return advice for a `value` that is not a tool; a mapping is taken for OpenAI's form."""
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
     if isinstance(value, Awaitable):
@@ -138,7 +138,7 @@ def _made_of(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is the method ``as_tool`` of an engine, not its result."""
+    """Whether `value` is an engine's method ``as_tool`` instead of its result."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
@@ -161,18 +161,18 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return the fault if two different tools have one name: the model could call only one of them."""
+    """Return the fault of different tools with the same name, of which the model could call only one."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)
         if other is not item and other != item:
-            both = " and ".join(map(_place_of, (other, item)))
+            both = " and ".join(map(_describe_origin, (other, item)))
             return f"must have different names, and {both} are both {item.name!r}; rename one, or leave it out"
     return None
 
 
-def _place_of(item: Tool) -> str:
-    """Return the full name of a tool's function, the repr of another handler, or the tool's own without one."""
+def _describe_origin(item: Tool) -> str:
+    """Return the full name of a tool's function, the repr of another handler, or the repr of a tool without one."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

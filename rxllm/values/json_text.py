@@ -1,4 +1,4 @@
-"""Read and write JSON text, describe where data does not fit a type, and recognize the types of pydantic.
+"""Read and write JSON text, describe where data does not fit a type, and recognize pydantic's types.
 
 msgspec is tried first, because it is fast. Python's own ``json`` reads text that msgspec refuses: NaN and the
 infinities, numbers out of range, and halves of surrogate pairs.
@@ -29,7 +29,7 @@ UNREADABLE = (ValueError, RecursionError)
 """The errors of `read_json` for text that is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""The deepest nesting that is read: other code recurses into it, and the parsers of each Python accept more."""
+"""Maximum nesting of data. Parsers accept more, but other code recurses into the data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """One NaN object, so that data that is read twice is equal."""
@@ -50,9 +50,9 @@ def json_bytes(value: Any) -> bytes:
     """
     try:
         try:
-            return msgspec.json.encode(value, enc_hook=_data_of)
+            return msgspec.json.encode(value, enc_hook=_convert_object)
         except UnicodeEncodeError:
-            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value, enc_hook=_data_of)))
+            return msgspec.json.encode(_well_formed(msgspec.to_builtins(value, enc_hook=_convert_object)))
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
 
@@ -63,24 +63,24 @@ def json_data(value: Any) -> Any:
     Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
     """
     try:
-        return msgspec.to_builtins(value, str_keys=True, enc_hook=_data_of)
+        return msgspec.to_builtins(value, str_keys=True, enc_hook=_convert_object)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise ValidationError("invalid_request", f"the value has no JSON form: {error}") from error
 
 
-def _data_of(item: Any) -> Any:
-    """Return JSON data for an object that msgspec does not know: a pydantic model, a path or a number of numpy."""
+def _convert_object(item: Any) -> Any:
+    """Return JSON data for an object that msgspec does not know: a pydantic model, a path or a numpy number."""
     if is_pydantic(type(item)):
         return item.model_dump(mode="json")
     if isinstance(item, PurePath):
         return str(item)
-    if hasattr(item, "dtype") and hasattr(item, "tolist"):  # a number or an array of numpy
+    if hasattr(item, "dtype") and hasattr(item, "tolist"):  # a numpy number or array
         return item.tolist()
     raise TypeError(f"{type(item).__name__} is not data")
 
 
 def python_number(value: Any) -> Any:
-    """Return a number of numpy as Python's own, which JSON knows; anything else as it is."""
+    """Return a numpy number as a Python number, which has a JSON form; any other value unchanged."""
     if type(value) in (int, float, bool):
         return value
     if isinstance(value, Integral):
@@ -100,15 +100,15 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
     try:
         return decode_json(source)
     except ValueError:
-        return _shallow(source, _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__)))
+        return _check_depth(source, _well_formed(json.loads(source, parse_constant=_CONSTANTS.__getitem__)))
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return the data of a JSON text that keeps to the standard; otherwise raise as `read_json` does."""
-    return _shallow(text, msgspec.json.decode(text))
+    """Return the data of a standard JSON text; raise as `read_json` does for any other text."""
+    return _check_depth(text, msgspec.json.decode(text))
 
 
-def _shallow(source: str | bytes, data: Any) -> Any:
+def _check_depth(source: str | bytes, data: Any) -> Any:
     text = source if isinstance(source, str) else source.decode("latin-1")  # the brackets stay the same
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
         raise RecursionError(f"nested over {MAX_DEPTH} levels deep")
@@ -134,7 +134,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Return the text of a JSON string, without its quotes, or of a piece that ends between its escapes.
+    """Return the text of a JSON string without its quotes, or of a piece of it that splits no escape.
 
     >>> unescaped("caf\\\\u00e9")
     'café'
@@ -175,7 +175,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` for a text with half a surrogate pair: no store, header or log takes it."""
+    """Raise ``ValidationError(reason)`` for a text with half a surrogate pair: no store, header or log accepts it."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must be text, not half a surrogate pair: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -204,8 +204,8 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
-    """Return the places and faults that an error of msgspec or pydantic names."""
-    if callable(getattr(error, "errors", None)):  # pydantic's own; a validator may raise another
+    """Return the places and faults in an error of msgspec or pydantic."""
+    if callable(getattr(error, "errors", None)):  # an error of pydantic's; a validator may raise another
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")
@@ -213,7 +213,7 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
     return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-# Types of pydantic, which is imported only once the user's own types need it
+# Pydantic's types. Pydantic is imported only if the user's own types need it.
 
 
 def is_pydantic(cls: Any) -> bool:
@@ -263,7 +263,7 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorate `function` to keep its results, except for types with an annotation that has no hash."""
+    """Decorate `function` to cache its results, except for types with an annotation that has no hash."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

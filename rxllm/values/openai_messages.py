@@ -1,4 +1,4 @@
-"""Read and write messages in OpenAI's form: the dicts of Chat Completions, in which most programs keep a history.
+"""Read and write messages in OpenAI's form, the dicts of Chat Completions, which most programs use for histories.
 
 ======================================================  ===============================================================
 in OpenAI's form                                        here
@@ -15,7 +15,7 @@ part ``file`` (``file_id``)                             `ProviderPart`
 ``annotations``                                         `SourcePart`
 ======================================================  ===============================================================
 
-Fields that are None or empty are ignored. Unknown ones are refused, since their meaning would be lost.
+Fields that are None or empty are ignored. Unknown fields raise an error, since their meaning would be lost.
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
 """
 
@@ -69,19 +69,19 @@ def read_message(entry: Mapping[str, Any]) -> Message:
     >>> read_message({"role": "developer", "content": "Be brief."})
     Message('system', 'Be brief.')
 
-    Raises ``ValidationError("invalid_thread")``, with the path, for anything that the table above does not have.
+    Raises ``ValidationError("invalid_thread")``, with the path, for anything that is not in the table above.
     """
     fields = {name: value for name, value in entry.items() if value not in (None, [], {}, ())}
     role = fields.pop("role", None)
     if role == "function" or "function_call" in fields:
         remedy = "write tool_calls in the assistant's message, and role 'tool' with its tool_call_id in the answer"
-        raise wrong(f"is OpenAI's form before tools, which is not read; {remedy}", "function_call")
+        raise wrong(f"is OpenAI's form before tools, which is not supported; {remedy}", "function_call")
     if not isinstance(role, str) or role not in _ROLES:
         raise wrong(must_be(f"one of {', '.join(_ROLES)}", role), "role")
     known = _FIELDS.get(role, ("content", "name"))
     for name in fields:
         if name not in known:
-            remedy = f"those are {', '.join(known)}; Message(..., metadata={{...}}) keeps others"
+            remedy = f"its fields are {', '.join(known)}; Message(..., metadata={{...}}) keeps others"
             raise wrong(f"has {shown(name)}, which is not a field of the role {role}; {remedy}")
     names: dict[str, Any] = {name: _text(fields[name], name) for name in ("name", "tool_call_id") if name in fields}
     if role == "tool" and "tool_call_id" not in names:
@@ -105,7 +105,7 @@ def _read_content(role: str, fields: Mapping[str, Any]) -> str | tuple[Part, ...
 
 def _read_part(item: Any) -> Part:
     if not isinstance(item, Mapping) or "type" not in item:
-        raise _no_part(cast(object, item))
+        raise _not_a_part(cast(object, item))
     part = cast(Mapping[str, Any], item)
     kind = part["type"]
     if kind not in _PARTS:
@@ -113,7 +113,7 @@ def _read_part(item: Any) -> Part:
     for name in part:
         if name not in ("type", kind):
             remedy = "; write TextPart(text, {'cache': True})" if "cache" in str(name) else ""
-            raise wrong(f"has {shown(name)}, which is not read in a part of the type {kind}{remedy}")
+            raise wrong(f"has {shown(name)}, which is not supported in a part of the type {kind}{remedy}")
     return _read_kind(kind, part.get(kind), part)
 
 
@@ -133,10 +133,10 @@ def _read_kind(kind: str, value: Any, part: Mapping[str, Any]) -> Part:
         case "input_audio", {"data": str(data), "format": "wav" | "mp3" as form}:
             return FilePart({"mime_type": _AUDIO[form], "data": _bytes_of(data)})
         case _:
-            raise _no_part(part)
+            raise _not_a_part(part)
 
 
-def _no_part(item: object) -> ValidationError:
+def _not_a_part(item: object) -> ValidationError:
     return wrong(must_be('a part such as {"type": "text", "text": "Hi"}', item))
 
 
@@ -174,8 +174,8 @@ def _read_source(item: Any) -> SourcePart:
 def _read_call(item: Any) -> ToolCall:
     call = cast(dict[str, Any], item) if isinstance(item, dict) else {}
     for name in call:
-        if name not in ("id", "type", "function", "index"):  # deltas have an index, and some keep it
-            raise wrong(f"has {shown(name)}, which is not read in a tool call")
+        if name not in ("id", "type", "function", "index"):  # deltas have an index, which some programs keep
+            raise wrong(f"has {shown(name)}, which is not supported in a tool call")
     match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
             return ToolCall(id, name, cast(Any, text))
@@ -205,7 +205,7 @@ def write_message(message: Message) -> dict[str, Any]:
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
     Raises ``ValidationError("not_serializable")`` for a part of a user's, a system's or a tool's message that the form
-    does not have.
+    cannot express.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):
@@ -277,7 +277,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``; an error that it raises gets `path` at the front of its paths, and in its message."""
+    """Return ``convert(item)``; put `path` before the paths of an error, and into its message."""
     try:
         return convert(item)
     except ValidationError as error:
@@ -287,5 +287,5 @@ def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
-    """Return the error for a conversation that cannot be read."""
+    """Return the error for a conversation with a `fault` at `path`."""
     return ValidationError("invalid_thread", errors=[(path, fault)])

@@ -1,4 +1,4 @@
-"""`Partial`, a value of which only a part has arrived, and the shapes by which it reads JSON that grows."""
+"""`Partial`, a value of which only a part has arrived, and the shapes with which it reads growing JSON."""
 
 from __future__ import annotations
 
@@ -41,14 +41,14 @@ _NOT_READ: Any = msgspec.UNSET  # copies and pickles keep its identity
 
 
 class Partial(Generic[T]):
-    """The part of a `T` that has arrived; ``operators.partials(T)`` emits these. It never changes.
+    """The part of a `T` that has arrived so far, as ``operators.partials(T)`` emits it. It is immutable.
 
-    ``partial["name"]`` is as much of a field, of a key of a mapping, or of an element of an array (-1 is the newest),
-    to any depth, and missing until it begins. Iterating gives the elements of an array, ``keys()`` the names in an
-    object, ``len(...)`` counts either, and what is missing is false.
+    ``partial["name"]`` is the partial value of a field or of a mapping's key, ``partial[0]`` of an array's element (-1
+    is the newest), to any depth. A value is missing, and false, until it begins. Iteration yields the elements of an
+    array, ``keys()`` returns the names in an object, and ``len(...)`` counts either.
 
-    Numbers, true, false and null are missing until they are whole, and so are strings that stand for something else: a
-    Literal, an Enum, a date. Of a field that may have several types, as in a union of classes, all are considered.
+    Numbers, true, false and null are missing until they are complete, and so are strings that stand for other values: a
+    Literal, an Enum, a date. A field that may have several types, as in a union of classes, has the fields of each.
     """
 
     __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
@@ -59,7 +59,7 @@ class Partial(Generic[T]):
         self._text = text
         self._node = node
         self._shape = shape
-        self._at = at  # the end of the text that shows
+        self._at = at  # the end of the visible text
         self._state: PartialState = state
         self._value = value
 
@@ -70,9 +70,9 @@ class Partial(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The finished value; None before.
+        """The complete value; None until then.
 
-        A part has the type of its annotation. If it does not fit, which ends the stream later, it is JSON data.
+        A part has the type of its annotation. If it does not fit, it is JSON data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -92,7 +92,7 @@ class Partial(Generic[T]):
         if node is None or not self:
             return None
         start, end, closing = node.start, node.start, ""
-        while node.shows(shape, self._at):  # only the newest child may not be whole
+        while node.shows(shape, self._at):  # only the newest child may be incomplete
             end = min(node.end, self._at)
             if node.end <= self._at:
                 break
@@ -106,7 +106,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """The names of an object's fields, or its keys, that are not missing, in their order."""
+        """The names of an object's fields or keys that are not missing, in order."""
         node = self._node
         if node is None:
             return ()
@@ -149,7 +149,7 @@ class Partial(Generic[T]):
 
     _repr_html_ = drawn
 
-    if not TYPE_CHECKING:  # to a type checker every name would be there
+    if not TYPE_CHECKING:  # a type checker would accept every name
 
         def __getattr__(self, name: str) -> Any:
             if name in self.__slots__:  # a copy has no attributes yet
@@ -157,7 +157,7 @@ class Partial(Generic[T]):
             raise no_attribute("Partial", name, (), f"partial[{name!r}]" if name in self._shape.names else "")
 
     def _count(self) -> int:
-        """Return the number of children that show."""
+        """Return the number of visible children."""
         node = self._node
         if node is None or not (count := node.begun(self._at)):
             return 0
@@ -174,11 +174,11 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
     return "done" if node.end <= at else "growing"
 
 
-# Where the values stand in the text
+# The positions of values in the text
 
 
 class Pieces:
-    """Text that grows by pieces, and any part of it at the cost of that part."""
+    """Text that grows by pieces. A slice costs no more than its own length."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -207,13 +207,13 @@ class Node:
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # {, [, " or "", as its text begins
+        self.kind = kind  # the {, [ or " that begins its text; "" for any other value
         self.start = start
         self.end = sys.maxsize
-        # Most nodes are strings and numbers, which share empty ones.
+        # Most nodes are strings and numbers, which share empty containers.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
         self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # keys of the children, as the model writes them
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # several for a name that repeats
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # a repeated name has several
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
         """Add a child; in an object, `key` is the key in JSON of the field `name`."""
@@ -228,7 +228,7 @@ class Node:
 
     def begun(self, at: int) -> int:
         """Return how many children begin before `at`."""
-        count = len(self.children)  # once: another thread may be adding to them
+        count = len(self.children)  # read once, since another thread may add children
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
@@ -243,7 +243,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether any part of the node shows before it is whole, or the node is whole."""
+        """Whether the node is visible: it is complete, or of a kind that is visible while it grows."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -252,14 +252,14 @@ _NO_KEYS: list[str] = []
 _NO_POSITIONS: dict[str, list[int]] = {}
 
 
-# The shapes of JSON that grows, by type
+# The shapes of growing JSON, by type
 
 
 _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The values that may be at one place. If it `grows`, a string there shows before it is whole."""
+    """The values that one place may hold. If it `grows`, a string there is visible before it is complete."""
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
@@ -283,7 +283,7 @@ class Shape:
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
-        """Return the name of the field that has this key in JSON; another key is its own name."""
+        """Return the name of the field with this JSON key; the key itself if there is none."""
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
@@ -297,11 +297,11 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Return the value of whole JSON text; plain JSON if it does not fit the type, which ends the stream later."""
+        """Return the value of complete JSON text; plain JSON data if it does not fit the type."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # it does not fit, or nothing can read its type alone
+        except Exception:  # it does not fit, or its type cannot be read alone
             return plain(raw)
 
     def _add(self, option: Any) -> None:
@@ -334,7 +334,7 @@ def shape_of(hint: Any) -> Shape:
 
 
 def plain(raw: str) -> Any:
-    """Return the JSON value of whole text; None for text that cannot be read."""
+    """Return the JSON value of complete text; None for text that cannot be read."""
     try:
         return read_json(raw)
     except UNREADABLE:
@@ -342,7 +342,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the types that a value of this type may have: the members of a union, without what annotates them."""
+    """Yield the types that a value of this type may have: the members of a union, without annotations."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):
@@ -364,7 +364,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return the name and type of each field that is a key of an object, by that key."""
+    """Return the name and type of each field of an object, by its JSON key."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):
@@ -374,7 +374,7 @@ def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
         hints = _hints(cls, args)
         return {key: (name, hints[name]) for key, name in names}
     if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
-        return {name: (name, _unqualified(hint)) for name, hint in _hints(cls, args).items()}
+        return {name: (name, _strip_qualifiers(hint)) for name, hint in _hints(cls, args).items()}
     return {}
 
 
@@ -383,27 +383,27 @@ def _annotation(field: Any) -> Any:
 
 
 def _keys(name: str, field: Any) -> Iterator[str]:
-    """Yield the keys that a field of pydantic's may have in JSON."""
+    """Yield the JSON keys of a pydantic field."""
     alias = field.validation_alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     yield from (choice for choice in choices if isinstance(choice, str))
-    yield name  # where `populate_by_name` allows it
+    yield name  # accepted where `populate_by_name` is set
 
 
 def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     hints = get_type_hints(cls, include_extras=True)
     arguments = dict(zip(getattr(cls, "__parameters__", ()), args, strict=False))
-    return {name: _substituted(hint, arguments) for name, hint in hints.items()} if arguments else hints
+    return {name: _substitute(hint, arguments) for name, hint in hints.items()} if arguments else hints
 
 
-def _substituted(hint: Any, arguments: Mapping[Any, Any]) -> Any:
+def _substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
     if hint in arguments:
         return arguments[hint]
     parameters = getattr(hint, "__parameters__", ())
     return hint[tuple(arguments.get(parameter, parameter) for parameter in parameters)] if parameters else hint
 
 
-def _unqualified(hint: Any) -> Any:
-    """Return what a field of a TypedDict is, without ``Required[...]`` and the like."""
+def _strip_qualifiers(hint: Any) -> Any:
+    """Return the type of a TypedDict's field, without ``Required[...]`` and the like."""
     is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
-    return _unqualified(get_args(hint)[0]) if is_qualified else hint
+    return _strip_qualifiers(get_args(hint)[0]) if is_qualified else hint

@@ -1,4 +1,4 @@
-"""The key of a request: a text that identifies it in every process."""
+"""The key of a request: a text that identifies the request in every process."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from rxllm.values.tools import Tool, ToolCall
 
 
 def request_key(request: Request, provider: str = "") -> str:
-    """Return 32 hexadecimal characters, equal whenever the same provider is sent the same request.
+    """Return 32 hexadecimal characters that identify a request to a provider.
 
     >>> from rxllm import request
     >>> request_key(request("Hi", model="gpt-5"), "openai")
     '3636991165173c05f0c1eac875802dc2'
 
-    They are the same in every process, on every machine and in later versions of rxllm. `request` is complete: the
-    engine's options, model and tools are in it, as in the ``request`` that operators and adapters get.
+    Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must be
+    complete, with the engine's options, model and tools, like the ``request`` that operators and adapters receive.
 
     ===========  =====================================================================================================
     it covers    the provider and the model; of messages the role, name, content and tool calls, with their ids; of
-                 tools the name, description, schema and metadata, in which providers have their own fields; every
+                 tools the name, description, schema and metadata, which may hold provider fields; every
                  other field of the request, ``options`` included
-    it does not  the metadata of the request, of its messages, parts and tool calls; what runs a tool, and how; keys,
-                 headers and the address of the server; what an engine's `prepare` and operators change later
+    it does not  the metadata of the request, of its messages, parts and tool calls; how a tool runs; keys, headers
+                 and the address of the server; what an engine's `prepare` and operators change later
     ===========  =====================================================================================================
 
-    Raises ``ValidationError("not_serializable")``, with the path, if something in the request has no JSON.
+    Raises ``ValidationError("not_serializable")``, with the path, if a part of the request has no JSON form.
     """
     check_instance("request", request, Request, "a Request, as rxllm.request makes it")
     check_instance("provider", provider, str, "the name of a provider")
@@ -48,7 +48,7 @@ def request_key(request: Request, provider: str = "") -> str:
     try:
         return _hash_of(sent, request.messages, provider)
     except (RecursionError, ValueError) as error:
-        raise not_serializable(f"the request is too deep, or holds a number that is too long: {error}") from error
+        raise not_serializable(f"the request is too deep, or has a number that is too long: {error}") from error
 
 
 class _Hashed(NamedTuple):
@@ -59,13 +59,13 @@ class _Hashed(NamedTuple):
 
 
 _MOST_HEADS = 8
-"""The number of different requests for which a message keeps the hash of its thread."""
+"""Maximum number of requests for which a message keeps the hash of its thread."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 of `head` and what `write` returns for each message, separated by commas; more may follow.
+    """Return a SHA-256 of `head` and of ``write(message)`` for each message, separated by commas; it can be updated.
 
-    Each message keeps the hash up to itself: every step of a chat asks for the hash of its whole thread.
+    Each message keeps the hash up to itself, since every step of a chat needs the hash of its whole thread.
     """
     from hashlib import sha256  # loads OpenSSL, which slows the import of rxllm
 
@@ -140,7 +140,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return JSON data in which equal numbers are written alike: a temperature of 0.0 is one of 0."""
+    """Return JSON data in which equal numbers are written alike: a temperature of 0.0 as 0."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

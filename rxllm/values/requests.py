@@ -1,4 +1,4 @@
-"""A request to a model, the call that carries it, and the count of its tokens."""
+"""A request to a model, the settings of its call, and the count of its tokens."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""A key, or a function that returns one for each attempt at a call: a token that expires. It may be async."""
+"""A key, or a function that returns one for each attempt, such as an expiring token. It may be async."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
@@ -41,7 +41,7 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    top_p: float | None = None  # last: requests may be written by position
+    top_p: float | None = None  # last, since requests may be written by position
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -66,12 +66,12 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 
 @dataclass(frozen=True)
 class Call:
-    """The settings of a call besides its request, for the adapter; they are never stored or sent.
+    """The settings of a call for its adapter, besides the request; they are never stored or sent.
 
-    `api_key` is a string by the time that an adapter over HTTP builds its request, to which it adds `headers`; `raw`
-    asks the adapter for ``RawChunk`` events; `timeout` is the longest silence between two reads, in seconds;
-    `observers` receive telemetry values. `trace_headers` are a `Tracer`'s for this attempt; those of the adapter and
-    the call win over them. The repr leaves out the key and the headers.
+    `api_key` is a string once an HTTP adapter builds its request, to which it adds `headers`; with `raw` the adapter
+    emits ``RawChunk`` events; `timeout` is the maximum silence between two reads, in seconds; `observers` receive
+    telemetry values. `trace_headers` are a `Tracer`'s headers for this attempt; the headers of the adapter and the call
+    override them. The repr omits the key and the headers.
     """
 
     request_id: str = ""
@@ -96,20 +96,20 @@ LOW_DETAIL_TOKENS = 100
 
 @value
 class TokenCount(Value):
-    """The number of tokens of a request. `estimated` is False if the provider has counted them."""
+    """The number of tokens of a request. `estimated` is False if the provider counted them."""
 
     tokens: int
     estimated: bool = False
 
 
 def estimated_tokens(request: Request) -> int:
-    """Return about how many tokens `request` has: its messages, its tools and its format.
+    """Return the estimated number of tokens in `request`: in its messages, its tools and its format.
 
     >>> estimated_tokens(Request((Message("user", "Name three primes."),)))
     9
 
-    Four bytes of UTF-8 are a token, so four letters of English, or three tokens for four characters of Chinese. A
-    message has 4 tokens more, an image or a file that is not text 1,000, an image of ``detail="low"`` 100.
+    Four bytes of UTF-8 count as one token: four English letters are one token, four Chinese characters are three. A
+    message adds 4 tokens, an image or a file that is not text 1,000, an image of ``detail="low"`` 100.
     """
     tools = [{"name": tool.name, "description": tool.description, "schema": tool.schema} for tool in request.tools]
     form = request.response_format if isinstance(request.response_format, dict) else None
@@ -118,7 +118,7 @@ def estimated_tokens(request: Request) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Return about how many tokens `message` has, as `estimated_tokens` counts them.
+    """Return the estimated number of tokens in `message`, counted as by `estimated_tokens`.
 
     >>> message_tokens(Message("assistant", "2, 3, 5."))
     6

@@ -1,18 +1,18 @@
-"""Check data against a JSON schema, which may be untrusted, by jsonschema-rs in bounded time.
+"""Check data against a JSON schema, which may be untrusted, with jsonschema-rs and in bounded time.
 
 ====================  =================================================================================================
 references            are followed inside the schema; nothing is fetched
-patterns              run on an engine that is linear in the text; a pattern that it cannot read is not checked, nor is
-                      then what needs all patterns, such as ``not`` and ``oneOf``
-``format``            is not checked, nor is what a text encodes
+patterns              run on an engine that is linear in the text; a pattern that it cannot read is not checked; then
+                      neither are keywords that need all patterns, such as ``not`` and ``oneOf``
+``format``            is not checked, nor is encoded content in a text
 ``$schema``           an unknown one is read as draft 2020-12
 a large schema        is not checked: over `MAX_BYTES` or `MAX_SCHEMAS`
-branches that repeat  are counted, with references followed, level by level of the data: data that are nested so deeply
-                      that over `MAX_APPLIED` subschemas may apply are not checked
-large data            that do not fit have one fault: the library copies the data into each
+branches that repeat  are counted through references, for each level of the data; data nested so deeply that over
+                      `MAX_APPLIED` subschemas may apply is not checked
+large data            that does not fit has only one fault, since the library copies the data into each fault
 ====================  =================================================================================================
 
-The log names once per schema the parts that are not checked.
+Parts that are not checked are logged once per schema.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""The number of bytes that faults may copy: more take over a quarter of a second."""
+"""Maximum bytes that faults may copy; more would take over a quarter of a second."""
 
 log = logging.getLogger("rxllm")
 
@@ -52,7 +52,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""These keywords look through all branches beside them again, which takes three times as long for each such level."""
+"""These keywords look through all branches beside them again; each such level takes three times as long."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -63,8 +63,8 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
     """Return where `data` does not fit the JSON `schema`, according to jsonschema-rs.
 
-    If jsonschema-rs is not installed, there are no faults, and the log says so once. Raises its errors for an invalid
-    `schema`. NaN is not a number here.
+    Without jsonschema-rs there are no faults, and a warning is logged once. An invalid `schema` raises the library's
+    errors. NaN is not a number here.
     """
     try:
         import_module("jsonschema_rs")
@@ -74,7 +74,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, numbers as keys, halves of surrogate pairs: they are checked as JSON has them
+    except ValueError:  # bytes, numbers as keys and halves of surrogate pairs are checked in their JSON form
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -92,22 +92,22 @@ def _warn_unchecked() -> None:
 @lru_cache(maxsize=256)
 def _compiled(text: bytes) -> _Checked:
     if len(text) > MAX_BYTES:
-        return _unchecked(text, f"it has over {MAX_BYTES} bytes")
+        return _skip_checks(text, f"it has over {MAX_BYTES} bytes")
     document = _Document(decode_json(text))
     if len(document.schemas) > MAX_SCHEMAS:
-        return _unchecked(text, f"it has over {MAX_SCHEMAS} parts")
+        return _skip_checks(text, f"it has over {MAX_SCHEMAS} parts")
     if document.unread:
         log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
     validator = _validator(document.root)
-    depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.applied) - 1
+    depth = bisect_right(range(MAX_DEPTH + 1), MAX_APPLIED, key=document.count_applied) - 1
     if depth < 0:
-        return _unchecked(text, "it branches too much")
+        return _skip_checks(text, "it branches too much")
     if depth < MAX_DEPTH:
         log.warning("a JSON schema branches too much to check data over %s levels deep: %.80s", depth, text.decode())
-    return _Checked(validator, depth, document.applied(depth))
+    return _Checked(validator, depth, document.count_applied(depth))
 
 
-def _unchecked(text: bytes, why: str) -> _Checked:
+def _skip_checks(text: bytes, why: str) -> _Checked:
     log.warning("a JSON schema is not checked, since %s: %.80s", why, text.decode())
     return _Checked(None, -1, 0)
 
@@ -131,7 +131,7 @@ class _Unchecked:
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """A compiled schema, the `depth` to which it checks data, -1 for none, and how many subschemas it may apply."""
+    """A compiled schema. It checks data up to `depth`, -1 for none, and may apply `applied` subschemas."""
 
     validator: Any
     depth: int
@@ -169,7 +169,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema with all its subschemas. Patterns that cannot be read are taken out of it; they are in `unread`."""
+    """A schema with all its subschemas. Patterns that cannot be read are moved to `unread`."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -179,7 +179,7 @@ class _Document:
         for schema in self.schemas:
             if len(self.schemas) > MAX_SCHEMAS:
                 return
-            patterns = self._without_unread(schema, patterns)
+            patterns = self._remove_unread(schema, patterns)
             self.schemas += (part for keyword, value in schema.items() for part in _parts(keyword, value))
         for schema in self.schemas if self.unread else ():
             for keyword in _NEED_ALL_PATTERNS:
@@ -190,8 +190,8 @@ class _Document:
             for anchor in _anchors(schema):
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
-    def _without_unread(self, schema: Schema, patterns: int) -> int:
-        """Take the patterns that cannot be read out of `schema`, and return the number of patterns so far."""
+    def _remove_unread(self, schema: Schema, patterns: int) -> int:
+        """Remove the patterns that cannot be read from `schema`, and return the number of patterns so far."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -207,52 +207,52 @@ class _Document:
                 schema.pop("additionalProperties", None)
         return patterns
 
-    def applied(self, levels: int) -> int:
-        """Return how many subschemas may apply to data of this many `levels`; a lower bound above `MAX_APPLIED`."""
+    def count_applied(self, levels: int) -> int:
+        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED` a minimum."""
         try:
-            return self._applied(self.root, levels, {})
+            return self._count(self.root, levels, {})
         except RecursionError:
             return MAX_APPLIED + 1
 
-    def _applied(self, schema: Any, levels: int, known: dict[tuple[int, int], int]) -> int:
+    def _count(self, schema: Any, levels: int, known: dict[tuple[int, int], int]) -> int:
         if levels < 0 or not isinstance(schema, dict):
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
             known[key] = MAX_APPLIED + 1  # the schema may apply itself to the same data
             if len(known) <= MAX_APPLIED:
-                known[key] = self._sum(cast(Schema, schema), levels, known)
+                known[key] = self._count_parts(cast(Schema, schema), levels, known)
         return known[key]
 
-    def _sum(self, schema: Schema, levels: int, known: dict[tuple[int, int], int]) -> int:
+    def _count_parts(self, schema: Schema, levels: int, known: dict[tuple[int, int], int]) -> int:
         again = _UNEVALUATED_COST if any(keyword in schema for keyword in _UNEVALUATED) else 1
-        total = 1 + _required(schema)
+        total = 1 + _count_required(schema)
         for keyword, value in schema.items():
             if keyword in _REFERENCES:
-                targets = (self._applied(target, levels, known) for target in self._targets(value))
+                targets = (self._count(target, levels, known) for target in self._targets(value))
                 total += again * max(targets, default=MAX_APPLIED + 1)
             elif keyword not in _APART:
                 is_down = keyword in _ONE_LEVEL_DOWN
                 for part in _parts(keyword, value):
-                    total += (1 if is_down else again) * self._applied(part, levels - is_down, known)
+                    total += (1 if is_down else again) * self._count(part, levels - is_down, known)
             if total > MAX_APPLIED:
                 break
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return the schemas that `reference` may lead to: the right one, and perhaps others."""
+        """Return the schemas to which `reference` may point: the right one, and perhaps others."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []
         if not fragment:
             return self._bases
         if fragment.startswith("/"):
-            return [found for base in self._bases if (found := _pointed(base, fragment)) is not None]
+            return [found for base in self._bases if (found := _follow_pointer(base, fragment)) is not None]
         return self._by_anchor.get(fragment, [])
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`. Those of an unknown keyword may be referred to."""
+    """Yield the subschemas in a keyword's `value`. A reference may point into an unknown keyword."""
     if keyword in _DATA:
         return
     items: Any = [value]
@@ -263,7 +263,7 @@ def _parts(keyword: str, value: Any) -> Iterator[Schema]:
     yield from (item for item in items if isinstance(item, dict))
 
 
-def _pointed(base: Any, pointer: str) -> Any:
+def _follow_pointer(base: Any, pointer: str) -> Any:
     for name in pointer.split("/")[1:]:
         name = name.replace("~1", "/").replace("~0", "~")
         try:
@@ -279,7 +279,7 @@ def _anchors(schema: Schema) -> set[str]:
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 
 
-def _required(schema: Schema) -> int:
+def _count_required(schema: Schema) -> int:
     """Return how many names `schema` may find missing."""
     names: list[Any] = [schema.get("required")]
     for keyword in ("dependentRequired", "dependencies"):

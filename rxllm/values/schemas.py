@@ -1,15 +1,15 @@
-"""Structured answers: from a type to the JSON schema for the model, and from the model's text to a value.
+"""Structured answers: JSON schemas of types for the model, and values of types from the model's text.
 
 ===========================================  =========================  ============================================
 `response_format`                            its JSON schema            how the answer is read and validated
 ===========================================  =========================  ============================================
 a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
 a type with parts of pydantic's, or a        pydantic's, made strict    by pydantic, which is imported only then
-union that msgspec cannot tell apart
+union that msgspec cannot read
 any other type: ``list[City]``, ``bool``,    an object with             the `value` of that object; an answer that
 ``Literal["a", "b"]``, an enum, a union      one field `value`          is the bare value is read too
-``json_schema(...)``, OpenAI's own form      unchanged                  as JSON; by jsonschema-rs: if that is not
-                                                                        installed, the log says so once
+``json_schema(...)``, OpenAI's own form      unchanged                  as JSON, checked by jsonschema-rs; without
+                                                                        it unchecked, with one warning
 ``{"type": "json_object"}``                  none                       as JSON, which must be an object
 ``"text"``                                   none                       not read
 ===========================================  =========================  ============================================
@@ -65,7 +65,7 @@ def is_type(value: Any) -> bool:
 
 
 def as_response_format(value: Any) -> Any:
-    """Return `value` as a `Request` takes it: a type or OpenAI's own form as ``json_schema(...)``, the rest unchanged.
+    """Return `value` as a `Request` takes it: types and OpenAI's own form as ``json_schema(...)``, others unchanged.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -76,13 +76,13 @@ def as_response_format(value: Any) -> Any:
 
     Raises ``ValidationError("invalid_option")`` for a type that has no JSON schema.
     """
-    return _format_of(value) if is_type(value) else _flat(value)
+    return _format_of(value) if is_type(value) else _flatten(value)
 
 
-def _flat(value: Any) -> Any:
+def _flatten(value: Any) -> Any:
     """Return OpenAI's form of a schema without its inner object; anything else unchanged.
 
-    In it `strict` is False unless it is there, see
+    `strict` is False by default in that form, see
     https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format.
     """
     match value:
@@ -99,9 +99,9 @@ def _flat(value: Any) -> Any:
 def reader(response_format: Any) -> Callable[[str], Any] | None:
     """Return the function that reads an answer in this format; None if the answer is plain text.
 
-    It raises ``ValidationError("invalid_output")``. A function is its own reader.
+    The function raises ``ValidationError("invalid_output")``. A function as `response_format` is returned unchanged.
     """
-    response_format = _flat(response_format)
+    response_format = _flatten(response_format)
     match response_format:
         case {"type": "json_schema", "schema": Mapping()}:
             return partial(_read_json, response_format["schema"])
@@ -117,9 +117,9 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`, without the object that an answer has around it.
+    """Return the function that reads JSON text as the type `hint`, without an object around the value.
 
-    It raises ``ValidationError("invalid_output")``. Raises an error of msgspec's for a type that JSON cannot be.
+    The function raises ``ValidationError("invalid_output")``. Raises msgspec's error for a type that JSON cannot hold.
     """
     return partial(_decode_type, _decode_of(hint), hint)
 
@@ -149,9 +149,9 @@ def is_wrapped(hint: Any) -> bool:
 def _format_of(hint: Any) -> dict[str, Any]:
     schema = _own_schema(hint)
     if not schema:
-        fault = f"{hint!r} says nothing about the answer; write {{'type': 'json_object'}} for any JSON object"
+        fault = f"{hint!r} does not describe the answer; write {{'type': 'json_object'}} for any JSON object"
         raise invalid_option("response_format", fault)
-    strict = _strict(_wrapped(schema) if is_wrapped(hint) else schema)
+    strict = _make_strict(_wrap(schema) if is_wrapped(hint) else schema)
     name = "answer" if is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", getattr(hint, "__name__", "answer"))[:64]
     return json_schema(name, strict, strict=_is_closed(strict))
 
@@ -159,14 +159,14 @@ def _format_of(hint: Any) -> dict[str, Any]:
 @cached_by_type
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
-        return _rooted(_schema_of(hint))
-    except Exception as error:  # msgspec's and pydantic's own, and the NameError of a hint that cannot be resolved
+        return _inline_root(_schema_of(hint))
+    except Exception as error:  # errors of msgspec and pydantic, or a NameError in a hint
         fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
         remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
         raise invalid_option("response_format", f"{fault}; {remedy}") from None
 
 
-def _wrapped(schema: dict[str, Any]) -> dict[str, Any]:
+def _wrap(schema: dict[str, Any]) -> dict[str, Any]:
     value = {name: child for name, child in schema.items() if name != "$defs"}
     shared = {"$defs": schema["$defs"]} if "$defs" in schema else {}
     return {"type": "object", "properties": {"value": value}, **shared}
@@ -179,7 +179,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
     return {**root, "$defs": components} if components else root
 
 
-def _rooted(schema: dict[str, Any]) -> dict[str, Any]:
+def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
     """Return `schema` with an object at its root instead of a reference to one."""
     if "$ref" not in schema:
         return schema
@@ -191,17 +191,17 @@ def _rooted(schema: dict[str, Any]) -> dict[str, Any]:
     return {**root, "$defs": shared} if shared else root
 
 
-def _strict(schema: Any) -> Any:
+def _make_strict(schema: Any) -> Any:
     if isinstance(schema, list):
-        return [_strict(item) for item in cast(list[Any], schema)]
+        return [_make_strict(item) for item in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
     strict: dict[str, Any] = {}
     for name, value in cast(dict[str, Any], schema).items():
         if name in _NAMES_TO_SCHEMAS:
-            strict[name] = {key: _strict(child) for key, child in value.items()}
+            strict[name] = {key: _make_strict(child) for key, child in value.items()}
         elif name not in _LEFT_OUT:
-            strict["anyOf" if name == "oneOf" else name] = value if name in _DATA else _strict(value)
+            strict["anyOf" if name == "oneOf" else name] = value if name in _DATA else _make_strict(value)
     if "properties" in strict:
         strict |= {"required": list(strict["properties"]), "additionalProperties": False}
     if "$ref" in strict and len(strict) > 1:
@@ -210,7 +210,7 @@ def _strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether nothing in `schema` is open: no mapping with arbitrary keys, no value or list of any type."""
+    """Whether `schema` has no open part: no mapping with arbitrary keys, no value or list of any type."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -224,7 +224,7 @@ def _children(schema: Mapping[str, Any]) -> Iterator[Any]:
             yield from (child for child in (value if isinstance(value, list) else [value]) if isinstance(child, dict))  # pyright: ignore
 
 
-def _decoded(text: str) -> Any:
+def _decode_text(text: str) -> Any:
     try:
         return decode_json(unfenced(text))
     except UNREADABLE as error:
@@ -232,14 +232,14 @@ def _decoded(text: str) -> Any:
 
 
 def _read_object(text: str) -> Any:
-    data = _decoded(text)
+    data = _decode_text(text)
     if not isinstance(data, dict):
         raise _invalid_output("a JSON object", [((), f"{data!r:.{_SHOWN}} is not of type 'object'")])
     return cast(Any, data)
 
 
 def _read_json(schema: Mapping[str, Any], text: str) -> Any:
-    data = _decoded(text)
+    data = _decode_text(text)
     faults = schema_faults(schema, data)
     if faults:
         raise _invalid_output("valid under its schema", faults)
@@ -254,13 +254,13 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
     """Return the `value` of the object in `text`; `text` may also be the bare value."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # half a surrogate is not a DecodeError
+    except Exception:  # half a surrogate pair does not raise a DecodeError
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())
     except ValidationError as error:
         try:
-            return decode(text)  # a class may have one field of that name
+            return decode(text)  # a class may have a single field called `value`
         except ValidationError:
             raise error from error.__cause__
 
@@ -271,11 +271,11 @@ def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
     except Exception as error:  # a validator of the class may raise anything
         if fault := _cut_off(text):
             raise _invalid_output("complete JSON", [((), fault)]) from None
-        raise _invalid_output(_named(hint), faults_of(error)) from error
+        raise _invalid_output(_type_name(hint), faults_of(error)) from error
 
 
 def _cut_off(text: str) -> str:
-    """Return how JSON breaks off at the end of `text`; "" if it does not."""
+    """Return the fault of JSON that breaks off at the end of `text`; "" if it is complete."""
     try:
         msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:
@@ -283,7 +283,7 @@ def _cut_off(text: str) -> str:
     return ""
 
 
-def _named(hint: Any) -> str:
+def _type_name(hint: Any) -> str:
     if not isinstance(hint, type):
         return repr(hint)
     return f"{'an' if hint.__name__[0] in 'aeioAEIO' else 'a'} {hint.__name__}"
@@ -303,16 +303,16 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Return `value` as a pydantic model. Other classes unknown to msgspec get `value` itself, and do not fit."""
+    """Return `value` as a pydantic model. For other classes return `value` itself, which msgspec then refuses."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic reads `hint`: there is a part of pydantic's in it, or a union that msgspec cannot tell apart.
+    """Whether pydantic reads `hint`: it has a part of pydantic's, or a union of objects that msgspec cannot read.
 
-    Types with a msgspec Struct in them are msgspec's.
+    msgspec reads all types that contain a Struct.
     """
     parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
@@ -321,7 +321,7 @@ def _is_for_pydantic(hint: Any) -> bool:
         return False
     try:
         cached_adapter(hint)
-    except Exception:  # it is not installed, or does not know a part
+    except Exception:  # pydantic is not installed, or does not support a part
         return False
     return True
 
@@ -331,6 +331,6 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
         return False
     try:
         _msgspec_decoder(hint)
-    except Exception:  # msgspec's own, and the NameError of a hint that cannot be resolved
+    except Exception:  # an error of msgspec, or a NameError in a hint
         return True
     return False

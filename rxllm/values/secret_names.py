@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""The number of levels of data that are searched for secrets; a level takes two of Python's 1,000 frames."""
+"""Maximum levels of data that are searched for secrets; a level takes two of Python's 1,000 frames."""
 
 TOO_DEEP = "[nested too deeply]"
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a header, an option or a part of a query called `name` holds a secret.
+    """Whether a header, an option or a query parameter called `name` holds a secret.
 
     >>> [name for name in ("x-api-key", "Authorization", "max_tokens", "author") if is_secret_name(name)]
     ['x-api-key', 'Authorization']
@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with a mask in place of each entry, at any depth, whose name is that of a secret.
+    """Return `value` with a mask in place of each entry, at any depth, that has a secret name.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -43,8 +43,8 @@ def mapped(
 ) -> Any:
     """Return `value` with ``change(item)`` for every string, number, ... in its lists, tuples and mappings.
 
-    ``entry(name, item)`` is walked in place of an item that stands under a name. A part that holds itself, or is nested
-    deeper than `depth`, becomes a text: servers, models and tools may nest as deep as they like.
+    ``entry(name, item)`` replaces each named item before its own items are changed. A part that contains itself, or is
+    nested deeper than `depth`, becomes a text, since data from servers, models and tools may be nested to any depth.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)

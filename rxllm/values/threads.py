@@ -24,13 +24,13 @@ class Dumpable(Protocol):
 
 
 AGENTS = "agents"
-"""The key of the metadata of an assistant's message that has the threads of its halted agents."""
+"""The metadata key of an assistant's message for the threads of its halted agents."""
 
 _LAST = 20
-"""The number of messages of a long thread that are shown besides the first."""
+"""Messages of a long thread that are shown besides the first."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
-"""A message, the response that has it, or a message in OpenAI's form."""
+"""A message, a response with its message, or a message in OpenAI's form."""
 
 
 @value
@@ -42,7 +42,7 @@ class Thread(Value):
     (2, Message('user', 'Hi'))
 
     ``thread + x`` appends a text as a user's message, a message, a response's message, a message in OpenAI's form
-    (``{"role": "user", "content": "Hi"}``), or several of these in a list or another thread. It raises
+    (``{"role": "user", "content": "Hi"}``), or several such items in a list or another thread. It raises
     ``ValidationError("invalid_thread")`` for anything else, as ``Thread(...)`` does for items that are not messages.
     """
 
@@ -58,16 +58,16 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Return the thread of messages in OpenAI's form: dicts, or what the SDK returns, also mixed with messages.
+        """Return a thread of messages in OpenAI's form: dicts or objects of the SDK, also mixed with `Message` objects.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
 
         Images, files, audio, tool calls and their results, thinking and annotations are read; ``developer`` becomes
-        ``system``, and a refusal text. Every function that takes a thread takes such a list as well.
+        ``system``, and a refusal becomes text. Every function that takes a thread accepts such a list too.
 
-        Raises ``ValidationError("invalid_thread")``, with the path, for what it would have to leave out: a field or a
-        type of part that it does not know, and ``function_call``, the form that tool calls had before ``tool_calls``.
+        Raises ``ValidationError("invalid_thread")``, with the path, for anything that it cannot keep: an unknown field
+        or type of part, and ``function_call``, the form of tool calls before ``tool_calls``.
         """
         return cls(as_messages(messages))
 
@@ -77,12 +77,12 @@ class Thread(Value):
         >>> (Thread() + "Hi").to_openai()
         [{'role': 'user', 'content': 'Hi'}]
 
-        The form cannot carry, and this leaves out: the metadata of the thread, of messages, parts and tool calls; tool
-        calls that the provider has run itself; and of an assistant's message all parts but its text. The mapping of a
-        tool result becomes its JSON text, an image its URL or a ``data:`` URL. `from_openai` restores all else.
+        The form has no place for some data, which is omitted: the metadata of the thread, of messages, parts and tool
+        calls; tool calls that the provider ran itself; and all parts of an assistant's message but its text. A tool
+        result's mapping becomes JSON text, an image its URL or a ``data:`` URL. `from_openai` restores all else.
 
-        Raises ``ValidationError("not_serializable")`` for a part of another message that the form does not have, such
-        as a file by URL or the image in a tool result, and as ``Image.to_data_uri`` does.
+        Raises ``ValidationError("not_serializable")`` for a part of another message that the form cannot express, such
+        as a file by URL or an image in a tool result; also raises the errors of ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 
@@ -104,7 +104,7 @@ class Thread(Value):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
 
-    if TYPE_CHECKING:  # it also takes a list
+    if TYPE_CHECKING:  # it also accepts a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
@@ -135,7 +135,7 @@ class Thread(Value):
 
 
 def as_messages(value: object) -> tuple[Message, ...]:
-    """Return `value` as messages: a text is a user's, see `Thread`. Raises ``ValidationError("invalid_thread")``."""
+    """Return `value` as messages; a text is a user's message. Raises ``ValidationError("invalid_thread")``."""
     if isinstance(value, str):
         return (user(value),)
     if not _is_single(value) and isinstance(value, Iterable):
@@ -144,7 +144,7 @@ def as_messages(value: object) -> tuple[Message, ...]:
 
 
 def _is_single(value: object) -> bool:
-    # An SDK's message can be iterated over too, by its fields, and a Stream by running it.
+    # Iteration over an SDK's message yields its fields, and iteration over a Stream runs it.
     return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or _is_stream(value)
 
 
@@ -186,10 +186,10 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with the tool messages `results`, by tool call id, each behind its call.
+    """Return `thread` with the tool messages `results`, by tool call id, each after its call.
 
-    They stand in the order of the calls. Providers want results next to the message that made the calls, even if the
-    chat has continued since. Results that belong to no call are last. An agent whose call is answered is removed.
+    They are in the order of the calls. Providers require results next to the message that made the calls, even if the
+    chat has continued since. Results without a call are last. An agent whose call is answered is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -217,7 +217,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return `ids` as an error names them: the first ten, and how many more there are.
+    """Return `ids` as text for an error: the first ten, and the number of others.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

@@ -1,6 +1,6 @@
-"""Make the JSON schema of a tool's arguments from its function's signature, and read the arguments by it.
+"""Make the JSON schema of a tool's arguments from its function's signature, and read arguments as its hints.
 
-msgspec reads a parameter or, if its hint brings pydantic, pydantic does.
+Arguments are read by msgspec, or by pydantic if the hint of the parameter needs pydantic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GENERICS = (list, dict, set, frozenset, tuple)
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter that the model gives. `adapter` is pydantic's ``TypeAdapter``, None for a hint that msgspec reads."""
+    """A parameter that the model passes. `adapter` is pydantic's ``TypeAdapter``, None for a hint of msgspec's."""
 
     hint: Any
     default: Default | None = None
@@ -53,8 +53,8 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         for info in fields if make is None else ():
             make = partial(info.get_default, call_default_factory=True)
         if not brings_pydantic(hint):
-            return cls(_spelled_out(hint, lambda text: msgspec.Meta(description=text)), make)
-        hint = _spelled_out(hint, lambda text: import_module("pydantic").Field(description=text))
+            return cls(_spell_out(hint, lambda text: msgspec.Meta(description=text)), make)
+        hint = _spell_out(hint, lambda text: import_module("pydantic").Field(description=text))
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
@@ -72,7 +72,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the tool {name!r} has no signature that Python knows; write a function around it") from error
+        raise TypeError(f"the tool {name!r} has no readable signature; write a function around it") from error
     try:
         hints = get_type_hints(_function_in(function), include_extras=True)
     except NameError as error:
@@ -83,20 +83,20 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model gives to the tool `name`, and the JSON schema of an object of them.
+    """Return the parameters that the model passes to the tool `name`, and the JSON schema of an object of them.
 
     Raises ``TypeError`` for a type that has no JSON schema.
     """
     try:
         parameters = {signed.name: Parameter.of(hint, signed.default) for signed, hint in signature}
         return parameters, _object_schema(parameters)
-    except Exception as error:  # msgspec's and pydantic's own
+    except Exception as error:  # errors of msgspec and pydantic
         fault = str(error).splitlines()[0]
         raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {fault}") from error
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter. Raises ``ValidationError("invalid_request")``, with every fault."""
+    """Return the value of each parameter. Raises ``ValidationError("invalid_request")`` with every fault."""
     values: dict[str, Any] = {}
     faults: list[tuple[Path, str]] = []
     for name, parameter in parameters.items():
@@ -121,7 +121,7 @@ def docstring_of(function: Any) -> str:
 
 
 def parameter_docs(docstring: str) -> dict[str, str]:
-    """Return the texts of a Google-style ``Args:`` section by parameter."""
+    """Return the descriptions in a Google-style ``Args:`` section, by parameter."""
     _, _, rest = docstring.partition("Args:\n")
     section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
     indent = re.match(r"[ \t]*", section)
@@ -165,15 +165,15 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
     return schemas, shared
 
 
-def _spelled_out(hint: Any, describe: Callable[[str], Any]) -> Any:
+def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
     """Return `hint` with annotations for the text in ``Annotated[T, "text"]`` and the format of a datetime."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         metadata = (describe(item) if isinstance(item, str) else item for item in hint.__metadata__)
-        return Annotated[(_spelled_out(args[0], describe), *metadata)]  # pyright: ignore
-    parts = tuple(_spelled_out(part, describe) for part in args) if origin is not Literal else args
+        return Annotated[(_spell_out(args[0], describe), *metadata)]  # pyright: ignore
+    parts = tuple(_spell_out(part, describe) for part in args) if origin is not Literal else args
     if origin in (Union, UnionType):
         return Union[parts]  # noqa: UP007
     return cast(Any, origin)[parts] if origin in _GENERICS and parts else hint
@@ -192,9 +192,9 @@ def _path_schema(cls: type[Any]) -> dict[str, Any]:
         return {"type": "string", "format": "path"}
     if is_pydantic(cls):
         raise TypeError(
-            f"{cls.__name__} is pydantic's, and stands in a msgspec Struct; use a dataclass or a model there"
+            f"{cls.__name__} is a pydantic type in a msgspec Struct; use a dataclass or a model in place of the Struct"
         )
-    raise TypeError(f"{cls.__name__} is not a type of data; use one, or pass such an object in ToolContext.context")
+    raise TypeError(f"{cls.__name__} cannot be read from JSON; use data, or pass the object in ToolContext.context")
 
 
 def _read_path(cls: type[Any], data: Any) -> Any:

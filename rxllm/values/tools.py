@@ -1,4 +1,4 @@
-"""Tools: what a model may call, the call it makes, the context that the function receives, and the end of a chat.
+"""Tools that a model may call: their calls, the context of a call, and the halts with which a tool ends a chat.
 
 A `Tool` has a handler that takes a mapping. A `FunctionTool` is made from a function's signature and calls it by
 keyword, with arguments converted to its hints.
@@ -43,16 +43,16 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""Seconds, None for no limit, or "default", which is the option ``tool_timeout`` of the call."""
+"""Seconds, None for no limit, or "default" for the option ``tool_timeout`` of the call."""
 
 
 @value
 class ToolCall(Value):
-    """A call of a tool that the model makes.
+    """A model's call of a tool.
 
-    `arguments` is the parsed object and `raw_arguments` its text; text as `arguments` is parsed. If it is
-    not a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` says why. ``metadata["server"]`` marks
-    a call that the provider runs itself; such calls are shown, never executed.
+    `arguments` is the parsed object and `raw_arguments` its text. A text passed as `arguments` is parsed. If it is not
+    a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` has the reason. ``metadata["server"]``
+    marks a call that the provider runs itself; such calls are shown, never executed.
 
     Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of another type, and for half a
     surrogate pair in an `id` or `name`.
@@ -65,7 +65,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Each wire makes these: the usual ones pass at once.
+        # Every decoder makes tool calls, so the usual types skip the check.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
@@ -95,8 +95,8 @@ class ToolContext:
     """The context of a tool call; every parameter annotated with this class receives it.
 
     `progress` emits a ``ToolProgress`` event at once. `cancelled` is set once no subscriber waits for the result.
-    `tool_call` has the arguments with which the tool runs, also if an approval has edited them. `reply` is the user's
-    answer to the question of this call, and `tool_state` the state that it kept with the question, see `ask_user`.
+    `tool_call` has the arguments with which the tool runs, even if an approval has edited them. `reply` is the user's
+    answer to the question of this call, and `tool_state` the state saved with the question, see `ask_user`.
     `make_key` is called when `idempotency_key` is first read.
     """
 
@@ -113,9 +113,9 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A text that is equal whenever this call is run: again, after a retry, or in another process by ``resume``.
+        """A text that is the same whenever this call runs: again, after a retry, or in another process by ``resume``.
 
-        Pass it to a service that must not do a thing twice, such as a payment. It is a hash of the conversation before
+        Pass it to a service that must not act twice, such as a payment service. It is a hash of the conversation before
         the call, the session's id, the call with the model's arguments, and the key of the tool call around it, if an
         agent makes the call. Without a `session_id`, two conversations with equal messages and equal call ids have
         equal keys; some providers number their calls, so give each conversation an id.
@@ -128,10 +128,10 @@ class Tool(Value):
     """A function that the model may call.
 
     `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
-    caller answers. `approval` tools run once their call is approved. `timeout` is the longest run in seconds, None for
-    no limit; it goes before the option ``tool_timeout``. An `idempotent` tool may be run again with the same arguments
+    caller answers. `approval` tools run once their call is approved. `timeout` is the maximum run time in seconds, None
+    for no limit; it overrides the option ``tool_timeout``. An `idempotent` tool may run again with the same arguments
     and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` is code and has no JSON.
-    Arguments are checked by the schema.
+    Arguments are checked against the schema.
 
     Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
     """
@@ -155,7 +155,7 @@ class Tool(Value):
             raise ValidationError("invalid_tool", f"timeout {fault}", errors=[(("timeout",), fault)])
         for flag in ("manual", "approval", "idempotent"):
             if not isinstance(getattr(self, flag), bool):
-                raise TypeError(f"{flag} of the tool {self.name!r} must be True or False")
+                raise TypeError(f"{flag} of the tool {self.name!r} {must_be('True or False', getattr(self, flag))}")
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.name!r}, {self.description!r})"
@@ -168,13 +168,13 @@ class Tool(Value):
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
-            message = f"the tool {self.name!r} has a schema or handler of its own and decorates no function"
+            message = f"the tool {self.name!r} has a schema or handler of its own and cannot decorate a function"
             raise TypeError(message)
         flags = {name: getattr(self, name) for name in ("manual", "approval", "timeout", "idempotent", "metadata")}
         return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """Return the handler with its arguments bound: the mapping, and the context if it takes a second one.
+        """Return the handler with its arguments bound: the mapping, and the context if it takes two arguments.
 
         Raises ``ToolError("not_found")`` if there is no handler.
         """
@@ -207,7 +207,7 @@ class FunctionTool(Tool, Generic[P, R]):
     def __reduce__(self) -> tuple[Any, ...]:
         handler = cast(Callable[..., Any], self.handler)
         place = (str(getattr(handler, "__module__", None)), getattr(handler, "__qualname__", type(handler).__name__))
-        found = _imported(*place)
+        found = _find_object(*place)
         is_there = found is self or (found is handler and from_function(handler) == self)
         if is_there and not (place[0] == "__main__" and travels_by_value()):
             return _imported_tool, place
@@ -257,7 +257,7 @@ def from_function(
     signature = signature[unbound:]
     for signed, _ in signature:
         if signed.kind in (signed.VAR_POSITIONAL, signed.VAR_KEYWORD, signed.POSITIONAL_ONLY):
-            message = f"the tool {name!r} cannot have the parameter {signed}: the model gives arguments by name"
+            message = f"the tool {name!r} cannot have the parameter {signed}: the model passes arguments by name"
             raise TypeError(message)
     context = tuple(signed.name for signed, hint in signature if _is_context(hint))
     parameters, schema = arguments_schema(name, [pair for pair in signature if not _is_context(pair[1])])
@@ -285,7 +285,7 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat with `reason` once the tools beside it have finished.
+    """Return this from a tool to end the chat with `reason` once the step's other tools have finished.
 
     `result` is the tool's result. An approver returns ``halt("approval")`` to leave a call to the caller.
     """
@@ -337,7 +337,7 @@ def _name_of(function: Any) -> str:
     return name or type(function).__name__
 
 
-def _imported(module: str, name: str) -> Any:
+def _find_object(module: str, name: str) -> Any:
     """Return the object called `name` in `module`; None if there is none."""
     try:
         return attrgetter(name)(import_module(module))
@@ -346,7 +346,7 @@ def _imported(module: str, name: str) -> Any:
 
 
 def _imported_tool(module: str, name: str) -> Tool:
-    found = _imported(module, name)
+    found = _find_object(module, name)
     return found if isinstance(found, Tool) else from_function(found)
 
 

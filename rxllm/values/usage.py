@@ -1,4 +1,4 @@
-"""Tokens and money: usage, the spending of a budget, and the capabilities, limits and prices of a model."""
+"""Tokens and money: usage, a budget's spending, and a model's capabilities, limits and prices."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Usage(Value):
     """The usage of a response. Counts are tokens, costs are in the provider's currency; None means not reported.
 
     `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
-    their own fields. `total_tokens` is the provider's own total, `total` that or else the sum. `extra` keeps the
-    provider's other counters under their own names. ``a + b`` sums two responses, ``sum(usages, Usage())`` many.
+    their own fields. `total_tokens` is the provider's own total; `total` is this total or the sum. `extra` keeps the
+    provider's other counters under their own names. ``a + b`` and ``sum(usages, Usage())`` add up several responses.
     """
 
     input_tokens: int | None = None
@@ -53,11 +53,11 @@ class Usage(Value):
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage` with the costs it lacks, by ``price(model, usage)``; `model` is None for the answering model.
+    """Return `usage` with its missing costs from ``price(model, usage)``; `model` is None for the answering model.
 
-    A provider that asks several models for one answer has the usage of each, as a dict of its fields, in
-    ``extra["iterations"]``; the ``extra`` of an iteration names its model, if it is another. If the cost of one
-    iteration is unknown, all are. A reported cost of 0 is replaced if there is a price.
+    If a provider uses several models for one answer, ``extra["iterations"]`` has the usage of each as a dict of its
+    fields; an iteration's ``extra`` names its model unless it is the answering one. If the cost of one iteration is
+    unknown, no cost is added. A reported cost of 0 is replaced if there is a price.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -77,7 +77,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`; none if it is not their sum, such as the usage of several answers."""
+    """Return the iterations of `usage`; none if they do not add up to it, as for several answers."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
@@ -88,7 +88,7 @@ def _iterations(usage: Usage) -> list[Usage]:
 
 
 def whole(number: Any) -> int | None:
-    """Return a provider's count of tokens; None if `number` is not a whole one.
+    """Return a provider's count of tokens; None if `number` is not whole.
 
     >>> whole(3.0), whole(1.5), whole("3")
     (3, None, None)
@@ -116,9 +116,9 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money that the calls of a shared `Budget` have used.
 
-    `tokens` counts the `calls` that have ended; `estimated` of them are estimates, since the call failed, was
-    left early, or has a provider that reports no usage. `usd` is the sum of the costs that are known, None as long as
-    none is; `unpriced` calls are not in it. `reserved` and `reserved_usd` are kept back for calls that still run.
+    `tokens` counts the `calls` that have ended. For `estimated` calls it is an estimate, since the call failed, was
+    disposed early, or has a provider that reports no usage. `usd` is the sum of the known costs, None if none is known;
+    `unpriced` calls are not in it. `reserved` and `reserved_usd` are set aside for running calls.
     """
 
     tokens: int = 0
@@ -131,7 +131,7 @@ class Spending(Value):
 
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
-"""The fields of `ModelInfo` for what a model can do."""
+"""The fields of `ModelInfo` for a model's capabilities."""
 
 _MILLION = 1_000_000
 
@@ -140,10 +140,10 @@ _MILLION = 1_000_000
 class ModelInfo(Value):
     """An entry of the catalogue ``rxllm.models``. None means not known.
 
-    `name` is ``"provider:model"``, or the provider alone if its model has no name. The flags say whether the model can
-    call `tools`, answer in a `json_schema`, see images in the request (`vision`) and make `images`;
+    `name` is ``"provider:model"``, or the provider alone if its model has no name. The flags are True if the model can
+    call `tools`, answer in a `json_schema`, read images in the request (`vision`) and make `images`;
     `tools_with_schema` is False if tools and a schema exclude each other. Limits are in tokens. Prices are per million
-    tokens, in the currency of `Usage`'s costs; cached and cache-written tokens without a price cost what input costs.
+    tokens, in the currency of `Usage`'s costs; cached and cache-written tokens without a price are priced as input.
 
     Raises ``ValidationError("invalid_option")`` for invalid values.
     """
@@ -178,17 +178,17 @@ class ModelInfo(Value):
         return self.input_price is not None or self.output_price is not None
 
     def priced(self, usage: Usage) -> Usage:
-        """Return `usage` with the costs it lacks; the total is their sum, if both are known.
+        """Return `usage` with its missing costs; the total is their sum, if both are known.
 
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
 
-        An iteration of another model has no price here; ``rxllm.models.priced`` looks for that model's.
+        An iteration of another model is not priced here; ``rxllm.models.priced`` looks up its price.
         """
-        return by_iteration(usage, lambda model, part: part if model else self._filled(part))
+        return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 
-    def _filled(self, usage: Usage) -> Usage:
+    def _fill_costs(self, usage: Usage) -> Usage:
         input_cost = self._input_cost(usage) if usage.input_cost is None else usage.input_cost
         output_cost = _cost(usage.output_tokens, self.output_price) if usage.output_cost is None else usage.output_cost
         total = usage.total_cost

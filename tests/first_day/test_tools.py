@@ -496,7 +496,7 @@ def test_what_cannot_be_a_tool_says_what_to_write() -> None:
         (["double"], "must be a Tool or a function, not 'double'; make a tool with rxllm.tool"),
         (double, r"must be several tools or functions, as in tools=\[function\], not <function double"),
         ([print], r"the tool 'print' cannot have the parameter \*args"),
-        ([max], "the tool 'max' has no signature that Python knows; write a function around it"),
+        ([max], "the tool 'max' has no readable signature; write a function around it"),
     ]:
         with pytest.raises(ValidationError, match=message) as caught:
             chat(Fake("Hi"), "Hi", tools=tools)  # type: ignore[arg-type]
@@ -522,12 +522,12 @@ class Connection:
 @pytest.mark.parametrize(
     ("hint", "message"),
     [
-        (complex, "complex is not a type of data; use one, or pass such an object in ToolContext.context"),
-        (Connection, "complex is not a type of data"),
+        (complex, "complex cannot be read from JSON; use data, or pass the object in ToolContext.context"),
+        (Connection, "complex cannot be read from JSON"),
         (Item | Point, "Unable to generate pydantic-core schema for .*Point"),
         (
             msgspec.defstruct("Cart", [("item", Item)]),
-            "Item is pydantic's, and stands in a msgspec Struct; use a dataclass",
+            "Item is a pydantic type in a msgspec Struct; use a dataclass",
         ),
     ],
 )

@@ -162,7 +162,7 @@ def test_a_try_that_has_failed_cannot_recover() -> None:
         passage = circuit.enter(now)
         assert not isinstance(passage, AdapterError)
         circuit.report(passage, "failed", now)
-        circuit.recovered(passage)
+        circuit.record_content(passage)
         assert isinstance(circuit.enter(now + 1), AdapterError)
 
 

@@ -179,7 +179,7 @@ def test_what_the_model_cannot_give_is_refused() -> None:
     def only(x: int, /) -> None: ...
 
     for function in (positional, keywords, only):
-        with pytest.raises(TypeError, match="gives arguments by name"):
+        with pytest.raises(TypeError, match="passes arguments by name"):
             tool(function)
 
 
@@ -305,5 +305,5 @@ def test_pieces_without_a_name_are_refused(positional: tuple[Any, ...], pieces: 
 def test_a_function_is_named_by_a_second_call(pieces: dict[str, Any], given: str, remedy: str) -> None:
     with pytest.raises(ValidationError) as caught:
         tool(print, **pieces)
-    assert caught.value.message == f"a function stands alone in tool(...): got {given} beside it; {remedy}"
+    assert caught.value.message == f"tool(function) does not take {given}; {remedy}"
     assert sorted(caught.value.errors) == sorted(((name,), "not_allowed") for name in pieces)
