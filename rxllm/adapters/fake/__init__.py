@@ -43,14 +43,14 @@ def _advice(_: str, option: str, value: Any) -> str:
 
 
 class Fake:
-    """An adapter that plays turns: a single one answers every call, several are used up, one per subscription.
+    """An adapter that plays scripted turns: a single one answers every call, several are used one per subscription.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
     'Hello'
 
-    Pass turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
-    that returns a turn. A turn is a piece of script, or a list of such pieces:
+    Pass turns as arguments, one turn as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the
+    request that returns a turn. A turn is a piece of script, or a list of pieces:
 
     =================================================  =================================================================
     piece                                              meaning
@@ -58,23 +58,23 @@ class Fake:
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
     a `ToolCall`, ``("tool_call", {"name": .., ..})``  a whole tool call: `name`, `arguments` or `raw_arguments`, `id`
-    ``("tool_call_delta", {"id": .., ..})``            a piece of one: `id`, `arguments_delta`, and first the `name`
+    ``("tool_call_delta", {"id": .., ..})``            a piece of one: `id`, `arguments_delta`, at first the `name`
     a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, on the subscription's scheduler
     ``("error", "rate_limited")``                      an ``ErrorEvent`` with a reason of `AdapterError`, or with an
                                                        exception; nothing follows
     ``("finish", "stop")``                             the finish reason; nothing follows
-    an exception                                       first in its turn, the call fails; later, an ``ErrorEvent``
+    an exception                                       as the first piece, the call fails; later, an ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    A function may be async; a plain one runs on the event loop, and one that sleeps blocks it: write ``("delay",
-    seconds)``, or an async function. `requests` holds all requests in order. Without an event loop, it plays on the
-    caller's thread.
+    A function may be async. A plain function runs on the event loop, so one that sleeps blocks the loop: write
+    ``("delay", seconds)``, or an async function. `requests` holds all requests in order. Without an event loop, turns
+    are played on the caller's thread.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; if a function returned it, when
-    the turn is played. A call fails with ``AdapterError("no_scripted_response")`` when the turns are used up.
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; a piece that a function returns
+    is checked when its turn is played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
     @explains_options(_advice)
@@ -101,23 +101,23 @@ class Fake:
         ) -> abc.DisposableBase:
             self.requests.append(request)
             if iscoroutinefunction(self._function):
-                return self._after(self._function, request).subscribe(observer, scheduler=scheduler)
-            return _Play(self._next(request), request, observer, scheduler).start()
+                return self._play_async(self._function, request).subscribe(observer, scheduler=scheduler)
+            return _Play(self._next_turn(request), request, observer, scheduler).start()
 
         return Stream(subscribe)
 
-    def _after(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
-        """Await the turn, and play it."""
+    def _play_async(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
+        """Await the turn of `function`, and play it."""
 
         async def body(pump: Pump[list[Piece]]) -> None:
             pump.emit((pieces_of(await function(request)),))
 
-        def playing(pieces: list[Piece]) -> Stream[Event]:
+        def play(pieces: list[Piece]) -> Stream[Event]:
             return Stream(lambda observer, scheduler=None: _Play(pieces, request, observer, scheduler).start())
 
-        return pumped(body).flat_map(playing)
+        return pumped(body).flat_map(play)
 
-    def _next(self, request: Request) -> list[Piece]:
+    def _next_turn(self, request: Request) -> list[Piece]:
         if self._function is not None:
             return pieces_of(self._function(request))
         index = 0 if len(self._turns) == 1 else self._played
@@ -133,7 +133,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn. It pauses at a delay and while the consumer is behind."""
+    """Plays one subscription's turn, with pauses at delays and while the consumer is behind."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Not now: the subscriber must have its disposable before the first event, so that take(1) can dispose it.
+        # Not at once: the subscriber needs its disposable before the first event, so that take(1) can dispose it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -175,7 +175,7 @@ class _Play:
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # A task, not a timer: it notices the end of the loop.
+        # A task rather than a timer, because a task also ends with its loop.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -195,7 +195,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # by the subscriber that raised, which receives nothing more
+            if self._disposed and self._delivering:  # the subscriber disposed and raised, so it receives nothing more
                 report_unheard(error)
             else:
                 fail(self._observer, error)

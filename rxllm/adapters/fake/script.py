@@ -1,4 +1,4 @@
-"""The script language of `Fake`, which its docstring describes: the pieces, their checks and their events."""
+"""The pieces of a script of `Fake`, their checks and their events. The docstring of `Fake` lists them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.wire.event_order import Blocks
 from rxllm.wire.tool_calls import CallTracker
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # at run time a list: a tuple is a piece. But list[str] isn't list[Piece]
+Turn = Piece | Sequence[Piece]  # a list at run time; but list[str] is not list[Piece] to a type checker
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
@@ -72,11 +72,11 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # without an id it gets one, as on the wires
+    return ToolCall(id, name, **fields)  # a call without an id gets one, as on the wires
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield the events of each piece, and pauses in seconds. Raise an exception that is the first piece."""
+    """Yield the events of each piece, and pauses in seconds. Raise the first piece if it is an exception."""
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]
     blocks = Blocks(CallTracker.after(request.messages))

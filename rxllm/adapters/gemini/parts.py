@@ -1,4 +1,4 @@
-"""The parts of Gemini's content to events.
+"""Reader of the parts of Gemini's content.
 
 https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
@@ -33,7 +33,7 @@ class PartReader:
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # the number so far, and the index of the next
+        self._calls = 0  # the number of calls so far, which is the index of the next
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
         self._reported: bytes | None = None  # the last frame that became a RawChunk
@@ -71,7 +71,7 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report the waiting calls as the client's: the server will not answer them."""
+        """Report the waiting calls as the client's, because the server will not answer them."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -107,9 +107,9 @@ class PartReader:
             if not call.will_continue:
                 self._end_partial()
         elif not call.name:
-            self._report(frame)  # a piece of a call that never began
+            self._report(frame)  # this piece belongs to a call that never began
 
-    def cut(self) -> None:
+    def flush(self) -> None:
         """Report pending calls at the end of the response. An incomplete call keeps the arguments it has."""
         self.settle()
         self._end_partial(is_complete=False)
@@ -178,10 +178,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Builds the arguments of a call from single values, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles the arguments of a call from single values with paths: ``{"jsonPath": "$.a[0].b", ...}``.
 
     https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may be in
-    pieces: all but the last have ``willContinue``.
+    pieces, of which all but the last have ``willContinue``.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])

@@ -1,4 +1,4 @@
-"""Tools for models whose chat template has none, such as SmolLM2's: plain text to the model, and JSON back to a call.
+"""Tools for models whose chat template has none, such as SmolLM2: text in the prompt, and a call from JSON.
 
 ======================================================  ===========================================================
 thread                                                  the model's prompt, and the form of its reply
@@ -10,11 +10,11 @@ ends with tool results                                  the results as facts, an
 any other, and always with ``tool_choice="none"``       the thread as it is; text
 ======================================================  ===========================================================
 
-Measured with SmolLM2-135M: it chooses among tools by such examples, and hardly by a list in the system prompt. It
-cannot choose between calling and answering, so under ``"auto"`` it always calls.
+SmolLM2-135M chooses well among tools with such examples, and badly with a list in the system prompt. It cannot choose
+between a call and an answer, so under ``"auto"`` it always calls.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last one
-does not belong to the arguments. Text that never becomes a call stays text.
+The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last
+brace does not belong to the arguments. Text that never becomes a call stays text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The longest answer of a model that may repeat itself without end, unless `max_tokens` is set."""
+"""The default of `max_tokens` for a model that may repeat itself without end."""
 
 # A small model that repeats itself would never close an unbounded string or list.
 MAX_LENGTH = 200
@@ -61,23 +61,24 @@ def must_call(request: Request) -> bool:
     return bool(_choice(request)) and not _results(request.messages)
 
 
-def in_plain_words(request: Request) -> Request:
-    """Return `request` without tools and tool messages: text and a JSON schema for the reply take their place."""
+def write_tools_as_text(request: Request) -> Request:
+    """Return `request` with text, and a JSON schema for the reply, instead of tools and tool messages."""
     tools, results = _choice(request), _results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
-        plain = replace(plain, messages=_to_answer(request.messages, results))
+        plain = replace(plain, messages=_ask_for_answer(request.messages, results))
         return replace(_deterministic(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
     ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
-    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool.name, {}))))
+    pairs = ((user(tool.description or tool.name), assistant(_call_json(tool.name, {}))) for tool in ranked)
+    examples = (message for pair in pairs for message in pair)
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
     return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema of one call of one of `tools`: the name first, then the arguments.
+    """Return the JSON schema of one call of any of `tools`: the name, then the arguments.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}
@@ -89,7 +90,7 @@ def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
 
 
 def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
-    schema = cast(dict[str, Any], _bounded(tool.schema, f"{tool.name}_"))
+    schema = cast(dict[str, Any], _add_bounds(tool.schema, f"{tool.name}_"))
     shared |= {f"{tool.name}_{name}": definition for name, definition in schema.pop("$defs", {}).items()}
     return {
         "type": "object",
@@ -99,13 +100,13 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bounded(schema: Any, prefix: str) -> Any:
-    """Return `schema` with its missing bounds, with empty objects closed, and with `prefix` before referenced names."""
+def _add_bounds(schema: Any, prefix: str) -> Any:
+    """Return `schema` with missing bounds added, empty objects closed, and `prefix` before referenced names."""
     if isinstance(schema, list):
-        return [_bounded(item, prefix) for item in cast(list[Any], schema)]
+        return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
         return schema
-    bounded = {name: _bounded(value, prefix) for name, value in cast(Mapping[str, Any], schema).items()}
+    bounded = {name: _add_bounds(value, prefix) for name, value in cast(Mapping[str, Any], schema).items()}
     if isinstance(bounded.get("$ref"), str):
         bounded["$ref"] = bounded["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
     match bounded.get("type"):
@@ -131,7 +132,7 @@ def _choice(request: Request) -> tuple[Tool, ...]:
 
 
 def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return the number of words of `tool` in the last question. A tool with numbers has a word for any number."""
+    """Return the number of words of `tool` in the last question; any number counts for a tool with numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -155,7 +156,7 @@ def _results(messages: tuple[Message, ...]) -> list[Message]:
     return results
 
 
-def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
+def _ask_for_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
     calls = {call.id: call for message in messages for call in message.tool_calls}
     last = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
     question = messages[last].text if messages[last].role == "user" else ""
@@ -166,12 +167,12 @@ def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[M
 
 def _fact(call: ToolCall | None, result: Message) -> str:
     if call is None:
-        return _flat(result)
+        return _result_text(result)
     subject = call.name.removeprefix("get_").replace("_", " ")
-    return " ".join([subject, *(str(value) for value in call.arguments.values()), "is", _flat(result)])
+    return " ".join([subject, *(str(value) for value in call.arguments.values()), "is", _result_text(result)])
 
 
-def _flat(result: Message) -> str:
+def _result_text(result: Message) -> str:
     content = result.content
     if isinstance(content, str):
         try:
@@ -192,7 +193,7 @@ def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]
         text = message.text
         if message.role == "assistant":
             if calls and message.tool_calls:
-                text = _call(message.tool_calls[0].name, message.tool_calls[0].arguments)
+                text = _call_json(message.tool_calls[0].name, message.tool_calls[0].arguments)
             if not text or (calls and after_assistant):
                 continue
         after_assistant = message.role == "assistant"
@@ -207,7 +208,7 @@ def _system(messages: tuple[Message, ...], task: str) -> Message:
     return system("\n".join([*(message.text for message in messages if message.role == "system"), task]))
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
+def _call_json(name: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"name": name, "arguments": dict(arguments)}, default=str)
 
 
@@ -221,7 +222,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a decoder of chat completions, and turns their text into a tool call."""
+    """Wraps a decoder of chat completions, and converts their text to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner

@@ -1,7 +1,7 @@
-"""The frames of the Responses API to events: typed deltas, from ``response.created`` to the end of the response.
+"""Decoder of the Responses API: typed deltas, from ``response.created`` to the end of the response.
 
 ``response.completed``, ``response.incomplete``, ``response.failed`` and ``error`` end the stream, and so does
-``[DONE]``. Sequence numbers are ignored: servers repeat them and leave them out.
+``[DONE]``. Sequence numbers are ignored, because some servers repeat or omit them.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""Frames that repeat what others have."""
+"""Frames that only repeat other frames, or keep the connection open."""
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `offered` are the names of the request's tools.
+    """Decodes one response to `messages`; `offered` has the names of the request's tools.
 
     `raw` asks for a ``RawChunk`` of every frame.
     """
@@ -119,7 +119,7 @@ class ResponsesDecoder(FrameDecoder):
             self._failed({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
         elif fields.get("object") == "response":  # an answer that was not streamed
             self._complete(fields, fields)
-        elif not self._output.progress(frame, fields) and not self.raw:
+        elif not self._output.report_progress(frame, fields) and not self.raw:
             self.blocks.raw(_raw_kind(frame), fields)
 
     def _complete(self, response: Item, beside: Item) -> None:

@@ -2,10 +2,10 @@
 
 Messages become input items by these rules:
 
-1. Texts and calls are sent without the ids that the server gave them: the server looks an id up in what it has stored,
-   or wants the reasoning before it, and a thread may have neither.
-2. A thought goes back as its item, if it is this provider's and has content: ciphertext or text. Without storage it is
-   sent without its id, for the same reason.
+1. Texts and calls are sent without the server's ids. An id makes the server require the stored item, or the reasoning
+   before it, and a thread may have neither.
+2. A thought is sent back as its item, if it is this provider's and has content: ciphertext or text. Without storage it
+   is sent without its id, for the same reason.
 3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
    the calls of tools that other providers ran themselves.
 4. A call goes back in its own form (function, custom, computer, ...), and so does its result.
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, sendable
+from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, select_parts
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,
@@ -56,10 +56,10 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the body of `request`.
 
-    The API has no ``stop`` and no ``seed``. They are sent all the same, for servers that know them; OpenAI's refusal is
-    better than silence.
+    OpenAI has neither ``stop`` nor ``seed``. They are sent anyway, because other servers have them, and an error is
+    better than an option without effect.
     """
-    request = sendable(request, f"the Responses API of {provider}", provider, CARRIES)
+    request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
     is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     form = response_format(request)
@@ -80,8 +80,8 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "text": {"format": form} if form else None,
     }
     for name, value in options.items():
-        below = body.get(name)
-        body[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+        current = body.get(name)
+        body[name] = {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -89,11 +89,11 @@ COUNTED = (
     *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning"),
     *("previous_response_id", "conversation", "truncation", "personality"),
 )
-"""The fields that ``/responses/input_tokens`` takes."""
+"""The fields that ``/responses/input_tokens`` accepts."""
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body that asks for the number of tokens of `request`."""
+    """Return the body of a request that counts the tokens of `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -108,7 +108,7 @@ def _tool(tool: Tool, provider: str) -> Item:
     if own:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
-    # Without the field, `strict` is True here, and schemas that are not strict are rejected.
+    # `strict` is True by default, and then schemas that are not strict are rejected.
     return {
         "type": "function",
         "name": tool.name,
@@ -158,7 +158,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the id in a part ``file`` of Chat Completions, as a history in OpenAI's form has it."""
+    """Return the id of a Chat Completions part ``file``, as in a history in OpenAI's form."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -206,7 +206,7 @@ def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Ite
 
     def pending_text() -> Iterable[Item]:
         if texts:
-            # The long form, which servers smaller than OpenAI's require.
+            # Servers smaller than OpenAI's require this long form.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
             yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
@@ -251,7 +251,7 @@ def _tool_call(call: ToolCall, provider: str) -> Item:
 
 
 def _original(call: ToolCall | None, provider: str) -> Item:
-    """Return the call's item as this provider sent it, as far as the decoder kept it."""
+    """Return the fields of the call's item that were kept, if this provider sent it; otherwise an empty item."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
