@@ -1,4 +1,4 @@
-"""Adapters, one package per wire: they encode values as an HTTP request, and decode its answer to events.
+"""Adapters, one package per wire. An adapter encodes values as an HTTP request, and decodes the answer to events.
 
 Each package has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and the codes of errors),
 ``frames`` (their types and counters) and, for some wires, ``images``. Other packages also use ``http_base``,

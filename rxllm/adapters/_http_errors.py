@@ -1,9 +1,9 @@
 """A provider's error as an `AdapterError`: the codes and statuses of all providers, and their reasons.
 
-Providers agree on little. The first of these that is known decides the reason:
+Providers agree on little. The first of these that applies decides the reason:
 
-1. a code or words of the message about a context that is too long or about filtered content, which have no status;
-2. words of the message about a rejected key, for which some servers send 400;
+1. a code, or words of the message, for a context that is too long or for filtered content, which have no status;
+2. words of the message for a rejected key, which some servers answer with 400;
 3. with 400 or without a status, the first code other than ``invalid_request``; then the status, and then the last code.
 """
 
@@ -157,7 +157,7 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after`` (seconds, or a date after ``date``)."""
+    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after``; a date counts from ``date``."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             return _seconds(headers[name], unit)

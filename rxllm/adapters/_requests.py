@@ -70,11 +70,11 @@ TAKEN_BY = {
 """Providers to suggest, by kind."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields of the files in Gemini's answers, without a meaning in other messages."""
+"""Fields of files in Gemini's answers, which mean nothing in other messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the wire carries; `provider` is the owner of its opaque parts.
+    """Return `request` with only the parts that the wire carries; opaque parts must be of `provider`.
 
     Raises ``ValidationError("invalid_request")`` for a part that is refused, with its path and a remedy.
     """
@@ -168,7 +168,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`; an image that is a data URI gets the data instead."""
+    """Return `part`, with the data of an image that is a data URI."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))

@@ -85,7 +85,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The limit of a provider's answer: four images of 4096 x 4096 pixels, in base64, need less."""
+"""The largest accepted answer: four images of 4096 x 4096 pixels, in base64, are smaller."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
@@ -100,7 +100,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HTTPImageAdapter(HTTPBase):
-    """Implements ``generate`` with `operations`, `build` and `read` of a subclass; `refuse` runs before any I/O.
+    """Base class: a subclass defines `operations`, `build` and `read`; `refuse` runs before any I/O.
 
     For the arguments see `HTTPBase`.
     """

@@ -92,7 +92,11 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The tool calls in order of arrival, each as a dict without its fragments."""
+        """The tool calls in order of arrival.
+
+        Keys: ``id``, ``name``, ``arguments`` without fragments, ``index`` and, if they apply, ``builtin?``,
+        ``expects_arg_fragments`` and ``metadata``.
+        """
         return [call.record() for call in _assemble_calls(self._chunks())]
 
     @property

@@ -181,7 +181,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # opaque data without text sign all thinking before them
+        if signature or (opaque and not text):  # opaque data without text belong to all thinking before them
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:

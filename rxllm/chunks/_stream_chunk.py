@@ -138,7 +138,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 def not_a_chunk(item: Any) -> str:
     """Return the error message for an item that is neither a chunk nor a mapping of its fields."""
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and may only have the keys {', '.join(FIELDS)}"
+    remedy = f"for text, use chunks.text(...); a mapping needs a type, and only these keys: {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
@@ -255,7 +255,7 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters; the later number wins, because providers correct themselves, but 0 replaces nothing."""
+    """Merge counters; the later number wins, because providers correct themselves; but 0 never replaces a number."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 

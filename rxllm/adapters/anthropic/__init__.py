@@ -25,7 +25,7 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The version of the API. The later 2026-10-21 has no temperature; to use it, set the header."""
+"""The API's version. The later 2026-10-21 has no temperature; to use it, set the header ``anthropic-version``."""
 
 
 class Anthropic(HTTPAdapter):

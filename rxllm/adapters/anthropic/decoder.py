@@ -190,7 +190,7 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block; a block that is open at `index` is stopped first."""
+        """Open a block. Stop a block that is still open at `index` first."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -240,7 +240,6 @@ class Content:
         return True
 
     def stop(self, index: int) -> None:
-        """Complete a block."""
         block = self._open.pop(index, None)
         self._blocks.close_block()
         if block is not None:

@@ -3,7 +3,7 @@
 1. The system messages before all others are ``system``. A later system message never changes that field, because the
    cached prefix would become invalid. It is put after the user's turn before it; after an assistant's turn, it is put
    after the next user's turn. If the model obeys entries of the role ``system`` (`takes_entries`), it is an entry,
-   otherwise a text block between ``<system>`` tags at the end of that turn. Without such a turn it becomes one.
+   otherwise a text block between ``<system>`` tags at the end of that turn. Without a user's turn it becomes one.
 2. Consecutive messages of one role become one turn. All results of a turn's tool calls are at the beginning of one user
    turn.
 3. The API refuses blank text, and white space at the end of a final assistant turn, so both are omitted.
@@ -112,7 +112,7 @@ def default_max_tokens(model: str) -> int:
 
 def _effort(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     # https://platform.claude.com/docs/en/build-with-claude/effort: Claude since 4.6 takes an effort. Older models, and
-    # other servers, take a budget: at least 1,024 tokens, and the answer needs some of the limit too.
+    # other servers, take a budget of at least 1,024 tokens, and the answer needs part of the limit, too.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -131,7 +131,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The sandbox of the last turn is named, because the next turn may need its files.
+    # The sandbox of the last turn is reused, because the next turn may need its files.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -197,7 +197,7 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
     """Return the ``messages`` of a body; opaque parts are sent back if they are of `provider`.
 
-    System messages become `entries`, otherwise text blocks. A longer thread has the same turns up to the last answer.
+    System messages become entries with `entries`, otherwise text blocks. A thread that grows keeps its earlier turns.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # the system messages for the end of the current turn

@@ -43,7 +43,7 @@ def _advice(_: str, option: str, value: Any) -> str:
 
 
 class Fake:
-    """An adapter that plays scripted turns: a single one answers every call, several are used one per subscription.
+    """An adapter that plays turns: a single turn answers every call, several turns are played one per subscription.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text

@@ -21,7 +21,7 @@ Turn = Piece | Sequence[Piece]  # a list at run time; but list[Image] is not lis
 
 
 class FakeImages:
-    """An image adapter that plays turns: a single one answers every call, several are used one per subscription.
+    """An image adapter that plays turns: a single turn answers every call, several turns one subscription each.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
@@ -96,7 +96,7 @@ def _pieces(turn: Any) -> list[Piece]:
 
 
 def _check_piece(piece: Any) -> Piece:
-    """Return `piece`, usage as an `ImageUsage`. Raise for a piece that is not in the table."""
+    """Return `piece`, with usage as an `ImageUsage`. Raise for a piece that is not in the table."""
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return piece

@@ -20,7 +20,7 @@ _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for one that is not in the table."""
+    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for an unknown piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):

@@ -90,7 +90,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body of ``countTokens``: Vertex expects some fields of the request, the Gemini API all of it."""
+    """Return the body of ``countTokens``: Vertex expects fields of the request, the Gemini API the whole request."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -134,7 +134,7 @@ def _response_format(request: Request) -> dict[str, Any]:
 
 
 def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
-    """Return the system messages, wherever in the thread they are, as ``systemInstruction``."""
+    """Return all system messages of the thread as ``systemInstruction``."""
     texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
     return {"parts": texts} if texts else None
 

@@ -109,7 +109,7 @@ class Local(OpenAIChat):
         return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
 
     def _serve(self) -> Server:
-        bindings()  # fails before the default weights are fetched in vain
+        bindings()  # a missing module fails before the default weights are fetched
         return serve(find_weights(self.model), self.n_ctx)
 
     @property

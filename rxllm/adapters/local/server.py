@@ -43,7 +43,7 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools`: whether the model's chat template has tools."""
+    """A running server; `knows_tools` is whether the model's chat template has tools."""
 
     url: str
     knows_tools: bool
@@ -180,7 +180,7 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Log a message, and print it to a terminal, or a `notebook`. A line that will be overwritten is not logged."""
+    """Log a message, and print it to a terminal or, with `notebook`, a notebook. Only whole lines are logged."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -202,7 +202,7 @@ def _check_weights(path: Path, source: str) -> Path:
 
 
 def _installed_weights() -> Path | None:
-    spec = importlib.util.find_spec(_PACKAGE)  # without importing it
+    spec = importlib.util.find_spec(_PACKAGE)  # finds the package without importing it
     folders = (spec.submodule_search_locations or ()) if spec else ()
     return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 

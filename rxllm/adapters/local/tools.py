@@ -1,4 +1,4 @@
-"""Tools for models whose chat template has none, such as SmolLM2: text in the prompt, and a call from JSON.
+"""Tools for models whose chat template has none, such as SmolLM2: examples in the prompt, and JSON as the reply.
 
 ======================================================  ===========================================================
 thread                                                  the model's prompt, and the form of its reply
@@ -78,7 +78,7 @@ def write_tools_as_text(request: Request) -> Request:
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema of one call of any of `tools`: the name, then the arguments.
+    """Return the JSON schema of a call of one of `tools`: the name, then the arguments.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}
@@ -132,7 +132,7 @@ def _choice(request: Request) -> tuple[Tool, ...]:
 
 
 def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return the number of words of `tool` in the last question; any number counts for a tool with numbers."""
+    """Return the number of words that `tool` shares with the last question; one more if both have numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -230,7 +230,7 @@ class CallDecoder:
         self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
         self._name: str | None = None
         self._text = ""
-        self._begun = False  # whether some of the arguments have been reported
+        self._begun = False  # True once some of the arguments have been reported
 
     def feed(self, data: bytes) -> list[Event]:
         return self._convert(self._inner.feed(data))

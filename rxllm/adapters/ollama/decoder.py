@@ -5,7 +5,7 @@ https://docs.ollama.com/api/chat. A line is one JSON object; ``/api/generate`` h
 * text and thinking arrive in pieces, a tool call whole, with its arguments as an object. Its id is missing before
   version 0.12.10, and some versions give every call the ``index`` 0: each entry is a call of its own;
 * the line with ``done`` is the last, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
-* log-probabilities are in the completed message's metadata, for thinking as ``reasoning_logprobs``;
+* log-probabilities are in the completed message's metadata, for thinking under ``reasoning_logprobs``;
 * an ``error`` ends the stream: the model's runner has failed, unless the message describes another error;
 * a line with nothing known is a ``RawChunk``.
 """

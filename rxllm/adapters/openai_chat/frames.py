@@ -51,7 +51,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class AzureMessage(Delta, gc=False):
-    """A message of Azure's old answers from your own data: a delta if it is streamed; a tool's has citations."""
+    """A message of Azure's old answers from your own data: a delta if streamed; the tool's message has citations."""
 
     role: str | None = None
     delta: AzureMessage | None = None

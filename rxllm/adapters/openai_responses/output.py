@@ -48,7 +48,7 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # by wire id; the first call with an id stays
+        self._calls: dict[str, Slot] = {}  # by wire id; the first call with an id is kept
         self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # the number of blocks, by the beginning of their ids
@@ -58,7 +58,7 @@ class Output:
         """End the items of a final response that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # A new id was invented by the server: the item belongs to the next unknown slot of its kind.
+        # A new id was invented by the server: the item belongs to the next unmatched slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -292,7 +292,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the end of each of `texts`, the item's final texts, that was in no delta of that kind.
+        """Return, for each of the item's final `texts`, the end that was in no delta of that kind.
 
         Texts are compared rather than indices, as some servers count parts over the whole response, or per delta.
 
