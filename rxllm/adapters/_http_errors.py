@@ -1,6 +1,6 @@
 """A provider's error as an `AdapterError`: the codes and statuses of all providers, and their reasons.
 
-Providers agree on little. The first of these that applies decides the reason:
+Providers agree on little. The first rule that applies decides the reason:
 
 1. a code, or words of the message, for a context that is too long or for filtered content, which have no status;
 2. words of the message for a rejected key, which some servers answer with 400;

@@ -15,12 +15,12 @@ that are not streamed, put the whole block there.
 block                  events
 =====================  ==============================================================================================
 ``text``               text; its citations are ``SourceAdded`` after it, though the wire puts some before
-``thinking``,          thinking; signature or ciphertext is in `provider_data`, to go back to the provider
+``thinking``,          thinking; signature or ciphertext is in `provider_data`, to be sent back
 ``redacted_thinking``
 ``tool_use``           a tool call; arguments in the opening count if no delta follows
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
-any other              a part of the message that goes back unchanged: results of server tools, compactions, uploads
+any other              a part of the message that is sent back unchanged: results of server tools, compactions, uploads
                        and blocks that are not known yet; and a ``SourceAdded`` for each page among search results
 =====================  ==============================================================================================
 """

@@ -58,7 +58,7 @@ class Fake:
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
     a `ToolCall`, ``("tool_call", {"name": .., ..})``  a whole tool call: `name`, `arguments` or `raw_arguments`, `id`
-    ``("tool_call_delta", {"id": .., ..})``            a piece of one: `id`, `arguments_delta`, at first the `name`
+    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`, first the `name`
     a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, on the subscription's scheduler
@@ -85,7 +85,7 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "Fake takes its turns in one form: as arguments, as script= or as scripts="
+            message = "Fake takes its turns in one form: pass arguments, or script=, or scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None

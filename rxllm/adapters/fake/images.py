@@ -55,7 +55,7 @@ class FakeImages:
         operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "FakeImages takes its turns in one form: as arguments, as script= or as scripts="
+            message = "FakeImages takes its turns in one form: pass arguments, or script=, or scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)

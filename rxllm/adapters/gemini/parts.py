@@ -4,8 +4,8 @@ https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs
 
 * a tool call arrives whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
 * a whole call waits for what follows it: a ``functionResponse``, which may follow a finish reason, means that the
-  server has run it on an MCP server; any other part, or the end, means that the client must run it;
-* a ``thoughtSignature`` goes back with its part: a call's is in its metadata, a file's in the file,
+  server ran it on an MCP server; any other part, or the end, means that the client must run it;
+* a ``thoughtSignature`` is sent back with its part: a call's is in its metadata, a file's in the file,
   thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
   results are also ``ProviderPart``s, which go back unchanged;

