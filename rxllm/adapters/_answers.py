@@ -132,12 +132,12 @@ def costs_beside(part: Any) -> dict[str, Any]:
         case {"copilot_usage": dict()}:
             return {"copilot_usage": part["copilot_usage"]}
         case {"provider_metadata": {"gateway": {"cost": str() | int() | float() as cost}}}:
-            return {"gateway": {"cost": _number(cost)}}
+            return {"gateway": {"cost": _parse_number(cost)}}
         case _:
             return {}
 
 
-def _number(text: str | float) -> float | None:
+def _parse_number(text: str | float) -> float | None:
     try:
         number = float(text)
     except (ValueError, OverflowError):

@@ -137,7 +137,7 @@ def provider_error(
     """Return the error in `payload`, the parsed body of an answer or of an error frame inside a stream."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
-    message = ": ".join(filter(None, (_message(error), _message(upstream)))) or None
+    message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
     details = dicts(error.get("details"))
     values = [fields.get(name) for fields in (error, upstream) for name in ("code", "type", "status")]
     values += [detail.get("reason") for detail in details]
@@ -160,7 +160,7 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after``; a date counts from ``date``."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
-            return _seconds(headers[name], unit)
+            return _parse_seconds(headers[name], unit)
         except (KeyError, ValueError):
             continue
     try:
@@ -198,7 +198,7 @@ def _upstream_error(error: Mapping[str, Any]) -> dict[str, Any]:
         return {"message": raw[:500]}
 
 
-def _message(error: Mapping[str, Any]) -> str | None:
+def _message_of(error: Mapping[str, Any]) -> str | None:
     value = next((error[name] for name in ("message", "detail", "error", "msg") if error.get(name)), None)
     return value if value is None or isinstance(value, str) else json_text(value)
 
@@ -240,10 +240,10 @@ def _last(reasons: list[str]) -> str:
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
     # Google's RetryInfo is {"retryDelay": "34.5s"}.
     delays = (re.fullmatch(r"(\d+\.?\d*)s", str(detail.get("retryDelay"))) for detail in details)
-    return next((_seconds(delay[1]) for delay in delays if delay), None)
+    return next((_parse_seconds(delay[1]) for delay in delays if delay), None)
 
 
-def _seconds(text: str, unit: int = 1) -> float:
+def _parse_seconds(text: str, unit: int = 1) -> float:
     """Return a time to wait, at most `LONGEST_WAIT` seconds. Raises ``ValueError`` for text that is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):

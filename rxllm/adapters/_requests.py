@@ -100,7 +100,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
             elif message.role == "assistant":
                 omitted[kind] += 1
             else:
-                fault = _fault(part, kind, wire, message.role, carries)
+                fault = _describe_fault(part, kind, wire, message.role, carries)
                 raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
         messages[index] = replace(message, content=tuple(parts))
     if omitted:
@@ -201,13 +201,13 @@ def _simplify(part: Part, carried: Set[str]) -> Part:
             return part
 
 
-def _fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
-    remedy = _remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
+def _describe_fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
+    remedy = _suggest_remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
     article = "an" if isinstance(part, ImagePart) else "a"
     return f"is {article} {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
 
 
-def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
+def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
     base = kind.partition(" by ")[0]
     match part:
         case _ if kind == "file without data":

@@ -130,7 +130,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     chunk = as_chunk(chunk)
     if not isinstance(chunk, StreamChunk):
         raise ValidationError("invalid_message", not_a_chunk(chunk))
-    if fault := _fault(chunk):
+    if fault := _find_fault(chunk):
         field, expected = fault
         raise ValidationError("invalid_message", errors=[((field,), must_be(expected, getattr(chunk, field)))])
     return chunk
@@ -149,7 +149,7 @@ def as_text(text: str) -> str:
     raise ValidationError("invalid_message", errors=[(("text",), must_be("a string", text))])
 
 
-def _fault(chunk: Any) -> tuple[str, str] | None:
+def _find_fault(chunk: Any) -> tuple[str, str] | None:
     """Return the first field that does not fit the chunk's type and a description of valid values."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
@@ -224,7 +224,7 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
         id=id if isinstance(id, str) and id else None,
         name=name,
         arguments={} if chunk.arguments is None else chunk.arguments,
-        index=_index(metadata),
+        index=_index_of(metadata),
         metadata=_drop_control_keys(metadata),
         builtin=metadata.get("builtin?") is True,
         expects_fragments=any(metadata.get(key) is True for key in _EXPECTS_FRAGMENTS),
@@ -235,13 +235,13 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
     """Return the index and the text of a ``tool_call_args`` entry; None if it is malformed."""
     fragment = mapping(entry).get("fragment")
-    return (_index(entry), fragment) if isinstance(fragment, str) else None
+    return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
     """Return the index and the updates of a ``tool_call_metadata`` entry; None if it is malformed."""
     updates = mapping(entry).get("metadata")
-    return (_index(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
+    return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
@@ -326,7 +326,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key not in CONTROL}
 
 
-def _index(metadata: Mapping[str, Any]) -> Index:
+def _index_of(metadata: Mapping[str, Any]) -> Index:
     # None is an index of its own; a value that cannot be an index counts as missing.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0

@@ -77,7 +77,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stop_sequences": list(request.stop),
-        **_effort(request.reasoning_effort, model, limit),
+        **_effort_fields(request.reasoning_effort, model, limit),
         "container": _container(request, provider),
     }
     config = {**body.get("output_config", {}), **_output_format(request)}
@@ -110,7 +110,7 @@ def default_max_tokens(model: str) -> int:
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
-def _effort(effort: str | None, model: str, limit: int) -> dict[str, Any]:
+def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     # https://platform.claude.com/docs/en/build-with-claude/effort: Claude since 4.6 takes an effort. Older models, and
     # other servers, take a budget of at least 1,024 tokens, and the answer needs part of the limit, too.
     if effort is None:
@@ -188,7 +188,7 @@ def takes_entries(model: str) -> bool:
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
     """Return system messages as the ``system`` of a body: text, or blocks if part of it is to be cached."""
-    blocks = [block for message in messages for block in _mark_cached(message, _texts(message))]
+    blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
     return "\n\n".join(block["text"] for block in blocks)
@@ -203,10 +203,10 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     instructions: list[Block] = []  # the system messages for the end of the current turn
     for message in messages:
         if message.role == "system":
-            instructions += _mark_cached(message, _texts(message))
+            instructions += _mark_cached(message, _text_blocks(message))
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _mark_cached(message, _blocks(message, provider))
+        blocks = _mark_cached(message, _blocks_of(message, provider))
         if role == "assistant" and blocks:
             _add_instructions(turns, instructions, entries=entries)
             instructions = []
@@ -260,14 +260,14 @@ def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
     return blocks
 
 
-def _blocks(message: Message, provider: str) -> list[Block]:
+def _blocks_of(message: Message, provider: str) -> list[Block]:
     match message.role:
         case "tool":
             return [_tool_result(message, provider)]
         case "assistant":
-            return _assistant(message, provider)
+            return _assistant_blocks(message, provider)
         case _:
-            return _user(message, provider)
+            return _user_blocks(message, provider)
 
 
 def _tool_result(message: Message, provider: str) -> Block:
@@ -275,23 +275,23 @@ def _tool_result(message: Message, provider: str) -> Block:
     if isinstance(content, dict):
         content = json_text(content)
     elif not isinstance(content, str):
-        content = _user(message, provider)
-    result: Block = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id or ""), "content": content}
+        content = _user_blocks(message, provider)
+    result: Block = {"type": "tool_result", "tool_use_id": _clean_id(message.tool_call_id or ""), "content": content}
     return {**result, "is_error": True} if message.metadata.get("is_error") else result
 
 
-def _texts(message: Message) -> list[Block]:
-    return [block for block in _user(message, "") if block["type"] == "text"]
+def _text_blocks(message: Message) -> list[Block]:
+    return [block for block in _user_blocks(message, "") if block["type"] == "text"]
 
 
-def _user(message: Message, provider: str) -> list[Block]:
+def _user_blocks(message: Message, provider: str) -> list[Block]:
     blocks: list[Block] = []
     for part in message.parts:
         match part:
             case TextPart() if part.text.strip():
                 blocks.append({"type": "text", "text": part.text, **cache_control(part.metadata)})
             case ImagePart():
-                blocks.append({"type": "image", "source": _source(part.image), **cache_control(part.metadata)})
+                blocks.append({"type": "image", "source": _image_source(part.image), **cache_control(part.metadata)})
             case FilePart(file=file):
                 blocks.append(_file(file))
             case ProviderPart(provider=origin, data=data) if origin == provider:
@@ -318,7 +318,7 @@ def _file(file: Block) -> Block:
             return {"type": kind, "source": {"type": "file", "file_id": file["file_id"]}}
 
 
-def _assistant(message: Message, provider: str) -> list[Block]:
+def _assistant_blocks(message: Message, provider: str) -> list[Block]:
     calls = {call.id: call for call in message.tool_calls}
     blocks: list[Block] = []
     for part in message.parts:
@@ -360,22 +360,22 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
     is_server = bool(call.metadata.get("server"))
     if is_server and (not own or call.metadata.get("error")):
         return []
-    id = call.id if is_server else _id(call.id)
-    return [{"type": "tool_use", "id": id, "name": call.name, "input": _input(call), **own}]
+    id = call.id if is_server else _clean_id(call.id)
+    return [{"type": "tool_use", "id": id, "name": call.name, "input": _call_arguments(call), **own}]
 
 
-def _input(call: ToolCall) -> dict[str, Any]:
+def _call_arguments(call: ToolCall) -> dict[str, Any]:
     # Arguments must be an object. Other text is wrapped, as the documentation of fine-grained tool streaming proposes.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments
 
 
-def _id(id: str) -> str:
+def _clean_id(id: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", id)
 
 
-def _source(image: Image) -> Block:
+def _image_source(image: Image) -> Block:
     if image.source == "url":
         return {"type": "url", "url": image.data}
     media_type, _, data = image.to_data_uri().removeprefix("data:").partition(";base64,")

@@ -106,7 +106,7 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
                 yield blocks.take()
                 yield float(seconds)
             case ("error", reason) | (BaseException() as reason):
-                blocks.error(_error(reason))
+                blocks.error(_to_error(reason))
             case ("finish", reason):
                 blocks.finish(reason if reason in get_args(FinishReason) else "other", str(reason))
                 break
@@ -126,7 +126,7 @@ def _add_call(blocks: Blocks, index: int, call: ToolCall) -> None:
     blocks.complete_call(index)
 
 
-def _error(reason: Any) -> LLMError:
+def _to_error(reason: Any) -> LLMError:
     if isinstance(reason, LLMError):
         return reason
     if isinstance(reason, BaseException):

@@ -37,7 +37,7 @@ class GoogleKeys(HTTPBase):
         """Return the base URL with a version, which Google's SDK adds to each path instead."""
         return versioned(text, "v1beta")
 
-    def _auth(self, key: str) -> dict[str, str]:
+    def _key_headers(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
         return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
 
@@ -73,7 +73,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
             raise missing_model(self.provider, self)
         key = self.key(call)
         path = f"/{model_path(request.model)}:{method}"
-        return self.post(path, body_of(request), call, headers=self._auth(key) if key else {})
+        return self.post(path, body_of(request), call, headers=self._key_headers(key) if key else {})
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)

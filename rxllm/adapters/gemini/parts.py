@@ -50,7 +50,7 @@ class PartReader:
             self._read_call(part.function_call, part.thought_signature, frame)
         elif part.function_response is not None:
             self._settle_as_server(part.function_response)
-            self._keep("functionResponse", part.function_response, part)
+            self._keep_part("functionResponse", part.function_response, part)
         elif part.inline_data or part.file_data:
             self._blocks.file(_file(part))
         elif part.text is None:
@@ -84,11 +84,11 @@ class PartReader:
                 self._call_server(call.name or "", call.id, call.args)
                 fields = {"id": call.id, "name": call.name, "args": call.args}
                 data = {name: value for name, value in fields.items() if value is not None}
-                self._keep("functionCall", data, Part(thought_signature=signature))
+                self._keep_part("functionCall", data, Part(thought_signature=signature))
                 break
 
     def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
-        index = self._new_call()
+        index = self._next_index()
         fields = {"id": call.id, "thoughtSignature": signature}
         own = {name: value for name, value in fields.items() if value}
         self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
@@ -107,7 +107,7 @@ class PartReader:
             if not call.will_continue:
                 self._end_partial()
         elif not call.name:
-            self._report(frame)  # this piece belongs to a call that never began
+            self._report_unknown(frame)  # this piece belongs to a call that never began
 
     def flush(self) -> None:
         """Report pending calls at the end of the response. An incomplete call keeps the arguments it has."""
@@ -127,35 +127,35 @@ class PartReader:
             case Part(executable_code=dict(code)):
                 arguments = {name: value for name, value in code.items() if name != "id"}
                 self._call_server("code_execution", code.get("id"), arguments)
-                self._keep("executableCode", code, part)
+                self._keep_part("executableCode", code, part)
             case Part(tool_call=dict(call)):
                 self._call_server(str(call.get("toolType", "server_tool")).lower(), call.get("id"), call.get("args"))
-                self._keep("toolCall", call, part)
+                self._keep_part("toolCall", call, part)
             case Part(code_execution_result=dict(result)):
-                self._keep("codeExecutionResult", result, part)
+                self._keep_part("codeExecutionResult", result, part)
             case Part(tool_response=dict(response)):
-                self._keep("toolResponse", response, part)
+                self._keep_part("toolResponse", response, part)
             case Part(thought_signature=str(signature)):
                 self._read_signed("", signature, thought=bool(part.thought))
             case _:
-                self._report(frame)
+                self._report_unknown(frame)
 
-    def _report(self, frame: bytes) -> None:
+    def _report_unknown(self, frame: bytes) -> None:
         if not self.raw and frame is not self._reported:  # once, even if several of its parts are unknown
             self._reported = frame
             self._blocks.raw("part", read_json(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
-        index = self._new_call()
+        index = self._next_index()
         fields = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
         self._blocks.call(index, str(id) if id else None, name, fields, {"server": True})
         self._blocks.complete_call(index)
 
-    def _keep(self, kind: str, data: dict[str, Any], part: Part) -> None:
+    def _keep_part(self, kind: str, data: dict[str, Any], part: Part) -> None:
         signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
         self._blocks.part(kind, ProviderPart(PROVIDER, {kind: data, **signed}))
 
-    def _new_call(self) -> int:
+    def _next_index(self) -> int:
         self._calls += 1
         return self._calls - 1
 

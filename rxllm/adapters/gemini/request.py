@@ -162,7 +162,7 @@ def _parts(message: Message, calls: dict[str, ToolCall], model: str) -> list[dic
         case "tool":
             return [_tool_result(message, calls.get(message.tool_call_id or ""))]
         case "assistant":
-            return _assistant(message, signed=_TAKES_NO_SIGNATURE.search(model) is None)
+            return _assistant_parts(message, signed=_TAKES_NO_SIGNATURE.search(model) is None)
         case _:
             return [entry for part in message.parts if (entry := _part(part)) is not None]
 
@@ -210,7 +210,7 @@ def _is_sent_back(file: dict[str, Any]) -> bool:
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
-def _assistant(message: Message, *, signed: bool) -> list[dict[str, Any]]:
+def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
     """Return the parts of an assistant's message, with its calls; `signed` is whether calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]

@@ -227,25 +227,25 @@ def _run_fetch(command: list[str], folder: Path) -> None:
     output = folder / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | temporary)
-        _watch(process, folder)
+        _watch_fetch(process, folder)
     if process.returncode != 0:
         lines = output.read_text(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         raise _fetch_error(f"`{' '.join(command)}` failed: {last}")
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _watch_fetch(process: subprocess.Popen[bytes], folder: Path) -> None:
     while process.poll() is None:
         try:
             process.wait(0.25)
         except subprocess.TimeoutExpired:
-            report(f"{min(_size(folder) >> 20, MEGABYTES)} of {MEGABYTES} MB", end="\r")
+            report(f"{min(_folder_size(folder) >> 20, MEGABYTES)} of {MEGABYTES} MB", end="\r")
         except BaseException:
             process.kill()
             raise
 
 
-def _size(folder: Path) -> int:
+def _folder_size(folder: Path) -> int:
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:

@@ -58,23 +58,23 @@ MAX_ITEMS = 8
 
 def must_call(request: Request) -> bool:
     """Whether the reply to `request` is a tool call."""
-    return bool(_choice(request)) and not _results(request.messages)
+    return bool(_select_tools(request)) and not _latest_results(request.messages)
 
 
 def write_tools_as_text(request: Request) -> Request:
     """Return `request` with text, and a JSON schema for the reply, instead of tools and tool messages."""
-    tools, results = _choice(request), _results(request.messages)
+    tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
         plain = replace(plain, messages=_ask_for_answer(request.messages, results))
-        return replace(_deterministic(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
+        return replace(_fix_sampling(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
-    ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
+    ranked = sorted(tools, key=lambda tool: _count_shared_words(tool, request.messages))  # the last example weighs most
     pairs = ((user(tool.description or tool.name), assistant(_call_json(tool.name, {}))) for tool in ranked)
     examples = (message for pair in pairs for message in pair)
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
-    return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
+    return _fix_sampling(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _add_bounds(schema: Any, prefix: str) -> Any:
     return bounded
 
 
-def _choice(request: Request) -> tuple[Tool, ...]:
+def _select_tools(request: Request) -> tuple[Tool, ...]:
     match request.tool_choice:
         case "none":
             return ()
@@ -131,7 +131,7 @@ def _choice(request: Request) -> tuple[Tool, ...]:
             return tuple(tool for tool in request.tools if tool.name == name)
 
 
-def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
+def _count_shared_words(tool: Tool, messages: tuple[Message, ...]) -> int:
     """Return the number of words that `tool` shares with the last question; one more if both have numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
@@ -145,7 +145,7 @@ def _words(text: str) -> set[str]:
     return {word for word in re.findall(r"[^\W\d_]+", text.lower()) if len(word) > 2}
 
 
-def _results(messages: tuple[Message, ...]) -> list[Message]:
+def _latest_results(messages: tuple[Message, ...]) -> list[Message]:
     """Return the tool results after the last user message."""
     results: list[Message] = []
     for message in reversed(messages):
@@ -160,12 +160,12 @@ def _ask_for_answer(messages: tuple[Message, ...], results: list[Message]) -> tu
     calls = {call.id: call for message in messages for call in message.tool_calls}
     last = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
     question = messages[last].text if messages[last].role == "user" else ""
-    facts = "\n".join(f"Fact: {_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
+    facts = "\n".join(f"Fact: {_describe_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
     earlier = _as_text(_without_system(messages[:last]), calls=False)
     return (_system(messages, ANSWER), *ANSWERS, *earlier, user(f"Question: {question}\n\n{facts}"))
 
 
-def _fact(call: ToolCall | None, result: Message) -> str:
+def _describe_fact(call: ToolCall | None, result: Message) -> str:
     if call is None:
         return _result_text(result)
     subject = call.name.removeprefix("get_").replace("_", " ")
@@ -212,7 +212,7 @@ def _call_json(name: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"name": name, "arguments": dict(arguments)}, default=str)
 
 
-def _deterministic(request: Request) -> Request:
+def _fix_sampling(request: Request) -> Request:
     temperature = 0.0 if request.temperature is None else request.temperature
     return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
 

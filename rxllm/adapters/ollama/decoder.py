@@ -50,7 +50,7 @@ class OllamaDecoder(FrameDecoder):
         if delta is not None:
             self._read_message(delta)
         if line.thinking:
-            self._think(line.thinking)
+            self._read_thinking(line.thinking)
         if line.response:
             self.blocks.text(line.response)
         logprobs = line.logprobs
@@ -70,7 +70,7 @@ class OllamaDecoder(FrameDecoder):
 
     def _read_message(self, delta: MessageDelta) -> None:
         if delta.thinking:
-            self._think(delta.thinking)
+            self._read_thinking(delta.thinking)
         if delta.content:
             self.blocks.text(delta.content)
         for entry in delta.tool_calls or ():
@@ -79,7 +79,7 @@ class OllamaDecoder(FrameDecoder):
                 self.blocks.complete_call(self._calls)
                 self._calls += 1
 
-    def _think(self, text: str) -> None:
+    def _read_thinking(self, text: str) -> None:
         self.blocks.thinking(text)
         self.blocks.sign(provider_data=OWN)
 

@@ -31,7 +31,7 @@ def ollama_body(request: Request) -> dict[str, Any]:
         "model": request.model,
         "messages": _messages(request.messages),
         "stream": True,
-        "tools": [_tool(tool) for tool in _chosen(request)],
+        "tools": [_tool(tool) for tool in _select_tools(request)],
         "think": _think(request.reasoning_effort),
         "format": _format(request),
         "options": without_none(
@@ -84,7 +84,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _chosen(request: Request) -> Iterable[Tool]:
+def _select_tools(request: Request) -> Iterable[Tool]:
     choice = request.tool_choice
     if not isinstance(choice, str) or choice in ("auto", "required"):
         return request.tools

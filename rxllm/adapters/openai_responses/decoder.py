@@ -107,16 +107,16 @@ class ResponsesDecoder(FrameDecoder):
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
-            mended = _mend(data)
-            parsed = self._decode(mended)
+            repaired = _repair_indices(data)
+            parsed = self._decode(repaired)
         except msgspec.ValidationError:
             self.blocks.raw("chunk", data)
         else:
-            self.read(kind, parsed, mended)
+            self.read(kind, parsed, repaired)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" in (kind, frame.type) or fields.get("error"):
-            self._failed({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
+            self._fail_on({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
         elif fields.get("object") == "response":  # an answer that was not streamed
             self._complete(fields, fields)
         elif not self._output.report_progress(frame, fields) and not self.raw:
@@ -132,13 +132,13 @@ class ResponsesDecoder(FrameDecoder):
             self.blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
-            self._failed({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
+            self._fail_on({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
             return
         reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
         self.blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
         self.blocks.end(over=True)
 
-    def _failed(self, payload: Item) -> None:
+    def _fail_on(self, payload: Item) -> None:
         error = self.error_of(payload)
         cancelled = StreamError("cancelled", error.message, provider=self.provider)
         self.fail(cancelled if error.code == "cancelled" else error)
@@ -147,7 +147,7 @@ class ResponsesDecoder(FrameDecoder):
         return provider_error(self.provider, payload)
 
 
-def _mend(parsed: Any) -> bytes:
+def _repair_indices(parsed: Any) -> bytes:
     if isinstance(parsed, dict):
         fields = cast(Item, parsed)
         for name in ("output_index", "content_index", "summary_index"):

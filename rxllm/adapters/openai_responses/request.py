@@ -68,7 +68,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "input": _input_items(request.messages, provider=provider, is_stored=is_stored),
         "stream": True,
         "store": None if is_stored else False,
-        "include": ["reasoning.encrypted_content"] if _thinks(request) else None,
+        "include": ["reasoning.encrypted_content"] if _wants_thoughts(request) else None,
         "tools": [_tool(tool, provider) for tool in request.tools] or None,
         "tool_choice": _tool_choice(request, provider),
         "temperature": request.temperature,
@@ -98,7 +98,7 @@ def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     return {name: body[name] for name in COUNTED if name in body}
 
 
-def _thinks(request: Request) -> bool:
+def _wants_thoughts(request: Request) -> bool:
     wants_thoughts = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
     return wants_thoughts or _REASONERS.match(request.model or "") is not None
 
@@ -134,16 +134,16 @@ def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool 
     for message in messages:
         match message.role:
             case "assistant":
-                items += _answer(message, provider, is_stored=is_stored)
+                items += _assistant_items(message, provider, is_stored=is_stored)
                 calls |= {call.id: call for call in message.tool_calls}
             case "tool":
-                items.append(_result(message, calls.get(message.tool_call_id or ""), provider))
+                items.append(_result_item(message, calls.get(message.tool_call_id or ""), provider))
             case _:
-                items += _question(message)
+                items += _user_items(message)
     return items
 
 
-def _question(message: Message) -> Iterable[Item]:
+def _user_items(message: Message) -> Iterable[Item]:
     opaque = [part for part in message.parts if isinstance(part, ProviderPart) and _file_id(part) is None]
     yield from (part.data for part in opaque)  # for example, an ``mcp_approval_response``
     is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
@@ -199,12 +199,12 @@ def _file(file: Item) -> Item:
             return {"type": "input_file", "file_id": file["file_id"]}
 
 
-def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Item]:
+def _assistant_items(message: Message, provider: str, *, is_stored: bool) -> Iterable[Item]:
     calls = {call.id: call for call in message.tool_calls if not call.metadata.get("server")}
     texts: list[str] = []
     phase: Item = {}
 
-    def pending_text() -> Iterable[Item]:
+    def take_text() -> Iterable[Item]:
         if texts:
             # Servers smaller than OpenAI's require this long form.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
@@ -216,49 +216,49 @@ def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Ite
             case TextPart():
                 texts.append(part.text)
             case ProviderPart(provider=owner, data={"type": "message", "phase": name}) if owner == provider:
-                yield from pending_text()
+                yield from take_text()
                 phase = {"phase": name}
             case _:
-                items = list(_item(part, calls, provider, is_stored=is_stored))
+                items = list(_part_items(part, calls, provider, is_stored=is_stored))
                 if items:
-                    yield from pending_text()
+                    yield from take_text()
                 yield from items
-    yield from pending_text()
+    yield from take_text()
     for call in calls.values():
-        yield _tool_call(call, provider)
+        yield _call_item(call, provider)
 
 
-def _item(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stored: bool) -> Iterable[Item]:
+def _part_items(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stored: bool) -> Iterable[Item]:
     match part:
         case ThinkingPart(provider_data={"provider": owner, "item": item}) if owner == provider:
             thought = cast(Item, item)
             if thought.get("encrypted_content") or thought.get("content") or is_stored:
                 yield {name: value for name, value in thought.items() if is_stored or name != "id"}
         case ToolCallPart(id=id) if id in calls:
-            yield _tool_call(calls.pop(id), provider)
+            yield _call_item(calls.pop(id), provider)
         case ProviderPart(provider=owner, data=data) if owner == provider:
             yield data
         case _:
             pass
 
 
-def _tool_call(call: ToolCall, provider: str) -> Item:
-    item = _original(call, provider)
+def _call_item(call: ToolCall, provider: str) -> Item:
+    item = _original_item(call, provider)
     if item.get("type", "function_call") != "function_call":
         return {**item, "call_id": call.id}
     arguments = call.raw_arguments or json_text(call.arguments)
     return {**item, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
 
 
-def _original(call: ToolCall | None, provider: str) -> Item:
+def _original_item(call: ToolCall | None, provider: str) -> Item:
     """Return the fields of the call's item that were kept, if this provider sent it; otherwise an empty item."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
 
 
-def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
-    item = _original(call, provider)
+def _result_item(message: Message, call: ToolCall | None, provider: str) -> Item:
+    item = _original_item(call, provider)
     kind = str(item.get("type", "function_call"))
     fields = message.content if isinstance(message.content, dict) else {}
     has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
@@ -277,11 +277,11 @@ def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
         case "tool_search_call":
             return {"type": "tool_search_output", "call_id": message.tool_call_id, "execution": "client", **fields}
         case _:
-            output_fields = fields or _output(kind, message.text)
+            output_fields = fields or _output_fields(kind, message.text)
             return {"type": f"{kind}_output", "call_id": message.tool_call_id, **output_fields}
 
 
-def _output(kind: str, text: str) -> Item:
+def _output_fields(kind: str, text: str) -> Item:
     match kind:
         case "apply_patch_call":
             return {"status": "completed", "output": text}
