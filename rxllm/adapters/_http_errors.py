@@ -157,7 +157,7 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after``; a date counts from ``date``."""
+    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after``; a date is relative to ``date``."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             return _parse_seconds(headers[name], unit)

@@ -369,7 +369,7 @@ def _message_of(error: Any) -> str:
 
 
 class Feeder(Protocol[T_in]):
-    """Converts chunks to events. `started`: the first event has been created; `ended`: so has the last."""
+    """Converts chunks to events. `started`: the first event has been created; `ended`: the last one, too."""
 
     @property
     def started(self) -> bool: ...

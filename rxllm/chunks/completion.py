@@ -233,8 +233,8 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. Any
-    chunk may have usage, of which the largest numbers count, and a finish reason; a final chunk without one means
-    ``"stop"``. A source that completes without either was cut off: ``StreamError("truncated")``.
+    chunk may have usage, whose largest numbers are kept, and a finish reason. Without a finish reason, a final chunk
+    means ``"stop"``; without a final chunk, too, the source was cut off: ``StreamError("truncated")``.
 
     If the source fails, everything open is completed and an ``ErrorEvent`` follows; an ``LLMError`` before the first
     chunk goes to ``on_error``.
