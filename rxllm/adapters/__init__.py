@@ -1,7 +1,7 @@
-"""One package per wire: values to an HTTP request, and the bytes of its answer to events.
+"""Adapters, one package per wire. An adapter encodes values as an HTTP request, and decodes the answer to events.
 
-A wire's package is its adapter. It has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and the
-codes of errors), ``frames`` (their types and counters) and, for some, ``images``. Other rooms also use ``http_base``,
+Each package has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and the codes of errors),
+``frames`` (their types and counters) and, for some wires, ``images``. Other packages also use ``http_base``,
 ``images`` and ``profiles``.
 """
 
@@ -54,8 +54,8 @@ __all__ = [
     "providers",
 ]
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
-    # A program needs one or two of them; the modules of the others are not imported.
+if not TYPE_CHECKING:  # otherwise a type checker would accept every name
+    # A program needs one or two adapters; the modules of the others are not imported.
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""Metadata of an answer, under one name on every wire, and a provider's counters as `Usage`.
+"""Metadata of an answer, with the same names on every wire, and a provider's counters as `Usage`.
 
 ==========================  =======================================================================================
 name                        value
@@ -7,19 +7,19 @@ name                        value
 ``system_fingerprint``      the configuration of the server
 ``provider``                the provider behind a router (OpenRouter)
 ``native_finish_reason``    the finish reason in that provider's words
-``timings``                 how long each step took, in the server's own names and units
-``content_filter_results``  Azure's verdicts on the answer by category, the most severe of each
+``timings``                 the time of each step, in the server's own names and units
+``content_filter_results``  Azure's most severe verdict on the answer in each category
 ``prompt_filter_results``   Azure's verdicts on the prompts; ``content_filters``: both, from its Responses API
 ``moderation``              the verdicts of a requested moderation; ``safety_ratings``: Gemini's
 ``traffic_type``            how Vertex bills the answer
-``speed``                   Anthropic's: ``"standard"`` or ``"fast"``
-``content_filter_result``   why Azure's filter did not run
+``speed``                   Anthropic's speed: ``"standard"`` or ``"fast"``
+``content_filter_result``   the reason why Azure's filter did not run
 ``channel``                 the last channel of the model's thinking (Groq)
-``executed_tools``          the tools that Groq has run, with their results
-``related_questions``       questions that may follow (Perplexity)
+``executed_tools``          the tools that Groq ran, with their results
+``related_questions``       suggested questions (Perplexity)
 ``venice_parameters``       Venice's settings, with the pages of its search
 ``provider_metadata``       the route and the cost of the request in Vercel's gateway
-``warnings``                watsonx's, such as of a model that will be withdrawn
+``warnings``                watsonx's warnings, such as about a model that will be withdrawn
 ==========================  =======================================================================================
 """
 
@@ -56,7 +56,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the metadata of the answer in `part` of a frame; none if it is not an object.
+    """Return the metadata of the answer in `part` of a frame; empty if `part` is not an object.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -71,15 +71,15 @@ def metadata_of(part: Any) -> dict[str, Any]:
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata in a usage; some servers (Groq) put their timings among its counters."""
+    """Return the metadata in a usage object; some servers (Groq) put timings among the counters."""
     times = {name: counters[name] for name in _TIMES if name in counters}
     return metadata_of(counters) | ({"timings": times} if times else {})
 
 
-def most_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two verdicts of a content filter as one: the more severe of each category.
+def more_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
+    """Return two verdicts of a content filter as one, with the more severe value of each category.
 
-    >>> most_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
+    >>> more_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
     """
     worse = {name: value for name, value in earlier.items() if _severity(value) > _severity(later.get(name))}
@@ -99,11 +99,11 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""The costs in units of xAI and GitHub Copilot, and the number of these units in a dollar."""
+"""Counters of costs in units of xAI and GitHub Copilot, with the number of units in a dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
-    """Return a provider's `counters` as a `Usage`; `names` are the provider's names of each field, in order of trust.
+    """Return `counters` as a `Usage`; `names` has the provider's names for each field, the most trusted first.
 
     Nested counters have dotted names. Counters without a field of their own are in `extra`.
 
@@ -111,7 +111,7 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
     """
     flat = dict(_flatten(counters))
-    fields = {field: _first(flat, names[field], amount if field in _COSTS else whole) for field in names}
+    fields = {field: _first_number(flat, names[field], amount if field in _COSTS else whole) for field in names}
     known = {name for candidates in names.values() for name in candidates}
     extra = {name: value for name, value in flat.items() if name not in known}
     for name, units in _UNITS.items():
@@ -121,10 +121,10 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs that stand beside the usage in `part` of a frame, as counters for `to_usage`.
+    """Return the costs in `part` of a frame that are outside its usage object, as counters for `to_usage`.
 
-    Venice's are ``{"cost": {"usd": ..., "diem": ...}}``, GitHub Copilot's ``copilot_usage``, and those of Vercel's
-    gateway text: ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
+    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``, GitHub Copilot ``copilot_usage``, and Vercel's gateway a text:
+    ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
     """
     match part:
         case {"cost": dict()}:
@@ -132,12 +132,12 @@ def costs_beside(part: Any) -> dict[str, Any]:
         case {"copilot_usage": dict()}:
             return {"copilot_usage": part["copilot_usage"]}
         case {"provider_metadata": {"gateway": {"cost": str() | int() | float() as cost}}}:
-            return {"gateway": {"cost": _number(cost)}}
+            return {"gateway": {"cost": _parse_number(cost)}}
         case _:
             return {}
 
 
-def _number(text: str | float) -> float | None:
+def _parse_number(text: str | float) -> float | None:
     try:
         number = float(text)
     except (ValueError, OverflowError):
@@ -153,23 +153,23 @@ def _flatten(counters: Mapping[str, Any], prefix: str = "") -> Iterable[tuple[st
             yield f"{prefix}{name}", value
 
 
-def _first(flat: Mapping[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
+def _first_number(flat: Mapping[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
     numbers = (read(flat[name]) for name in names if name in flat)
     return next((number for number in numbers if number is not None), None)
 
 
 def _count_thoughts_as_output(usage: Usage) -> Usage:
-    # xAI counts them beside the output: then the total is the sum of all three.
+    # xAI does not include thoughts in the output: its total is the sum of all three.
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list; none if `value` is not a list."""
+    """Return the objects in a list; empty if `value` is not a list."""
     return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:
-    """Return `value` if it is text, else an empty text."""
+    """Return `value` if it is a string, otherwise an empty string."""
     return value if isinstance(value, str) else ""

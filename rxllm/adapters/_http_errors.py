@@ -1,8 +1,10 @@
 """A provider's error as an `AdapterError`: the codes and statuses of all providers, and their reasons.
 
-Providers agree on little. These are read, the most trusted first: the error's own code and type; words of its message,
-only for a context that is too long, for filtered content (neither has a status of its own), and for a key that is
-rejected with 400; then the status.
+Providers agree on little. The first rule that applies decides the reason:
+
+1. a code, or words of the message, for a context that is too long or for filtered content, which have no status;
+2. words of the message for a rejected key, which some servers answer with 400;
+3. with 400 or without a status, the first code other than ``invalid_request``; then the status, and then the last code.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ _TOO_LONG = re.compile(
     r"|token count.*exceeds|too long.{0,40}\btokens",
     re.IGNORECASE,
 )
-_UNKNOWN_KEY = re.compile(  # xAI has it in a URL
+_UNKNOWN_KEY = re.compile(  # xAI's message has these words in a URL
     r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )
@@ -109,12 +111,12 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest ``retry_after``, in seconds: clocks fail on times far beyond it."""
+"""The longest ``retry_after``, in seconds, because clocks fail on much longer times."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
 def http_error(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-    """Return the error of an HTTP answer with a status of 300 or more."""
+    """Return the error for an HTTP answer with a status of 300 or more."""
     fields = {name.lower(): text for name, text in headers.items()}
     try:
         payload = read_json(body)
@@ -132,10 +134,10 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """Return the error of `payload`, the parsed body of an answer or of an error frame inside a stream."""
+    """Return the error in `payload`, the parsed body of an answer or of an error frame inside a stream."""
     error = _flatten(payload)
-    upstream = _upstream(error)
-    message = ": ".join(filter(None, (_message(error), _message(upstream)))) or None
+    upstream = _upstream_error(error)
+    message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
     details = dicts(error.get("details"))
     values = [fields.get(name) for fields in (error, upstream) for name in ("code", "type", "status")]
     values += [detail.get("reason") for detail in details]
@@ -155,22 +157,22 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after`` (seconds, or a date after ``date``)."""
+    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after``; a date is relative to ``date``."""
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
-            return _seconds(headers[name], unit)
+            return _parse_seconds(headers[name], unit)
         except (KeyError, ValueError):
             continue
     try:
         due = parsedate_to_datetime(headers["retry-after"]).timestamp()
         now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-    except (KeyError, ValueError, TypeError, OverflowError):  # dates fail in many ways
+    except (KeyError, ValueError, TypeError, OverflowError):  # malformed dates raise any of these
         return None
     return max(0.0, due - now)
 
 
 def _flatten(payload: Any) -> dict[str, Any]:
-    # {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
+    # Forms: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
     if isinstance(payload, list):
         return _flatten(cast(list[Any], payload)[0]) if payload else {}
     if not isinstance(payload, dict):
@@ -184,8 +186,8 @@ def _flatten(payload: Any) -> dict[str, Any]:
     return dict(outer)
 
 
-def _upstream(error: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenRouter's {"metadata": {"raw": ...}}: the error of the provider behind it, as JSON or text.
+def _upstream_error(error: Mapping[str, Any]) -> dict[str, Any]:
+    # OpenRouter's {"metadata": {"raw": ...}} is the error of the provider behind it, as JSON or text.
     metadata = error.get("metadata")
     raw = cast(dict[str, Any], metadata).get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str):
@@ -196,7 +198,7 @@ def _upstream(error: Mapping[str, Any]) -> dict[str, Any]:
         return {"message": raw[:500]}
 
 
-def _message(error: Mapping[str, Any]) -> str | None:
+def _message_of(error: Mapping[str, Any]) -> str | None:
     value = next((error[name] for name in ("message", "detail", "error", "msg") if error.get(name)), None)
     return value if value is None or isinstance(value, str) else json_text(value)
 
@@ -221,7 +223,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # used-up credit is a limit too, though one that does not pass: it is not retried
+        case 402 | 429:  # used-up credit (402) is a limit, too, but is not retried, because it does not pass
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"
@@ -236,13 +238,13 @@ def _last(reasons: list[str]) -> str:
 
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
-    # Google's RetryInfo: {"retryDelay": "34.5s"}
+    # Google's RetryInfo is {"retryDelay": "34.5s"}.
     delays = (re.fullmatch(r"(\d+\.?\d*)s", str(detail.get("retryDelay"))) for detail in details)
-    return next((_seconds(delay[1]) for delay in delays if delay), None)
+    return next((_parse_seconds(delay[1]) for delay in delays if delay), None)
 
 
-def _seconds(text: str, unit: int = 1) -> float:
-    """Return a time to wait of at most `LONGEST_WAIT` seconds. Raise ``ValueError`` for other text."""
+def _parse_seconds(text: str, unit: int = 1) -> float:
+    """Return a time to wait, at most `LONGEST_WAIT` seconds. Raises ``ValueError`` for text that is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

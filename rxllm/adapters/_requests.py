@@ -1,8 +1,8 @@
-"""For the request builders of all wires: the parts that a wire carries, the response format, merged options.
+"""Helpers for the request builders of all wires: parts that a wire carries, response format, merged options.
 
 Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. A part of any other kind is
-refused before anything is sent, except in an assistant's message: another provider's parts may be unknown to this one,
-so they are left out, with a line at DEBUG on the logger ``rxllm``.
+refused before anything is sent, except in an assistant's message: it may have parts that only another provider accepts,
+so they are omitted, with a line at DEBUG on the logger ``rxllm``.
 
 ========================================================================  ==============================================
 kind                                                                      part
@@ -17,8 +17,8 @@ kind                                                                      part
 ``tool call``                                                             `ToolCallPart`
 ========================================================================  ==============================================
 
-Images and files have their data with them; ``image by url`` and ``pdf by id`` are kinds of their own. A wire that does
-not carry text files gets their text.
+Images and files of these kinds contain their data; ``image by url`` and ``pdf by id`` are kinds of their own. On a wire
+that does not carry text files, they are sent as text.
 """
 
 from __future__ import annotations
@@ -67,20 +67,20 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
-"""The providers to suggest, by kind."""
+"""Providers to suggest, by kind."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""The fields of a file in an assistant's message of Gemini that mean nothing in another message."""
+"""Fields of files in Gemini's answers, which mean nothing in other messages."""
 
 
-def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the wire carries; its own parts are those of `provider`.
+def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
+    """Return `request` with only the parts that the wire carries; opaque parts must be of `provider`.
 
-    Raise ``ValidationError("invalid_request")``, with the place of the part and a remedy.
+    Raises ``ValidationError("invalid_request")`` for a part that is refused, with its path and a remedy.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
-    left_out: Counter[str] = Counter()
+    omitted: Counter[str] = Counter()
     messages = list(request.messages)
     for index, message in enumerate(messages):
         if not isinstance(message.content, tuple):
@@ -89,8 +89,8 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
         parts: list[Part] = []
         for place, original in enumerate(message.content):
             try:
-                part = _plain(original) if message.role == "assistant" else _simplified(original, carried)
-            except ValidationError as error:  # in a data: URI
+                part = _decode_data_uri(original) if message.role == "assistant" else _simplify(original, carried)
+            except ValidationError as error:  # the part has a malformed data: URI
                 fault = f"has a URL that cannot be read: {error.errors[0][1] if error.errors else error.message}"
                 path = ("messages", index, "content", place)
                 raise ValidationError("invalid_request", errors=[(path, fault)]) from error
@@ -98,13 +98,13 @@ def sendable(request: Request, wire: str, provider: str, carries: Carries) -> Re
             if kind in carried:
                 parts.append(part)
             elif message.role == "assistant":
-                left_out[kind] += 1
+                omitted[kind] += 1
             else:
-                fault = _fault(part, kind, wire, message.role, carries)
+                fault = _describe_fault(part, kind, wire, message.role, carries)
                 raise ValidationError("invalid_request", errors=[(("messages", index, "content", place), fault)])
         messages[index] = replace(message, content=tuple(parts))
-    if left_out:
-        kinds = ", ".join(f"{count} {kind}" for kind, count in left_out.items())
+    if omitted:
+        kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
         _log.debug("left out of the assistant's messages, as %s does not take them: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
 
@@ -136,12 +136,12 @@ def kind_of(part: Part, provider: str) -> str:
 
 
 def mime_type_of(file: Mapping[str, Any]) -> str:
-    """Return the type of a file, without parameters."""
+    """Return the MIME type of a file, without parameters."""
     return str(file.get("mime_type") or "application/octet-stream").partition(";")[0].strip().lower()
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return the name of a file, or one that fits its type: some servers go by the extension."""
+    """Return the name of a file; the default has the extension of its type, as some servers rely on it."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -167,8 +167,8 @@ def _is_utf_8(data: bytes) -> bool:
     return True
 
 
-def _plain(part: Part) -> Part:
-    """Return `part`, an image of a data URI with its data."""
+def _decode_data_uri(part: Part) -> Part:
+    """Return `part`, with the data of an image that is a data URI."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -176,18 +176,18 @@ def _plain(part: Part) -> Part:
             return part
 
 
-def _simplified(part: Part, carried: Set[str]) -> Part:
-    """Return `part` in its plainest form: data of a data URI, an image as an image, a text file as text."""
+def _simplify(part: Part, carried: Set[str]) -> Part:
+    """Return `part` in its simplest form: a data URI as data, an image file as an image, a text file as text."""
     match part:
         case ImagePart():
-            return _plain(part)
+            return _decode_data_uri(part)
         case FilePart(file={"url": str(url), **rest}) if url.startswith("data:"):
             image = Image.from_data_uri(url)
             file = {"mime_type": image.mime_type, **rest, "data": image.to_binary()}
-            return _simplified(FilePart(file), carried)
+            return _simplify(FilePart(file), carried)
         case FilePart(file=file) if not file.keys().isdisjoint(_MESSAGE_FIELDS):
             rest = {name: value for name, value in file.items() if name not in _MESSAGE_FIELDS}
-            return _simplified(FilePart(rest), carried)
+            return _simplify(FilePart(rest), carried)
         case FilePart(file=file):
             kind = _kind_of_file(file)
             if kind == "image":
@@ -201,13 +201,13 @@ def _simplified(part: Part, carried: Set[str]) -> Part:
             return part
 
 
-def _fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
-    remedy = _remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
+def _describe_fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
+    remedy = _suggest_remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
     article = "an" if isinstance(part, ImagePart) else "a"
     return f"is {article} {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
 
 
-def _remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
+def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
     base = kind.partition(" by ")[0]
     match part:
         case _ if kind == "file without data":
@@ -228,7 +228,7 @@ _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 
 
 def response_format(request: Request) -> dict[str, Any] | None:
-    """Return the format of the answer that `request` asks for.
+    """Return the response format of `request` as one mapping; None for plain text.
 
     ===========================================  ===================================================================
     ``request.response_format``                  result
@@ -236,11 +236,11 @@ def response_format(request: Request) -> dict[str, Any] | None:
     None, ``"text"``, ``{"type": "text"}``       None
     ``{"type": "json_object"}``                  ``{"type": "json_object"}``
     ``{"type": "json_schema", "schema": ...}``   ``{"type": "json_schema", "name": ..., "schema": ...}``; `name` is
-                                                 ``"answer"`` where it is missing; `strict` and `description` are
-                                                 copied where they are set
+                                                 ``"answer"`` if it is missing; `strict` and `description` are
+                                                 copied if they are set
     ===========================================  ===================================================================
 
-    Raise ``ValidationError("invalid_request")`` for anything else. A format that only one provider has goes into
+    Raises ``ValidationError("invalid_request")`` for anything else. Put a format that only one provider has into
     ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
@@ -258,7 +258,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for a request whose field `name` is not what is `expected`.
+    """Return the error for a field `name` of a request whose value is not what is `expected`.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
@@ -272,16 +272,16 @@ def image_url(image: Image) -> str:
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `options` laid over `body`, objects field by field; an option of None removes the field.
+    """Return `body` with `options` merged over it, objects field by field; an option of None removes the field.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
     {'a': {'b': 1, 'e': 4}, 'd': 3}
     """
     merged = dict(body)
     for name, value in options.items():
-        below = merged.get(name)
-        if isinstance(value, Mapping) and isinstance(below, Mapping):
-            value = merge(cast(Mapping[str, Any], below), cast(Mapping[str, Any], value))
+        current = merged.get(name)
+        if isinstance(value, Mapping) and isinstance(current, Mapping):
+            value = merge(cast(Mapping[str, Any], current), cast(Mapping[str, Any], value))
         merged[name] = value
         if value is None:
             del merged[name]
@@ -289,5 +289,5 @@ def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]
 
 
 def without_none(**fields: Any) -> dict[str, Any]:
-    """Return the `fields` that have a value."""
+    """Return the `fields` that are not None."""
     return {name: value for name, value in fields.items() if value is not None}

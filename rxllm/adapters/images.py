@@ -1,6 +1,6 @@
-"""Image adapters: the protocol, and the base class over HTTP: one request, one answer, and images by URL.
+"""Image adapters: the protocol, and the base class over HTTP, which also fetches images by their URLs.
 
-Requests connect, cancel and close as in ``rxllm.http.stream``: a response is closed before it is used.
+Requests connect, cancel and close as in ``rxllm.http.stream``. A response is closed before it is used.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` has each of ``"generate"``, ``"edit"`` and ``"variation"`` that it supports. It refuses any other with
-    ``ImageAdapterError("unsupported_operation")``, before any I/O and before it looks for a key.
+    `operations` has the supported ones of ``"generate"``, ``"edit"`` and ``"variation"``. Any other is refused with
+    ``ImageAdapterError("unsupported_operation")``, before any I/O and before a key is looked up.
     """
 
     @property
@@ -58,16 +58,16 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Whether `value` is an image adapter, and not a class of them."""
+    """Whether `value` is an image adapter, and not a class."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
 def as_image_adapter(value: Any) -> ImageAdapter:
-    """Return `value` if it is an image adapter. Raises ``EngineError("no_image_adapter")`` otherwise, and for None."""
+    """Return `value` if it is an image adapter. Raises ``EngineError("no_image_adapter")`` otherwise."""
     if is_image_adapter(value):
         return value
     message = (
-        "the engine has no image adapter; give it one, as in Engine(image_adapter=OpenAIImages())"
+        "the engine has no image adapter; pass one, as in Engine(image_adapter=OpenAIImages())"
         if value is None
         else f"{shown(value)} is not an image adapter: it needs operations and generate(request, call)"
     )
@@ -75,7 +75,7 @@ def as_image_adapter(value: Any) -> ImageAdapter:
 
 
 def refuse_operation(request: ImageRequest, provider: str, operations: Collection[str]) -> None:
-    """Raise ``ImageAdapterError("unsupported_operation")`` unless `operations` include the request's."""
+    """Raise ``ImageAdapterError("unsupported_operation")`` unless the request's operation is in `operations`."""
     if request.operation in operations:
         return
     supported = ", ".join(sorted(operations)) or "no operation"
@@ -85,7 +85,7 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The largest answer of a provider: four images of 4096 x 4096 pixels, in base64, need less."""
+"""The largest accepted answer: four images of 4096 x 4096 pixels, in base64, are smaller."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
@@ -100,9 +100,9 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HTTPImageAdapter(HTTPBase):
-    """Adds ``generate`` to a class that has `operations`, `build` and `read`; `refuse` runs before any I/O.
+    """Base class: a subclass defines `operations`, `build` and `read`; `refuse` runs before any I/O.
 
-    For its arguments see `HTTPBase`.
+    For the arguments see `HTTPBase`.
     """
 
     operations: ClassVar[Collection[str]]
@@ -113,7 +113,7 @@ class HTTPImageAdapter(HTTPBase):
 
     @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        """Return the response in an answer with a status below 300.
+        """Return the response in `answer`, whose status is below 300.
 
         An exception that is not an `LLMError` becomes ``ImageAdapterError("malformed_response")``.
         """
@@ -125,44 +125,44 @@ class HTTPImageAdapter(HTTPBase):
             raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
-        """Whether an input image must be fetched, because the provider does not take its URL."""
+        """Whether an input image must be fetched, because the provider does not accept its URL."""
         return image.source == "url"
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Return a stream of the one response; each subscription sends the request again."""
+        """Return a stream of one response; each subscription sends the request."""
 
         async def body(pump: Pump[ImageResponse]) -> None:
-            keyed = call
+            call_with_key = call
 
             def redact(error: LLMError) -> LLMError:
-                return _as_image_error(keys.redacted(error, self._secrets(request, keyed, None)))
+                return _as_image_error(keys.redacted(error, self._secrets(request, call_with_key, None)))
 
             async def generate() -> ImageResponse:
-                nonlocal keyed
+                nonlocal call_with_key
                 self.refuse(request)
                 self._check_model(request.model)
-                keyed = await self.with_key(call)
-                self.key(keyed)  # a missing key is an error before anything is fetched
+                call_with_key = await self.with_key(call)
+                self.key(call_with_key)  # a missing key is an error before anything is fetched
                 client = await self._clients.get()
                 with in_use(client):
-                    return await self._exchange(request, keyed, Fetcher(client, pump, self.provider))
+                    return await self._exchange(request, call_with_key, Fetcher(client, pump, self.provider))
 
             pump.emit((await discreetly(redact, generate()),))
 
         return pumped(body)
 
     async def _exchange(self, request: ImageRequest, call: Call, fetcher: Fetcher) -> ImageResponse:
-        request = await self._with_bytes(request, fetcher)
+        request = await self._load_inputs(request, fetcher)
         built = self.build(request, call)
         with request_log(call.request_id, built, self.provider, request.model) as note:
             answer = await fetcher.send(built, ANSWER_BYTES)
             note.answered(answer.status)
             response = self._response(request, call, built, answer)
             note.see([response])
-        images = [await self._converted(image, request.response_format, fetcher) for image in response.images]
+        images = [await self._convert(image, request.response_format, fetcher) for image in response.images]
         return replace(response, images=tuple(images))
 
     def _response(self, request: ImageRequest, call: Call, built: httpx.Request, answer: Answer) -> ImageResponse:
@@ -181,15 +181,15 @@ class HTTPImageAdapter(HTTPBase):
             fields: dict[str, Any] = {"provider": self.provider, "request_id": answer.headers.get("x-request-id")}
             raise ImageAdapterError("malformed_response", message, **fields) from error
 
-    async def _with_bytes(self, request: ImageRequest, fetcher: Fetcher) -> ImageRequest:
-        async def loaded(image: Image) -> Image:
+    async def _load_inputs(self, request: ImageRequest, fetcher: Fetcher) -> ImageRequest:
+        async def load(image: Image) -> Image:
             return await fetcher.fetch(image) if self.needs_bytes(image) else image
 
-        images = [await loaded(image) for image in request.input_images]
-        return replace(request, input_images=tuple(images), mask=await loaded(request.mask) if request.mask else None)
+        images = [await load(image) for image in request.input_images]
+        return replace(request, input_images=tuple(images), mask=await load(request.mask) if request.mask else None)
 
-    async def _converted(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
-        if source in (image.source, "url"):  # an answer with bytes instead of a URL stays as it is
+    async def _convert(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
+        if source in (image.source, "url"):  # bytes that were sent instead of a URL stay as they are
             return image
         if image.source == "url":
             image = await fetcher.fetch(image)
@@ -208,7 +208,7 @@ def _as_image_error(error: LLMError) -> LLMError:
 
 
 class Fetcher:
-    """Sends the requests of one subscription; disposing it ends the current one."""
+    """Sends the requests of one subscription; disposing the subscription ends the current request."""
 
     def __init__(self, client: httpx.AsyncClient, pump: Pump[Any], provider: str) -> None:
         self._client = client
@@ -216,9 +216,9 @@ class Fetcher:
         self._provider = provider
 
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
-        """Return the answer of at most `limit` bytes, read within `seconds`; `options` are the client's.
+        """Return the answer: at most `limit` bytes, read within `seconds`. `options` are passed to the client.
 
-        Raises ``AdapterError``: ``network_error``, ``timeout``, and ``malformed_response`` for a body that is too long.
+        Raises ``AdapterError``: ``network_error``, ``timeout``, or ``malformed_response`` for a body that is too long.
         """
         url = address(request)
         try:
@@ -238,7 +238,7 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Return `image`, which is a URL, with its data and their type instead.
+        """Return `image` with the data and the type that its URL leads to.
 
         Raises ``ImageAdapterError``: ``invalid_request`` for a URL that does not lead to an image, or as `send`.
         """
@@ -251,31 +251,31 @@ class Fetcher:
         except LLMError:
             raise
         except Exception as error:
-            raise self._not_fetched(url, f"it is not a URL: {error}") from error
+            raise self._fetch_error(url, f"it is not a URL: {error}") from error
         mime_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if answer.status >= 300:
-            raise self._not_fetched(url, f"the answer is HTTP {answer.status}")
+            raise self._fetch_error(url, f"the answer is HTTP {answer.status}")
         if not mime_type.startswith("image/"):
-            raise self._not_fetched(url, f"the answer has {mime_type or 'no type'} instead of image/...")
+            raise self._fetch_error(url, f"the answer has {mime_type or 'no type'} instead of image/...")
         return replace(image, source="binary", data=answer.body, mime_type=mime_type)
 
     async def _get(self, url: str) -> Answer:
         target = url
         for _ in range(FETCH_REDIRECTS + 1):
             if urlsplit(target).scheme not in ("http", "https"):
-                raise self._not_fetched(url, "only http and https are fetched")
+                raise self._fetch_error(url, "only http and https are fetched")
             try:
-                answer = await self.send(self._anonymous(target), FETCH_BYTES, FETCH_SECONDS, auth=None)
+                answer = await self.send(self._build_fetch(target), FETCH_BYTES, FETCH_SECONDS, auth=None)
             except AdapterError as error:
                 reason = "invalid_request" if error.reason == "malformed_response" else error.reason
-                raise self._not_fetched(url, error.message, reason) from error
+                raise self._fetch_error(url, error.message, reason) from error
             if answer.status not in (301, 302, 303, 307, 308):
                 return answer
             target = urljoin(target, answer.headers.get("location", ""))
-        raise self._not_fetched(url, f"it redirects more than {FETCH_REDIRECTS} times")
+        raise self._fetch_error(url, f"it redirects more than {FETCH_REDIRECTS} times")
 
-    def _anonymous(self, url: str) -> httpx.Request:
-        # The client may add headers to every request, such as a key, that are not meant for the image's host.
+    def _build_fetch(self, url: str) -> httpx.Request:
+        # The client may add headers to every request, such as a key, which the image's host must not receive.
         timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
         request = self._client.build_request("GET", url, **timing)
         for name in [name for name in request.headers if name != "host"]:
@@ -283,7 +283,7 @@ class Fetcher:
         request.headers["accept"] = "image/*"
         return request
 
-    def _not_fetched(self, url: str, fault: str, reason: str = "invalid_request") -> ImageAdapterError:
+    def _fetch_error(self, url: str, fault: str, reason: str = "invalid_request") -> ImageAdapterError:
         url = public_url(url)
         message = f"the image {url} could not be fetched: {fault}"
         return ImageAdapterError(reason, message, provider=self._provider, metadata={"url": url})
@@ -295,6 +295,6 @@ class Fetcher:
             if len(body) > limit:
                 message = f"{address(response.request)} sent more than {limit} bytes"
                 raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # during the connection, which is not cancelled
+            if self._pump.disposed:  # disposed while connecting, which cannot be cancelled
                 break
         return bytes(body)

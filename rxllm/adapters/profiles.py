@@ -1,7 +1,7 @@
-"""Providers by name, and profiles of those that speak Chat Completions.
+"""Providers by name, and profiles of the providers that speak Chat Completions.
 
 A profile is data: a provider's address, and the few points in which its server differs from OpenAI's. `providers` lists
-every name that ``Engine.from_model("provider:model")`` understands, and `connect` makes the adapter of one.
+every name that ``Engine.from_model("provider:model")`` accepts, and `connect` creates a provider's adapter.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ __all__ = ["PROFILES", "Profile", "providers"]
 class Profile:
     """A server that is compatible with OpenAI's: its address, and the environment variable of its key, if it needs one.
 
-    `options` are merged into the body below the caller's own (None removes a field). `names` are the server's names for
-    fields of the request that it calls differently. `call_id` is the pattern of the ids of tool calls, for servers that
-    check it. `thoughts_field` is the field of the message in which thoughts are sent back: servers that have one reject
-    a tool result without the thoughts before it.
+    `options` are merged into the body; the caller's options win, and None removes a field. `names` maps fields of the
+    request to the server's names, if they differ. `call_id` is the pattern that the server requires of tool call ids.
+    `thoughts_field` is the message field in which thoughts are sent back: a server with such a field rejects a tool
+    result without the thoughts before it.
     """
 
     base_url: str
@@ -44,14 +44,14 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    # By default it leaves its thoughts in the text, between tags. Its max_tokens is deprecated, like that of xAI.
+    # By default MiniMax leaves thoughts in the text, between tags. Its max_tokens is deprecated, like xAI's.
     "minimax": Profile(
         "https://api.minimax.io/v1",
         "MINIMAX_API_KEY",
         {"reasoning_split": True},
         {"max_tokens": "max_completion_tokens"},
     ),
-    # It rejects fields that it does not know and ids of tool calls in other forms; it always sends its usage.
+    # Mistral rejects unknown fields, and tool call ids of any other form. It always sends its usage.
     "mistral": Profile(
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -78,16 +78,16 @@ OWN = {
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
 }
-"""The names in ``rxllm.adapters`` of the other adapters."""
+"""Class names in ``rxllm.adapters`` of the providers without a profile."""
 
 
 def providers() -> list[str]:
-    """Return the names of all providers: built in, compatible, and of installed plugins, which are not imported."""
+    """Return the names of all providers: built-in, compatible, and of installed plugins, which are not imported."""
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
     return sorted({*OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
 
-_FAMILIES = {
+_MODEL_PATTERNS = {
     "openai": r"(chat)?gpt-|o\d|dall-e",
     "anthropic": "claude-",
     "gemini": "gemini-",
@@ -96,19 +96,19 @@ _FAMILIES = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""The beginnings of models' names, by the provider to suggest."""
+"""Patterns of model names, by the provider to suggest."""
 
 
 def unknown_provider(provider: str, model: str) -> str:
-    """Return the fault of a name whose first part is not a provider, and what to write instead."""
+    """Return the error message for a name whose first part is not a provider, with a remedy."""
     name, known = f"{provider}:{model}" if model else provider, providers()
     first, _, rest = name.partition("/")
     if first in known and rest:
         return f"a model is named as 'provider:model', not {name!r}: write {f'{first}:{rest}'!r}"
-    for family, pattern in _FAMILIES.items():
+    for family, pattern in _MODEL_PATTERNS.items():
         if re.match(pattern, name):
             return f"{name!r} names a model without its provider: write {f'{family}:{name}'!r}"
     near = did_you_mean(provider, known)
     if len(provider.split()) > 1 and not near:
-        return f"{shown(name)} is not the name of a model; the engine comes first, as in generate('openai:gpt-5', 'Hi')"
+        return f"{shown(name)} is not the name of a model; pass the engine first, as in generate('openai:gpt-5', 'Hi')"
     return f"there is no provider {provider!r}{near}; there are: {', '.join(known)}. Write provider:model"

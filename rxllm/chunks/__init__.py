@@ -1,4 +1,4 @@
-"""Two dialects of chunks that other systems stream, each with its fold and its way to rxllm's events.
+"""Two chunk dialects of other systems, each with a fold to one result and a conversion to rxllm's events.
 
 =============  ===================================================================  ======================
 dialect        chunks                                                               one result
@@ -7,8 +7,8 @@ StreamChunk    made by `text`, `thinking`, `tool_call`, `meta` and `content_part
 completion     `CompletionChunk` and its `ToolCallDelta`, which is not the event    `collect_completion`
 =============  ===================================================================  ======================
 
-`from_chunks` and `from_completion_chunks` turn them into events. An adapter may be an async generator of either, see
-``rxllm.adapters.as_adapter``.
+`from_chunks` and `from_completion_chunks` convert them to events. An adapter may be an async generator of either kind,
+see ``rxllm.adapters.as_adapter``.
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator

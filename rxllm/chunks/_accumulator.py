@@ -1,15 +1,15 @@
-"""The fold of chunks: one reducer, both for a live stream and for a list of chunks.
+"""The fold of chunks: one reducer, for a live stream as well as for a list.
 
-Its results have the tool calls under two contracts that differ on purpose:
+Its results have tool calls in two forms, which differ on purpose:
 
-=============================  ==================================  ==========================================
-                               for the response                    for the message
-=============================  ==================================  ==========================================
-a call is                      a mapping                           a ``ToolCall``
-arguments                      of any JSON type                    an object, and its text
-fragments are not JSON         the call's own, marked, a warning   the call's own
-fragments expected, none given the call's own, marked, a warning   the call's own
-=============================  ==================================  ==========================================
+====================================  ======================================  ========================
+case                                  for the response                        for the message
+====================================  ======================================  ========================
+a call is                             a mapping                               a ``ToolCall``
+arguments are                         of any JSON type                        an object, and its text
+fragments are not JSON                the call's own, marked, with a warning  the call's own
+fragments are announced but missing   the call's own, marked, with a warning  the call's own
+====================================  ======================================  ========================
 """
 
 from __future__ import annotations
@@ -49,10 +49,10 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """The chunks so far as an immutable state, at O(1) per chunk; the finalizers assemble the results.
+    """An immutable state of the chunks so far, at O(1) per chunk; its finalizers assemble the results.
 
-    Successive states share one append-only log, each with its own length; a fork copies it. States are equal when
-    their finalizers return the same.
+    Successive states share one append-only log, each with its own length; a fork copies the log. States are equal if
+    their finalizers return equal results.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
@@ -65,10 +65,10 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     length: int = 0
 
     def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
-        """Return the state after `chunk`: the same one if there is nothing in it to keep. Never raises."""
+        """Return the state after `chunk`, or this state if the chunk adds nothing. Never raises."""
         if not isinstance(chunk, StreamChunk):
             chunk = as_chunk(chunk)
-        if not isinstance(chunk, StreamChunk) or not _counts(chunk):
+        if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
             return self
         log, length = self.log, self.length
         if not length or len(log) != length:  # the empty state is shared by subscriptions: its log stays empty
@@ -80,7 +80,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the state after all of `chunks`."""
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # The fields of the state are computed from the log when they are read: a push stays O(1).
+    # The fields of the state are computed from the log when they are read, so that a push stays O(1).
 
     @property
     def text_content(self) -> str:
@@ -92,15 +92,17 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def tool_calls(self) -> list[dict[str, Any]]:
-        """The calls in order of arrival: ``id``, ``name``, ``arguments`` without fragments, ``index``; and where
-        they apply ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
+        """The tool calls in order of arrival.
+
+        Keys: ``id``, ``name``, ``arguments`` without fragments, ``index`` and, if they apply, ``builtin?``,
+        ``expects_arg_fragments`` and ``metadata``.
         """
-        return [call.record() for call in _assembled_calls(self._chunks())]
+        return [call.record() for call in _assemble_calls(self._chunks())]
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
-        """The fragments of arguments so far, by the index of their call."""
-        return _gathered(self._chunks())[1]
+        """The joined argument fragments so far, by the index of their call."""
+        return _gather(self._chunks())[1]
 
     @property
     def reasoning_details(self) -> list[Any]:
@@ -119,49 +121,49 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return self.finalize_usage()
 
     def finalize_text(self) -> str:
-        return _text(chunk for chunk in self._chunks() if chunk.type == "content")
+        return _join_text(chunk for chunk in self._chunks() if chunk.type == "content")
 
     def finalize_thinking(self) -> str:
-        return _text(chunk for chunk in self._chunks() if chunk.type == "thinking")
+        return _join_text(chunk for chunk in self._chunks() if chunk.type == "thinking")
 
     def finalize_content_parts(self) -> list[Part]:
         """Return the whole parts, in order of arrival."""
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Return text, thinking and whole parts in order of arrival; neighbours of one kind become one part."""
+        """Return text, thinking and whole parts in order of arrival; adjacent texts and thoughts are joined."""
         kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
         runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]
 
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
-        """Return the calls in order of arrival: ``id``, ``name``, ``arguments``, and where they apply ``builtin?`` and
-        ``metadata``.
+        """Return the tool calls in order of arrival.
 
-        `arguments` is the JSON of the fragments, of any type; without fragments, the arguments of the call itself. A
-        missing id becomes ``call_<position>``. If the fragments are not JSON, or were announced and are missing, the
-        call keeps its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"``
-        warns, with the number of lost bytes and without the bytes.
+        Keys: ``id``, ``name``, ``arguments`` and, if they apply, ``builtin?`` and ``metadata``. `arguments` is the
+        parsed JSON of the fragments, of any type; without fragments, it is the call's own arguments. A missing id
+        becomes ``call_<position>``. If the fragments are not JSON, or were announced but are missing, the call keeps
+        its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and a warning on the logger ``"rxllm"``
+        has the number of lost bytes, but not the bytes.
         """
-        return [call.for_response() for call in _assembled_calls(self._chunks())]
+        return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
         """Return the assistant's message without its thinking; None if there is neither content nor a call.
 
-        Calls have their arguments as text too (`raw_arguments`). Lost arguments fall back to the call's own without a
-        warning, and calls that the provider runs have ``metadata["server"]``.
+        Calls also have their arguments as text (`raw_arguments`). A call with lost arguments keeps its own, without a
+        warning. Calls that the provider runs have ``metadata["server"]``.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
-        calls = tuple(call.for_message() for call in _assembled_calls(self._chunks()))
+        calls = tuple(call.for_message() for call in _assemble_calls(self._chunks()))
         if not parts and not calls:
             return None
         texts = [part.text for part in parts if isinstance(part, TextPart)]
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the counters merged, the larger of two numbers; None if there were none.
+        """Return the merged counters, the larger of two numbers; None if there are none.
 
-        ``total_tokens`` is the sum of input and output, which are also there as ``input`` and ``output``.
+        ``total_tokens`` is the sum of input and output, which also have the keys ``input`` and ``output``.
         """
         counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
         return reduce(merge_usage, counters, {}) if counters else None
@@ -171,15 +173,15 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return next((reason for reason in reversed([*self._values("finish_reason")]) if reason is not None), None)
 
     def finalize_logprobs(self) -> list[Any]:
-        return self._joined_lists("logprobs")
+        return self._join_lists("logprobs")
 
     def finalize_reasoning_details(self) -> list[Any]:
-        return self._joined_lists("reasoning_details")
+        return self._join_lists("reasoning_details")
 
     def finalize_annotations(self) -> list[Any]:
-        """Return the citations, each once."""
+        """Return the citations without duplicates."""
         unique: dict[Any, Any] = {}
-        for annotation in self._joined_lists("annotations"):
+        for annotation in self._join_lists("annotations"):
             unique.setdefault(annotation_key(annotation), annotation)
         return list(unique.values())
 
@@ -189,14 +191,14 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def _values(self, key: str) -> Iterator[Any]:
         return (chunk.metadata[key] for chunk in self._chunks() if chunk.type == "meta" and key in chunk.metadata)
 
-    def _joined_lists(self, key: str) -> list[Any]:
+    def _join_lists(self, key: str) -> list[Any]:
         lists = (cast(list[Any], value) for value in self._values(key) if isinstance(value, list))
         return [item for items in lists for item in items]
 
-    def _finalized(self) -> tuple[Any, ...]:
+    def _finalize_all(self) -> tuple[Any, ...]:
         return (
             self.finalize_ordered_content(),
-            [call.for_response(warn=False) for call in _assembled_calls(self._chunks())],
+            [call.for_response(warn=False) for call in _assemble_calls(self._chunks())],
             self.finalize_usage(),
             self.finalize_finish_reason(),
             self.finalize_logprobs(),
@@ -205,7 +207,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         )
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, ChunkAccumulator) and self._finalized() == other._finalized()
+        return isinstance(other, ChunkAccumulator) and self._finalize_all() == other._finalize_all()
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]
 
@@ -217,7 +219,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return f"ChunkAccumulator({self.finalize_text()!r}, {calls} tool calls, {self.finalize_finish_reason()})"
 
 
-def _counts(chunk: StreamChunk) -> bool:
+def _is_used(chunk: StreamChunk) -> bool:
     """Whether a finalizer would use anything in `chunk`."""
     match chunk.type:
         case "content":
@@ -234,19 +236,19 @@ def _counts(chunk: StreamChunk) -> bool:
             return False
 
 
-def _text(run: Iterable[StreamChunk]) -> str:
+def _join_text(run: Iterable[StreamChunk]) -> str:
     return "".join(chunk.text or "" for chunk in run)
 
 
 _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
-    "content": lambda run: [TextPart(_text(run))],
-    "thinking": lambda run: [ThinkingPart(_text(run))],
+    "content": lambda run: [TextPart(_join_text(run))],
+    "thinking": lambda run: [ThinkingPart(_join_text(run))],
     "content_part": lambda run: [chunk.content_part for chunk in run],
 }
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with all that later chunks add to it; `text` joins its fragments, and is None if there were none."""
+    """A call with everything that later chunks added; `text` is its joined fragments, or None without any."""
 
     id: str
     call: CallRecord
@@ -281,13 +283,13 @@ class _AssembledCall(msgspec.Struct):
 
     def for_message(self) -> ToolCall:
         """Return the call for ``ChunkAccumulator.finalize_message``."""
-        arguments = _decoded(self.text, self.call.arguments) if self.text else self.call.arguments
+        arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})
-        return ToolCall(self.id, self.call.name, dict(mapping(_decoded(raw, None))), raw, metadata)
+        return ToolCall(self.id, self.call.name, dict(mapping(_decode_or_default(raw, None))), raw, metadata)
 
     def _warn(self, reason: str) -> None:
-        # The text itself may have the words of a user, and is not logged.
+        # The text itself may contain a user's words, so it is not logged.
         details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
@@ -295,17 +297,17 @@ class _AssembledCall(msgspec.Struct):
         log.warning("a tool call has lost its arguments: %s", listed, extra={"lost": details})
 
 
-def _assembled_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls in order of arrival, each with all fragments and updates of its index."""
-    calls, texts, updates = _gathered(chunks)
+def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
+    """Return the calls in order of arrival, each with the fragments and updates of its index."""
+    calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
-        for id, call in zip(_ids(calls), calls, strict=True)
+        for id, call in zip(_assign_ids(calls), calls, strict=True)
     ]
 
 
-def _gathered(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, and by index the text of their fragments and the updates of their metadata."""
+def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
+    """Return the calls and, by index, the text of their fragments and the updates of their metadata."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -323,8 +325,8 @@ def _gathered(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Ind
     return calls, {index: "".join(pieces) for index, pieces in fragments.items()}, updates
 
 
-def _ids(calls: list[CallRecord]) -> list[str]:
-    """Return each call's id; one without gets ``call_<k>``, k being its position or the next that is free."""
+def _assign_ids(calls: list[CallRecord]) -> list[str]:
+    """Return each call's id; a missing id becomes ``call_<k>``, with k its position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0
@@ -339,7 +341,7 @@ def _ids(calls: list[CallRecord]) -> list[str]:
     return ids
 
 
-def _decoded(text: str, default: Any) -> Any:
+def _decode_or_default(text: str, default: Any) -> Any:
     try:
         return decode_json(text)
     except UNREADABLE:

@@ -1,7 +1,7 @@
-"""Chunks to events: the operator `from_chunks`, and without Rx, one chunk at a time, `ChunkFeeder`.
+"""Conversion of chunks to events: the operator `from_chunks` and, without Rx, `ChunkFeeder`.
 
-Text, thinking and the beginnings and fragments of calls are emitted at once. A call's arguments are settled at the end,
-since fragments may arrive late, or before their call. A fragment belongs to the latest call of its index.
+Text, thinking, and the beginnings and fragments of calls are emitted at once. A call is completed only at the end,
+because fragments may arrive late, or before their call. A fragment belongs to the latest call with its index.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from rxllm.chunks._stream_chunk import (
     is_stream_only,
     latest_counters,
     mapping,
-    normalised,
     not_a_chunk,
     read_call,
     read_call_metadata,
     read_fragment,
+    to_finish_reason,
     to_usage,
 )
 from rxllm.events import Event
@@ -54,7 +54,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""A decoder's notes on a first piece of arguments that is not JSON by itself, which all pieces together may be."""
+"""Notes of a decoder on a first fragment that is not JSON by itself; all fragments together may be JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -79,18 +79,18 @@ def from_chunks(
     >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
-    `messages` are those that the response answers: calls without an id then get one that is unique in the thread. A
-    failing source becomes an ``ErrorEvent`` after everything open is completed, and so does a meta chunk with an
-    ``error``, which ends the stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that
-    completes without a finish reason means ``stop``. Calls whose arguments are not a JSON object, or were announced and
-    are missing, have ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
+    `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. If
+    the source fails, or a meta chunk has an ``error``, everything open is completed and an ``ErrorEvent`` ends the
+    stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that completes without a finish reason
+    means ``stop``. Calls whose arguments are not a JSON object, or were announced but are missing, have
+    ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
     """
     messages = tuple(messages)
     return events_of(lambda: ChunkFeeder(messages))
 
 
 class ChunkFeeder:
-    """The events of one response to `messages`, whose call ids are taken.
+    """Converts the chunks of one response to events; new call ids differ from those in `messages`.
 
     >>> from rxllm import chunks
     >>> feeder = ChunkFeeder()
@@ -117,7 +117,7 @@ class ChunkFeeder:
 
     @property
     def started(self) -> bool:
-        """Whether there has been an event."""
+        """Whether the first event has been created."""
         return self._blocks.started
 
     @property
@@ -126,7 +126,7 @@ class ChunkFeeder:
         return self._blocks.ended
 
     def feed(self, chunk: StreamChunk | Mapping[str, Any]) -> list[Event]:
-        """Return the events of a chunk.
+        """Return the events for a chunk.
 
         Raises ``StreamError("malformed_event")`` for any other item, and for a chunk whose text is not a string.
         """
@@ -145,7 +145,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def close(self) -> list[Event]:
-        """Return the events that are missing when the chunks are over. Without a finish reason it is ``stop``."""
+        """Return the last events, after the last chunk. The default finish reason is ``stop``."""
         if not self.ended:
             self._calls.settle()
             self._blocks.note(self._notes)
@@ -154,7 +154,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the events of a stream that fails: the completion of what is open, then the error."""
+        """Return the last events of a failed stream: completions of open blocks and calls, then the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -181,7 +181,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # opaque data belong to all thinking before them
+        if signature or (opaque and not text):  # opaque data without text belong to all thinking before them
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -197,7 +197,7 @@ class ChunkFeeder:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
-        """Read one key of a meta chunk; return False if it is unknown, or its value malformed."""
+        """Read one key of a meta chunk; return False if the key is unknown or its value malformed."""
         if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
@@ -221,11 +221,11 @@ class ChunkFeeder:
         return isinstance(value, Mapping)
 
     def _read_finish_reason(self, value: Any) -> bool:
-        self._blocks.finish(normalised(value), str(value))
+        self._blocks.finish(to_finish_reason(value), str(value))
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Report a whole part; return False if it is not one of a message's."""
+        """Report a whole part; return False if it is not a part of a message."""
         if not isinstance(part, SourcePart):  # a source may interrupt a block of text
             self._blocks.close_block()
         match part:
@@ -258,12 +258,12 @@ class _LiveCall:
         self.position = position
         self.call = call
         self.leading_space = ""
-        self.opened = False  # whether a fragment had anything but space
-        self.has_fragments = False  # an empty one counts
+        self.opened = False  # True once a fragment had more than white space
+        self.has_fragments = False  # True after an empty fragment, too
 
 
 class _LiveCalls:
-    """Reports the calls of one response to `blocks`; `before` is the number of calls in the thread."""
+    """The calls of one response, reported to `blocks`; `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
@@ -287,9 +287,9 @@ class _LiveCalls:
         metadata |= self._early_updates.pop(call.index, {})
         self._blocks.call(live.position, call.id or f"call_{self._before + live.position}", call.name, None, metadata)
         for fragment in self._early_fragments.pop(call.index, []):
-            self._pass_on(live, fragment)
+            self._emit_fragment(live, fragment)
         if call.first_fragment:
-            self._pass_on(live, call.first_fragment)
+            self._emit_fragment(live, call.first_fragment)
         return True
 
     def add(self, entry: Any) -> bool:
@@ -302,7 +302,7 @@ class _LiveCalls:
         if live is None:
             self._early_fragments.setdefault(index, []).append(text)
         else:
-            self._pass_on(live, text)
+            self._emit_fragment(live, text)
         return True
 
     def update(self, entry: Any) -> bool:
@@ -319,7 +319,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Report the arguments of calls without fragments, and the fragments and updates without a call."""
+        """Report the arguments of calls without fragments, and fragments and updates without a call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -332,7 +332,7 @@ class _LiveCalls:
         for index, metadata in self._early_updates.items():
             self._blocks.raw("tool_call_metadata", {"index": index, "metadata": metadata})
 
-    def _pass_on(self, live: _LiveCall, fragment: str) -> None:
+    def _emit_fragment(self, live: _LiveCall, fragment: str) -> None:
         live.has_fragments = True
         if not live.opened:
             fragment = live.leading_space + fragment
@@ -348,7 +348,7 @@ class _LiveCalls:
 
 
 def as_stream_error(error: Exception) -> LLMError:
-    """Return an exception as an error of the stream; rxllm's own stay as they are."""
+    """Return an exception as a `StreamError`; an `LLMError` is returned unchanged."""
     if isinstance(error, LLMError):
         return error
     failure = StreamError("adapter_error", f"the source of chunks failed: {type(error).__name__}: {error}")
@@ -369,7 +369,7 @@ def _message_of(error: Any) -> str:
 
 
 class Feeder(Protocol[T_in]):
-    """Turns chunks into events. `started`: there has been an event; `ended`: it was the last one."""
+    """Converts chunks to events. `started`: the first event has been created; `ended`: the last one, too."""
 
     @property
     def started(self) -> bool: ...
@@ -385,10 +385,10 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return the operator that feeds a fresh ``make()``.
+    """Return an operator that feeds the chunks of each subscription to a new ``make()``.
 
     An error of the source, of ``feed`` or of ``close`` becomes the events of ``fail`` and a normal end. An ``LLMError``
-    of the source before the first event goes to ``on_error``, and so does what ``fail`` raises.
+    of the source before the first event goes to ``on_error``, and so does an exception of ``fail``.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
@@ -396,14 +396,14 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # a chunk that arrives during the delivery of another one waits
+            pending = deque[Event]()  # events wait here while an earlier one is delivered
             delivering = False  # stays True after a subscriber's exception, which is not a failure of the stream
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering
                 try:
                     pending.extend(feeder.feed(chunk))
-                except Exception as error:  # not a chunk, or one with wrong types
+                except Exception as error:  # the item is not a valid chunk
                     fail(error)
                     return
                 if delivering:
@@ -424,7 +424,7 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             def on_completed() -> None:
                 try:
                     events = feeder.close()
-                except Exception as error:  # raised from here, it would be lost
+                except Exception as error:  # an exception raised here would be lost
                     fail(error)
                 else:
                     end(events)
@@ -432,8 +432,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             def fail(error: Exception) -> None:
                 try:
                     events = feeder.fail(error)
-                except Exception as another:
-                    observer.on_error(another)
+                except Exception as failure:
+                    observer.on_error(failure)
                 else:
                     end(events)
 

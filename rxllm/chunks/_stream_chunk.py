@@ -1,25 +1,25 @@
-"""The chunks of the StreamChunk dialect, and how their metadata are read, with the tables of its names.
+"""Chunks of the StreamChunk dialect, readers of their metadata, and the tables of its names.
 
-Authors of adapters make them with `text`, `thinking`, `tool_call`, `meta` and `content_part`. These keys of their
-metadata have a meaning:
+Adapter authors create them with `text`, `thinking`, `tool_call`, `meta` and `content_part`. The following metadata keys
+have a meaning:
 
 ================  ====================================================================================================
 chunk             keys
 ================  ====================================================================================================
-``thinking``      ``signature``: ends its block, and goes back to the provider together with all other keys;
+``thinking``      ``signature``: ends its block, and is sent back to the provider with all other keys;
                   ``stream_only?``: shown, but not part of the message
-``tool_call``     ``id``; ``index`` (0), to which fragments refer; ``start``, ``expects_arg_fragments`` or
-                  ``args_fragment_expected?``: True announces fragments; ``raw_arguments``: the first of them;
-                  ``builtin?``: the provider runs it. All other keys belong to the call
+``tool_call``     ``id``; ``index`` (0), which fragments refer to; ``start``, ``expects_arg_fragments`` or
+                  ``args_fragment_expected?``: True announces fragments; ``raw_arguments``: the first one;
+                  ``builtin?``: the provider runs the tool. All other keys are kept with the call
 ``meta``          ``tool_call_args`` (``{"index": 0, "fragment": '{"a"'}``), ``tool_call_metadata`` (``{"index": 0,
                   "metadata": {...}}``), ``reasoning_details``, ``logprobs``, ``annotations`` (lists),
                   ``finish_reason``, ``usage`` (counters, cumulative), ``error``, ``response_id``, ``model``
 ``content_part``  ``stream_only?``
 ================  ====================================================================================================
 
-Wherever chunks are read, a plain mapping of a chunk's fields will do: ``{"type": "content", "text": "Hi"}``.
+A plain mapping of a chunk's fields is accepted in place of a chunk: ``{"type": "content", "text": "Hi"}``.
 
-The readers raise nothing, as metadata may be anything.
+The readers never raise, because metadata may hold any value.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ from rxllm.events import NOTHING
 from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be, shown
 
-SHOWN = 20
-"""The number of characters of a chunk's text in its repr."""
+REPR_CHARACTERS = 20
+"""The number of characters of a chunk's text that its repr shows."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A chunk of a stream: its `type`, and the fields that chunks of this type have.
+    """A chunk of a stream: its `type`, and the fields of that type.
 
-    Making one checks nothing, see `validate`. It is not one of ``rxllm.values``, which would make it eighteen times as
-    costly: ``rxllm.serializer`` does not know it, ``msgspec.json`` reads and writes it.
+    The constructor checks nothing, see `validate`. The class is not one of ``rxllm.values``, which would make it
+    eighteen times slower to create: ``rxllm.serializer`` does not support it, ``msgspec.json`` does.
     """
 
     type: str
@@ -53,8 +53,8 @@ class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def __repr__(self) -> str:
         fields = {name: getattr(self, name) for name in FIELDS[1:]}
-        if isinstance(self.text, str) and len(self.text) > SHOWN:
-            fields["text"] = self.text[:SHOWN] + "…"
+        if isinstance(self.text, str) and len(self.text) > REPR_CHARACTERS:
+            fields["text"] = self.text[:REPR_CHARACTERS] + "…"
         listed = (f"{name}={value!r}" for name, value in fields.items() if value not in (None, {}))
         return f"StreamChunk({', '.join([str(self.type), *listed])})"
 
@@ -63,7 +63,7 @@ FIELDS = StreamChunk.__struct_fields__
 
 
 def as_chunk(item: Any) -> Any:
-    """Return a plain mapping of a chunk's fields as that chunk, and anything else as it is."""
+    """Convert a mapping of a chunk's fields to a `StreamChunk`; return anything else unchanged."""
     if not isinstance(item, Mapping):
         return item
     fields = cast(Mapping[str, Any], item)
@@ -71,7 +71,7 @@ def as_chunk(item: Any) -> Any:
 
 
 def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a piece of text. Raises ``ValidationError("invalid_message")`` unless it is a string, like `thinking`.
+    """Return a chunk of text. Raises ``ValidationError("invalid_message")`` unless `text` is a string.
 
     >>> text("To be, or not to be, that is the question.")
     StreamChunk(content, text='To be, or not to be,…')
@@ -80,7 +80,7 @@ def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 
 
 def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a piece of the model's thinking.
+    """Return a chunk of the model's thinking. Raises like `text`.
 
     >>> thinking("Hm.", {"signature": "c2ln"})
     StreamChunk(thinking, text='Hm.', metadata={'signature': 'c2ln'})
@@ -91,7 +91,7 @@ def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 def tool_call(
     name: str, arguments: Mapping[str, Any] | str | None = None, metadata: Mapping[str, Any] | None = None
 ) -> StreamChunk:
-    """Return a call of the tool `name`: complete, or to be completed by fragments that follow.
+    """Return a chunk that calls the tool `name`; later fragments may complete its arguments.
 
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
@@ -100,7 +100,7 @@ def tool_call(
 
 
 def meta(metadata: Mapping[str, Any]) -> StreamChunk:
-    """Return metadata of the stream.
+    """Return a chunk of the stream's metadata.
 
     >>> meta({"finish_reason": "stop"})
     StreamChunk(meta, metadata={'finish_reason': 'stop'})
@@ -109,7 +109,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 
 
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a whole part of the content: a file, an image, a source.
+    """Return a chunk of one whole content part: a file, an image, a source.
 
     >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
@@ -119,9 +119,9 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 
 
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
-    """Return `chunk` if it has what its type needs.
+    """Return `chunk` if its fields fit its type.
 
-    Raises ``ValidationError("invalid_message")``, whose `errors` name the field.
+    Raises ``ValidationError("invalid_message")``; its `errors` name the field.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
@@ -130,27 +130,27 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     chunk = as_chunk(chunk)
     if not isinstance(chunk, StreamChunk):
         raise ValidationError("invalid_message", not_a_chunk(chunk))
-    if fault := _fault(chunk):
+    if fault := _find_fault(chunk):
         field, expected = fault
         raise ValidationError("invalid_message", errors=[((field,), must_be(expected, getattr(chunk, field)))])
     return chunk
 
 
 def not_a_chunk(item: Any) -> str:
-    """Return the message about an item that is neither a chunk nor a mapping of its fields."""
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and has no other keys than {', '.join(FIELDS)}"
+    """Return the error message for an item that is neither a chunk nor a mapping of its fields."""
+    remedy = f"for text, use chunks.text(...); a mapping needs a type, and only these keys: {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
 def as_text(text: str) -> str:
-    """Return `text`; raises ``ValidationError("invalid_message")`` unless it is a string."""
+    """Return `text`. Raises ``ValidationError("invalid_message")`` unless it is a string."""
     if isinstance(text, str):  # pyright: ignore[reportUnnecessaryIsInstance]
         return text
     raise ValidationError("invalid_message", errors=[(("text",), must_be("a string", text))])
 
 
-def _fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the first field that does not fit the chunk's type, and what it must be."""
+def _find_fault(chunk: Any) -> tuple[str, str] | None:
+    """Return the first field that does not fit the chunk's type and a description of valid values."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
@@ -171,7 +171,7 @@ Index = str | int | None
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""The keys of a tool call's metadata for its assembly; all others belong to the call."""
+"""Metadata keys that control the assembly of a tool call; all other keys are kept with the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -185,7 +185,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""The finish reasons by their name in chunks; any other name means ``other``."""
+"""Finish reasons by their names in chunks; any other name means ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -198,11 +198,11 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The names of counters for each field of `Usage`, the most trusted one first."""
+"""Names of counters for each field of `Usage`, the most trusted first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """A tool call chunk, its metadata read."""
+    """The contents of a tool call chunk, with its metadata as fields."""
 
     id: str | None
     name: str
@@ -215,7 +215,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the call that a chunk begins; None without a name."""
+    """Return the call that a chunk begins; None if it has no name."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:
@@ -224,8 +224,8 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
         id=id if isinstance(id, str) and id else None,
         name=name,
         arguments={} if chunk.arguments is None else chunk.arguments,
-        index=_index(metadata),
-        metadata=_without_control(metadata),
+        index=_index_of(metadata),
+        metadata=_drop_control_keys(metadata),
         builtin=metadata.get("builtin?") is True,
         expects_fragments=any(metadata.get(key) is True for key in _EXPECTS_FRAGMENTS),
         first_fragment=raw if isinstance(raw, str) else "",
@@ -235,17 +235,17 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
     """Return the index and the text of a ``tool_call_args`` entry; None if it is malformed."""
     fragment = mapping(entry).get("fragment")
-    return (_index(entry), fragment) if isinstance(fragment, str) else None
+    return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
     """Return the index and the updates of a ``tool_call_metadata`` entry; None if it is malformed."""
     updates = mapping(entry).get("metadata")
-    return (_index(entry), _without_control(mapping(updates))) if isinstance(updates, Mapping) else None
+    return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, the larger of two numbers: counters only grow, and a late chunk may be full of zeros."""
+    """Merge counters; the larger number wins, because counters only grow and a late chunk may be all zeros."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -255,13 +255,13 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return both, the later of two numbers, as providers correct themselves; but no zero replaces a number."""
+    """Merge counters; the later number wins, because providers correct themselves; but 0 never replaces a number."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the counters merged; their total is the sum of input and output, not the provider's."""
+    """Merge counters; the total is the sum of input and output, not the provider's total."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)
@@ -269,7 +269,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return the counters as a value; those without a field of their own are in `extra`.
+    """Return the counters as `Usage`; counters without a field of their own are in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -284,17 +284,17 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     return Usage(**fields, tool_usage=dict(mapping(tools)), extra=extra)
 
 
-def normalised(reason: Any) -> FinishReason:
-    """Return rxllm's word for a provider's finish reason.
+def to_finish_reason(reason: Any) -> FinishReason:
+    """Return rxllm's finish reason for a provider's.
 
-    >>> normalised("end_turn"), normalised("pause_turn")
+    >>> to_finish_reason("end_turn"), to_finish_reason("pause_turn")
     ('stop', 'other')
     """
     return FINISH_REASONS.get(str(reason).lower(), "other")
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return arguments as JSON text, and text as it is; None if they have no JSON form."""
+    """Return arguments as JSON text and text unchanged; None if they have no JSON form."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -305,7 +305,7 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether a chunk is shown only, and not part of the message."""
+    """Whether a chunk is only shown, and is not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 
@@ -315,18 +315,18 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that is the same for equal annotations, with their fields in any order."""
+    """Return a key that is the same for equal annotations, whatever the order of their fields."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):
         return repr(annotation)
 
 
-def _without_control(metadata: Mapping[str, Any]) -> dict[str, Any]:
+def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in metadata.items() if key not in CONTROL}
 
 
-def _index(metadata: Mapping[str, Any]) -> Index:
+def _index_of(metadata: Mapping[str, Any]) -> Index:
     # None is an index of its own; a value that cannot be an index counts as missing.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0

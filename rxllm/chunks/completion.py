@@ -1,4 +1,4 @@
-"""The completion dialect: its chunks, the completion folded from them, and the same as events."""
+"""The completion dialect: its chunks, the fold to one response, and the conversion to events."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from reactivex import Observable, abc
 
 from rxllm.chunks._from_chunks import as_stream_error, events_of
-from rxllm.chunks._stream_chunk import as_text, merge_counters, normalised
+from rxllm.chunks._stream_chunk import as_text, merge_counters, to_finish_reason
 from rxllm.events import Event
 from rxllm.runtime import Stream, conclude
 from rxllm.values import FinishReason, LLMError, Message, StreamError, Usage, ValidationError, Value
@@ -24,7 +24,7 @@ _USAGE: tuple[type, ...] = (Usage, type(None))
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of the tool call at `index`, counted from 0. Usually the first piece has its `id` and `name`.
+    """A piece of the tool call at `index`, counted from 0. Usually only the first has `id` and `name`.
 
     `arguments_delta` is a piece of JSON text. Raises ``ValueError`` for a negative index.
     """
@@ -36,11 +36,11 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     def __post_init__(self) -> None:
         if self.index < 0:
-            raise ValueError(f"the index of a tool call is counted from 0, not {self.index}")
+            raise ValueError(f"the index of a ToolCallDelta must be 0 or more, not {self.index}")
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of a completion: text, which may be empty, and pieces of tool calls; the final one has the rest.
+    """A piece of a completion: text and pieces of tool calls; the final one has usage and finish reason.
 
     >>> CompletionChunk.text("Hi")
     CompletionChunk(delta='Hi')
@@ -54,12 +54,12 @@ class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def text(cls, delta: str) -> CompletionChunk:
-        """Return a piece of text. Raises ``ValidationError("invalid_message")`` unless it is a string."""
+        """Return a chunk of text. Raises ``ValidationError("invalid_message")`` unless it is a string."""
         return cls(as_text(delta))
 
     @classmethod
     def final_chunk(cls, usage: Usage | None, reason: FinishReason | None) -> CompletionChunk:
-        """Return the last chunk. Raises ``ValidationError("invalid_message")`` for other types, or the other order."""
+        """Return the final chunk. Raises ``ValidationError("invalid_message")`` for arguments of other types."""
         arguments = (("usage", usage, _USAGE), ("reason", reason, _TEXT))
         errors = [((name,), "wrong_type") for name, value, types in arguments if not isinstance(value, types)]
         if errors:
@@ -82,7 +82,7 @@ def check_chunk(item: Any) -> None:
     _check_field(item, "tool_calls", (tuple, list))
     for call in item.tool_calls:
         if not isinstance(call, ToolCallDelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"tool_calls of a CompletionChunk has {shown(call)}; use ToolCallDelta(...)"
+            message = f"tool_calls of a CompletionChunk contains {shown(call)}; use ToolCallDelta(...)"
             raise StreamError("malformed_event", message)
         for name in ("id", "name", "arguments_delta"):
             _check_field(call, name, _TEXT)
@@ -96,7 +96,7 @@ def _check_field(struct: msgspec.Struct, name: str, types: tuple[type, ...]) -> 
 
 @value
 class CompletionToolCall(Value):
-    """A whole call; `arguments` is the provider's text, JSON or not."""
+    """A complete tool call; `arguments` is the provider's text, which may not be JSON."""
 
     id: str
     name: str
@@ -111,7 +111,7 @@ def _no_usage() -> Usage:
 class CompletionResponse(Value):
     """A whole completion. `content` is None without text; calls are in the order of their indexes.
 
-    `dropped` are the calls that never got an id, and so cannot be answered.
+    `dropped` holds the calls that never received an id, and so cannot be answered.
     """
 
     content: str | None = None
@@ -123,7 +123,7 @@ class CompletionResponse(Value):
 
 
 def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[CompletionResponse]]:
-    """Fold the chunks to one `CompletionResponse`.
+    """Fold the chunks into one `CompletionResponse`.
 
     ::
 
@@ -137,31 +137,31 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    The last id and the last name of each call count, and its arguments are joined as text. A final chunk sets usage and
-    finish reason, even to None; of several, the last one counts. The defaults are zeros and ``"stop"``.
+    Each call gets its last id, its last name and its joined arguments. A final chunk sets usage and finish reason, even
+    to None; a later final chunk replaces an earlier one. The defaults are zeros and ``"stop"``.
 
-    An error keeps its class and reason, and gets the partial response, whose finish reason is ``"error"``, as
-    ``metadata["response"]``. An error that is not an ``LLMError`` becomes the cause of a
-    ``StreamError("adapter_error")``; an item that is not a chunk is a ``StreamError("malformed_event")``.
+    An ``LLMError`` keeps its class and reason; any other error becomes the cause of a ``StreamError("adapter_error")``,
+    and an item that is not a chunk causes ``StreamError("malformed_event")``. The error's ``metadata["response"]`` is
+    the partial response, with the finish reason ``"error"``.
     """
 
     def operator(source: Observable[CompletionChunk]) -> Stream[CompletionResponse]:
         def subscribe(
             observer: abc.ObserverBase[CompletionResponse], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
-            collected = _Collected()
+            fold = _CompletionFold()
 
             def on_next(chunk: CompletionChunk) -> None:
                 try:
-                    collected.feed(chunk)
-                except Exception as error:  # not a chunk, or one with wrong types
+                    fold.feed(chunk)
+                except Exception as error:  # the item is not a valid chunk
                     on_error(error)
 
             def on_error(error: Exception) -> None:
-                observer.on_error(collected.failure(error))
+                observer.on_error(fold.failure(error))
 
             def on_completed() -> None:
-                conclude(observer, (collected.response(),))
+                conclude(observer, (fold.response(),))
 
             return source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
 
@@ -177,10 +177,10 @@ class _Call:
     pieces: list[str] = field(default_factory=list[str])
 
 
-class _Collected:
+class _CompletionFold:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by index: a gap takes no memory
+        self._calls: dict[int, _Call] = {}  # by index, so that a gap takes no memory
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
@@ -224,7 +224,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
         source                       --H--------i--final--|
         from_completion_chunks()     --(aH)-----i---------(bc|)
 
-    a: ``MessageStarted``, b: the completion of what is open, c: ``MessageCompleted``.
+    a: ``MessageStarted``, b: completions of open blocks and calls, c: ``MessageCompleted``.
 
     >>> from reactivex import of
     >>> from rxllm.chunks import CompletionChunk
@@ -232,11 +232,11 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     >>> [type(event).__name__ for event in chunks.pipe(from_completion_chunks())]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `messages` are those that the response answers: calls without an id then get one that is unique in the thread. Usage
-    counts in any chunk, the largest number of each counter; so does a finish reason, and a final chunk without one
-    means ``"stop"``. A source that completes without either was cut off: ``StreamError("truncated")``.
+    `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. Any
+    chunk may have usage, whose largest numbers are kept, and a finish reason. Without a finish reason, a final chunk
+    means ``"stop"``; without a final chunk, too, the source was cut off: ``StreamError("truncated")``.
 
-    A failing source becomes an ``ErrorEvent`` after everything open is completed; an ``LLMError`` before the first
+    If the source fails, everything open is completed and an ``ErrorEvent`` follows; an ``LLMError`` before the first
     chunk goes to ``on_error``.
     """
     messages = tuple(messages)
@@ -244,7 +244,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """The events of one response to `messages`, chunk by chunk."""
+    """Converts the chunks of one response to `messages` to events."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))
@@ -271,13 +271,13 @@ class CompletionFeeder:
             self._usage = Usage(**merge_counters(vars(self._usage), counters))
             blocks.usage(self._usage)
         if chunk.finish_reason is not None:
-            blocks.finish(normalised(chunk.finish_reason), chunk.finish_reason)
+            blocks.finish(to_finish_reason(chunk.finish_reason), chunk.finish_reason)
         self._final = self._final or chunk.is_final
         return blocks.take()
 
     def close(self) -> list[Event]:
         if self._final:
-            self._blocks.finish("stop", None)  # does not replace a reason that was given
+            self._blocks.finish("stop", None)  # does not replace an earlier reason
         self._blocks.end()
         return self._blocks.take()
 

@@ -73,7 +73,7 @@ def test_a_text_in_the_place_of_the_engine(engine: str) -> None:
     error = fault(generate, engine, "openai:gpt-5")
     assert error.reason == "unknown_provider"
     assert error.message == (
-        f"{engine!r} is not the name of a model; the engine comes first, as in generate('openai:gpt-5', 'Hi')"
+        f"{engine!r} is not the name of a model; pass the engine first, as in generate('openai:gpt-5', 'Hi')"
     )
 
 

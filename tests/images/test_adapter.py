@@ -20,7 +20,7 @@ def test_an_image_adapter_is_returned_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (None, "has no image adapter; give it one"),
+        (None, "has no image adapter; pass one"),
         (3, "3 is not an image adapter"),
         (images.OpenAIImages, "is not an image adapter"),
     ],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
-from rxllm.adapters.anthropic.decoder import MessagesDecoder, with_code
+from rxllm.adapters.anthropic.decoder import MessagesDecoder, use_type_as_code
 from rxllm.adapters.anthropic.request import count_body, messages_body
 from rxllm.adapters.http_base import missing_model, versioned
 from rxllm.runtime import Stream
@@ -25,7 +25,7 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The version of the API. The later 2026-10-21 has no temperature; to use it, set the header."""
+"""The API's version. The later 2026-10-21 has no temperature; to use it, set the header ``anthropic-version``."""
 
 
 class Anthropic(HTTPAdapter):
@@ -33,16 +33,16 @@ class Anthropic(HTTPAdapter):
 
     Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. Without a `base_url`,
     ``ANTHROPIC_BASE_URL`` of the environment is used, which has no ``/v1``. ``Request.options`` is merged over the
-    body, so any field that a server understands can be set there; an option of None removes a field, and ``betas`` (a
-    list of names) becomes the header ``anthropic-beta``. The API has no seed: it is not sent.
+    body, so any field that a server supports can be set there; an option of None removes a field, and ``betas`` (a list
+    of names) becomes the header ``anthropic-beta``. The API has no seed, so none is sent.
 
-    Only the system messages at the beginning of a thread are the body's ``system``; later ones stay in their places, so
-    that what is cached remains so. Models that obey an entry of the role ``system`` get one, others a text between
-    ``<system>`` tags, which users can type too; the option ``system_entries`` (True, False) forces either form.
+    Only system messages at the beginning of a thread become the body's ``system``; later ones stay in their places, so
+    that the cached prefix stays valid. A model that obeys entries of the role ``system`` gets an entry, any other a
+    text between ``<system>`` tags, which users can type too. The option ``system_entries`` (True, False) sets the form.
 
     A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
-    entry in the body (``{"eager_input_streaming": True}``); if it has a ``"type"``, as the tools that the server runs
-    do (``{"type": "web_search_20250305"}``), it replaces everything but the name. ``metadata["cache"]`` of a part, a
+    entry in the body (``{"eager_input_streaming": True}``). With a ``"type"``, as for tools that the server runs
+    (``{"type": "web_search_20250305"}``), it replaces everything but the name. ``metadata["cache"]`` of a part, a
     message or a tool (True, ``"5m"``, ``"1h"``) marks the end of a prefix to cache.
     """
 
@@ -53,7 +53,7 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        """Return the base URL with a version, which Anthropic's SDK adds to each path instead."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -61,7 +61,7 @@ class Anthropic(HTTPAdapter):
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's count: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
+        """Emit the server's token count: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
         build = partial(self._post_body, "/messages/count_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 
@@ -82,4 +82,4 @@ class Anthropic(HTTPAdapter):
         return MessagesDecoder(provider=self.provider, messages=request.messages, raw=raw)
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return with_code(http_error(self.provider, status, headers, body))
+        return use_type_as_code(http_error(self.provider, status, headers, body))

@@ -1,4 +1,4 @@
-"""The frames of Anthropic's Messages API, and of servers that speak it, to events.
+"""Decoder of Anthropic's Messages API, and of servers that are compatible with it.
 
 https://platform.claude.com/docs/en/build-with-claude/streaming:
 
@@ -8,19 +8,19 @@ https://platform.claude.com/docs/en/build-with-claude/streaming:
 * pings are skipped; a frame of an unknown type, or with fields of unexpected types, is a ``RawChunk``;
 * a server that does not stream sends the message as one JSON document.
 
-Each content block is opened, filled by deltas and stopped. Fields of the opening count too: some servers, and messages
+Each content block is opened, filled by deltas and stopped. The opening's fields count, too: some servers, and messages
 that are not streamed, put the whole block there.
 
 =====================  ==============================================================================================
 block                  events
 =====================  ==============================================================================================
 ``text``               text; its citations are ``SourceAdded`` after it, though the wire puts some before
-``thinking``,          thinking; signature or ciphertext is in `provider_data`, to go back to the provider
+``thinking``,          thinking; signature or ciphertext is in `provider_data`, to be sent back
 ``redacted_thinking``
 ``tool_use``           a tool call; arguments in the opening count if no delta follows
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
-any other              a part of the message that goes back unchanged: results of server tools, compactions, uploads
+any other              a part of the message that is sent back unchanged: results of server tools, compactions, uploads
                        and blocks that are not known yet; and a ``SourceAdded`` for each page among search results
 =====================  ==============================================================================================
 """
@@ -49,8 +49,8 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # After `pause_turn` the API expects another request; after `compaction`, a pause for which the caller has asked
-    # (`pause_after_compaction`), it does not. An unknown reason is "other" too.
+    # `pause_turn` requires another request. `compaction` does not: the caller has requested that pause, with
+    # `pause_after_compaction`. An unknown reason is "other", too.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -148,13 +148,13 @@ class MessagesDecoder(FrameDecoder):
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
-        return with_code(provider_error(self.provider, payload))
+        return use_type_as_code(provider_error(self.provider, payload))
 
 
-def with_code(error: AdapterError) -> AdapterError:
+def use_type_as_code(error: AdapterError) -> AdapterError:
     """Return `error` with the inner type of ``{"type": "error", "error": {"type": ..., "message": ...}}`` as its code.
 
-    https://platform.claude.com/docs/en/api/errors: so is every error, in an HTTP response as in a stream.
+    Every error has this form, in an HTTP response and in a stream: https://platform.claude.com/docs/en/api/errors.
     """
     code = error.metadata.get("type")
     if error.code is None and isinstance(code, str) and code != "error":
@@ -164,7 +164,7 @@ def with_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block: `data` is its opening, `position` the place of a tool call among those of the response."""
+    """An open block: `data` is its opening, `position` a tool call's index among the response's tool calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -172,7 +172,7 @@ class _Block:
         self.kind = kind
         self.data = data
         self.position: int | None = None
-        self.filled = False  # whether a delta had some of the arguments
+        self.filled = False  # True once a delta had arguments
         self.citations: list[Any] = []
 
     @property
@@ -181,7 +181,7 @@ class _Block:
 
 
 class Content:
-    """Reports the content blocks of one message to `blocks`."""
+    """The content blocks of one message, reported to `blocks`."""
 
     def __init__(self, blocks: Blocks, provider: str) -> None:
         self._blocks = blocks
@@ -190,7 +190,7 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block, and stop the one that is open at `index`."""
+        """Open a block. Stop a block that is still open at `index` first."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -213,7 +213,7 @@ class Content:
                 pass
 
     def add(self, index: int, delta: Delta) -> bool:
-        """Add a delta to a block. Return False if it is of an unknown kind."""
+        """Add a delta to a block. Return False if the delta's kind is unknown."""
         if delta.text is not None:
             self._blocks.text(delta.text)
         elif delta.thinking is not None:
@@ -240,7 +240,6 @@ class Content:
         return True
 
     def stop(self, index: int) -> None:
-        """Complete a block."""
         block = self._open.pop(index, None)
         self._blocks.close_block()
         if block is not None:
@@ -260,7 +259,7 @@ class Content:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # The provider's own fields go back with the call.
+        # The provider's own fields are sent back with the call.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]

@@ -1,16 +1,16 @@
 """A request as the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. The system messages before all others are ``system``. A later one never changes it, because that would throw the
-   cached prefix away; it goes behind the user's turn that it follows or, after an assistant's, behind the user's turn
-   that comes next, as an entry of its own where the model honours one (`takes_entries`), else as a text block between
-   ``<system>`` tags at the end of that turn. Without such a turn it becomes one.
-2. Consecutive messages of one role become one turn; all results of a turn's tool calls are in one user turn, before
-   anything else.
-3. The API refuses blank text, and white space at the end of a final assistant turn: both are left out.
-4. Another provider's parts (its thinking, its server's tools) are left out; Anthropic's own go back unchanged:
+1. The system messages before all others are ``system``. A later system message never changes that field, because the
+   cached prefix would become invalid. It is put after the user's turn before it; after an assistant's turn, it is put
+   after the next user's turn. If the model obeys entries of the role ``system`` (`takes_entries`), it is an entry,
+   otherwise a text block between ``<system>`` tags at the end of that turn. Without a user's turn it becomes one.
+2. Consecutive messages of one role become one turn. All results of a turn's tool calls are at the beginning of one user
+   turn.
+3. The API refuses blank text, and white space at the end of a final assistant turn, so both are omitted.
+4. Another provider's parts (its thinking, its server's tools) are omitted. Anthropic's own are sent back unchanged:
    thinking only with its signature, a call of a server tool only if it is complete.
-   Files: https://platform.claude.com/docs/en/build-with-claude/files (those by id need the beta of that page).
-5. Ids consist of letters, digits, ``_`` and ``-``: any other character becomes ``_``, in a tool call as in its result.
+   Files: https://platform.claude.com/docs/en/build-with-claude/files (files by id need that page's beta).
+5. Ids have only letters, digits, ``_`` and ``-``: any other character becomes ``_``, in a tool call and in its result.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, sendable
+from rxllm.adapters._requests import Carries, invalid_field, mime_type_of, response_format, select_parts
 from rxllm.adapters.anthropic.frames import CITATIONS, SERVER_CALLS
 from rxllm.values import (
     FilePart,
@@ -41,7 +41,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# A search result goes back in its part, a citation with its text.
+# A search result is sent back in its part, a citation with its text.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -53,12 +53,12 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body of `request`; opaque parts go back if they are of `provider`.
+    """Return the JSON body of `request`; opaque parts are sent back if they are of `provider`.
 
     `is_own` is whether the server is one of Anthropic's. The option ``system_entries`` (True, False) is not sent; it
-    overrides the form of later system messages that the model's name and the server imply.
+    sets the form of later system messages, which by default depends on the model and the server.
     """
-    request = sendable(request, f"the Messages API of {provider}", provider, CARRIES)
+    request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
     limit = default_max_tokens(model) if request.max_tokens is None else request.max_tokens
     options = dict(request.options)
@@ -77,7 +77,7 @@ def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool
         "temperature": request.temperature,
         "top_p": request.top_p,
         "stop_sequences": list(request.stop),
-        **_effort(request.reasoning_effort, model, limit),
+        **_effort_fields(request.reasoning_effort, model, limit),
         "container": _container(request, provider),
     }
     config = {**body.get("output_config", {}), **_output_format(request)}
@@ -92,17 +92,17 @@ COUNTED = (
     *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"),
     *("cache_control", "speed", "user_profile_id", "workspace_id", "mcp_servers", "context_management", "betas"),
 )
-"""The fields that ``/messages/count_tokens`` takes; it refuses others."""
+"""The fields that ``/messages/count_tokens`` accepts; it refuses others."""
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the body that asks for the number of tokens of `request`."""
+    """Return the body of a request that counts the tokens of `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the limit to send when the request has none, as the API demands one: the highest that every model takes.
+    """Return the limit for a request without one, which the API requires: the highest that every model accepts.
 
     https://platform.claude.com/docs/en/about-claude/models/overview: 4,096 for Claude 3, at least 32,000 since
     Claude 4; a limit that is not reached costs nothing. The limits of other models are unknown.
@@ -110,9 +110,9 @@ def default_max_tokens(model: str) -> int:
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
-def _effort(effort: str | None, model: str, limit: int) -> dict[str, Any]:
+def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
     # https://platform.claude.com/docs/en/build-with-claude/effort: Claude since 4.6 takes an effort. Older models, and
-    # other servers, take a budget: at least 1,024 tokens, and the answer needs some of the limit too.
+    # other servers, take a budget of at least 1,024 tokens, and the answer needs part of the limit, too.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -131,7 +131,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The sandbox of the last turn: the next one may need its files.
+    # The sandbox of the last turn is reused, because the next turn may need its files.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -163,68 +163,68 @@ def _output_format(request: Request) -> dict[str, Any]:
         case None:
             return {}
         case {"type": "json_schema", "schema": schema}:
-            return {"format": {"type": "json_schema", "schema": _closed(schema)}}
+            return {"format": {"type": "json_schema", "schema": _close_objects(schema)}}
         case other:
             raise invalid_field("response_format", other, "'text' or json_schema(...), Anthropic's only formats")
 
 
-def _closed(schema: Any) -> Any:
+def _close_objects(schema: Any) -> Any:
     # https://platform.claude.com/docs/en/build-with-claude/structured-outputs: every object must be declared closed.
     if isinstance(schema, list):
-        return [_closed(item) for item in cast(list[Any], schema)]
+        return [_close_objects(item) for item in cast(list[Any], schema)]
     if not isinstance(schema, dict):
         return schema
-    closed = {name: _closed(value) for name, value in cast(dict[str, Any], schema).items()}
+    closed = {name: _close_objects(value) for name, value in cast(dict[str, Any], schema).items()}
     return {"additionalProperties": False, **closed} if closed.get("type") == "object" else closed
 
 
 def takes_entries(model: str) -> bool:
     """Whether `model` obeys ``{"role": "system"}`` among the messages.
 
-    Older models refuse it, and Sonnet 5 and Haiku 5.5 accept it, but ignore it or take it for the user's or a tool's.
+    Older models refuse it. Sonnet 5 and Haiku 5.5 accept it, but ignore it or mistake it for a user's or tool's text.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
     """Return system messages as the ``system`` of a body: text, or blocks if part of it is to be cached."""
-    blocks = [block for message in messages for block in _cached(message, _texts(message))]
+    blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
     return "\n\n".join(block["text"] for block in blocks)
 
 
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
-    """Return the ``messages`` of a body; opaque parts go back if they are of `provider`.
+    """Return the ``messages`` of a body; opaque parts are sent back if they are of `provider`.
 
-    System messages become `entries`, or else text blocks. A longer thread has the same turns up to the last answer.
+    System messages become entries with `entries`, otherwise text blocks. A thread that grows keeps its earlier turns.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # the system messages for the end of the current turn
     for message in messages:
         if message.role == "system":
-            instructions += _cached(message, _texts(message))
+            instructions += _mark_cached(message, _text_blocks(message))
             continue
         role = "assistant" if message.role == "assistant" else "user"
-        blocks = _cached(message, _blocks(message, provider))
+        blocks = _mark_cached(message, _blocks_of(message, provider))
         if role == "assistant" and blocks:
-            _instruct(turns, instructions, entries=entries)
+            _add_instructions(turns, instructions, entries=entries)
             instructions = []
         if turns and turns[-1]["role"] == role:
             turns[-1]["content"] += blocks
         elif blocks:
             turns.append({"role": role, "content": blocks})
-    _instruct(turns, instructions, entries=entries)
+    _add_instructions(turns, instructions, entries=entries)
     for turn in turns:
         content: list[Block] = turn["content"]
         content.sort(key=lambda block: block["type"] != "tool_result")  # results first, in order
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
-    return [{**turn, "content": _simplified(turn["content"])} for turn in turns]
+    return [{**turn, "content": _simplify(turn["content"])} for turn in turns]
 
 
-def _instruct(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
-    """Add system messages behind the last turn."""
+def _add_instructions(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
+    """Add system messages after the last turn."""
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
@@ -251,8 +251,8 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
             return {"cache_control": {"type": "ephemeral", "ttl": ttl}}
 
 
-def _cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # A mark on the message goes to its last block; thinking cannot be marked.
+def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
+    # A message's mark is set on its last block; thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:
@@ -260,14 +260,14 @@ def _cached(message: Message, blocks: list[Block]) -> list[Block]:
     return blocks
 
 
-def _blocks(message: Message, provider: str) -> list[Block]:
+def _blocks_of(message: Message, provider: str) -> list[Block]:
     match message.role:
         case "tool":
             return [_tool_result(message, provider)]
         case "assistant":
-            return _assistant(message, provider)
+            return _assistant_blocks(message, provider)
         case _:
-            return _user(message, provider)
+            return _user_blocks(message, provider)
 
 
 def _tool_result(message: Message, provider: str) -> Block:
@@ -275,23 +275,23 @@ def _tool_result(message: Message, provider: str) -> Block:
     if isinstance(content, dict):
         content = json_text(content)
     elif not isinstance(content, str):
-        content = _user(message, provider)
-    result: Block = {"type": "tool_result", "tool_use_id": _id(message.tool_call_id or ""), "content": content}
+        content = _user_blocks(message, provider)
+    result: Block = {"type": "tool_result", "tool_use_id": _clean_id(message.tool_call_id or ""), "content": content}
     return {**result, "is_error": True} if message.metadata.get("is_error") else result
 
 
-def _texts(message: Message) -> list[Block]:
-    return [block for block in _user(message, "") if block["type"] == "text"]
+def _text_blocks(message: Message) -> list[Block]:
+    return [block for block in _user_blocks(message, "") if block["type"] == "text"]
 
 
-def _user(message: Message, provider: str) -> list[Block]:
+def _user_blocks(message: Message, provider: str) -> list[Block]:
     blocks: list[Block] = []
     for part in message.parts:
         match part:
             case TextPart() if part.text.strip():
                 blocks.append({"type": "text", "text": part.text, **cache_control(part.metadata)})
             case ImagePart():
-                blocks.append({"type": "image", "source": _source(part.image), **cache_control(part.metadata)})
+                blocks.append({"type": "image", "source": _image_source(part.image), **cache_control(part.metadata)})
             case FilePart(file=file):
                 blocks.append(_file(file))
             case ProviderPart(provider=origin, data=data) if origin == provider:
@@ -308,7 +308,7 @@ def _file(file: Block) -> Block:
         case {"data": bytes(data)} if media_type == "application/pdf":
             text = Image.from_binary(data, media_type).to_base64()
             return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
-        case {"data": bytes(data)}:  # any text is plain text here
+        case {"data": bytes(data)}:  # the API accepts all text as plain text
             source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
             return {"type": "document", "source": source, **title}
         case {"url": str(url)}:
@@ -318,7 +318,7 @@ def _file(file: Block) -> Block:
             return {"type": kind, "source": {"type": "file", "file_id": file["file_id"]}}
 
 
-def _assistant(message: Message, provider: str) -> list[Block]:
+def _assistant_blocks(message: Message, provider: str) -> list[Block]:
     calls = {call.id: call for call in message.tool_calls}
     blocks: list[Block] = []
     for part in message.parts:
@@ -339,9 +339,9 @@ def _assistant(message: Message, provider: str) -> list[Block]:
 
 
 def _cite(blocks: list[Block], source: Mapping[str, Any]) -> None:
-    # A citation belongs to the text before it. A search result is not a citation, and goes back in its own part.
+    # A citation belongs to the text before it. A search result is not a citation, and is sent back in its own part.
     if source.get("type") in CITATIONS and blocks and blocks[-1]["type"] == "text":
-        # The API sends `file_id`, and refuses it.
+        # The API sends `file_id`, but refuses it in a request.
         blocks[-1].setdefault("citations", []).append({k: v for k, v in source.items() if k != "file_id"})
 
 
@@ -360,27 +360,27 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
     is_server = bool(call.metadata.get("server"))
     if is_server and (not own or call.metadata.get("error")):
         return []
-    id = call.id if is_server else _id(call.id)
-    return [{"type": "tool_use", "id": id, "name": call.name, "input": _input(call), **own}]
+    id = call.id if is_server else _clean_id(call.id)
+    return [{"type": "tool_use", "id": id, "name": call.name, "input": _call_arguments(call), **own}]
 
 
-def _input(call: ToolCall) -> dict[str, Any]:
+def _call_arguments(call: ToolCall) -> dict[str, Any]:
     # Arguments must be an object. Other text is wrapped, as the documentation of fine-grained tool streaming proposes.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments
 
 
-def _id(id: str) -> str:
+def _clean_id(id: str) -> str:
     return re.sub(r"[^a-zA-Z0-9_-]", "_", id)
 
 
-def _source(image: Image) -> Block:
+def _image_source(image: Image) -> Block:
     if image.source == "url":
         return {"type": "url", "url": image.data}
     media_type, _, data = image.to_data_uri().removeprefix("data:").partition(";base64,")
     return {"type": "base64", "media_type": media_type, "data": data}
 
 
-def _simplified(blocks: list[Block]) -> Any:
+def _simplify(blocks: list[Block]) -> Any:
     return blocks[0]["text"] if len(blocks) == 1 and blocks[0].keys() == {"type", "text"} else blocks

@@ -34,21 +34,21 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # at run time a list: a tuple is a piece. But list[str] isn't list[Piece]
+Turn = Piece | Sequence[Piece]  # a list at run time; but list[str] is not list[Piece] to a type checker
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 
 
 class Fake:
-    """An adapter that plays turns: a single one answers every call, several are used up, one per subscription.
+    """An adapter that plays turns: a single turn answers every call, several turns are played one per subscription.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
     'Hello'
 
-    Pass turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
-    that returns a turn. A turn is a piece of script, or a list of such pieces:
+    Pass turns as arguments, one turn as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the
+    request that returns a turn. A turn is a piece of script, or a list of pieces:
 
     =================================================  =================================================================
     piece                                              meaning
@@ -56,23 +56,23 @@ class Fake:
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
     a `ToolCall`, ``("tool_call", {"name": .., ..})``  a whole tool call: `name`, `arguments` or `raw_arguments`, `id`
-    ``("tool_call_delta", {"id": .., ..})``            a piece of one: `id`, `arguments_delta`, and first the `name`
+    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`, first the `name`
     a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, on the subscription's scheduler
     ``("error", "rate_limited")``                      an ``ErrorEvent`` with a reason of `AdapterError`, or with an
                                                        exception; nothing follows
     ``("finish", "stop")``                             the finish reason; nothing follows
-    an exception                                       first in its turn, the call fails; later, an ``ErrorEvent``
+    an exception                                       as the first piece, the call fails; later, an ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    A function may be async; a plain one runs on the event loop, and one that sleeps blocks it: write ``("delay",
-    seconds)``, or an async function. `requests` holds all requests in order. Without an event loop, it plays on the
-    caller's thread.
+    A function may be async. A plain function runs on the event loop, so one that sleeps blocks the loop: write
+    ``("delay", seconds)``, or an async function. `requests` holds all requests in order. Without an event loop, turns
+    are played on the caller's thread.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; if a function returned it, when
-    the turn is played. A call fails with ``AdapterError("no_scripted_response")`` when the turns are used up.
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; a piece that a function returns
+    is checked when its turn is played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
     @explains_options("Fake(...)")
@@ -83,7 +83,7 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "Fake takes its turns in one form: as arguments, as script= or as scripts="
+            message = "Fake takes its turns in one form: pass arguments, or script=, or scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
@@ -99,23 +99,23 @@ class Fake:
         ) -> abc.DisposableBase:
             self.requests.append(request)
             if iscoroutinefunction(self._function):
-                return self._after(self._function, request).subscribe(observer, scheduler=scheduler)
-            return _Play(self._next(request), request, observer, scheduler).start()
+                return self._play_async(self._function, request).subscribe(observer, scheduler=scheduler)
+            return _Play(self._next_turn(request), request, observer, scheduler).start()
 
         return Stream(subscribe)
 
-    def _after(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
-        """Await the turn, and play it."""
+    def _play_async(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
+        """Await the turn of `function`, and play it."""
 
         async def body(pump: Pump[list[Piece]]) -> None:
             pump.emit((pieces_of(await function(request)),))
 
-        def playing(pieces: list[Piece]) -> Stream[Event]:
+        def play(pieces: list[Piece]) -> Stream[Event]:
             return Stream(lambda observer, scheduler=None: _Play(pieces, request, observer, scheduler).start())
 
-        return pumped(body).flat_map(playing)
+        return pumped(body).flat_map(play)
 
-    def _next(self, request: Request) -> list[Piece]:
+    def _next_turn(self, request: Request) -> list[Piece]:
         if self._function is not None:
             return pieces_of(self._function(request))
         index = 0 if len(self._turns) == 1 else self._played
@@ -131,7 +131,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn. It pauses at a delay and while the consumer is behind."""
+    """Plays one subscription's turn, with pauses at delays and while the consumer is behind."""
 
     def __init__(
         self,
@@ -156,7 +156,7 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Not now: the subscriber must have its disposable before the first event, so that take(1) can dispose it.
+        # Not at once: the subscriber needs its disposable before the first event, so that take(1) can dispose it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -173,7 +173,7 @@ class _Play:
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # A task, not a timer: it notices the end of the loop.
+        # A task rather than a timer, because a task also ends with its loop.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -193,7 +193,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # by the subscriber that raised, which receives nothing more
+            if self._disposed and self._delivering:  # the subscriber disposed and raised, so it receives nothing more
                 report_unheard(error)
             else:
                 fail(self._observer, error)
@@ -205,7 +205,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for one that is not in the table."""
+    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for an unknown piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -257,11 +257,11 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # without an id it gets one, as on the wires
+    return ToolCall(id, name, **fields)  # a call without an id gets one, as on the wires
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield the events of each piece, and pauses in seconds. Raise an exception that is the first piece."""
+    """Yield the events of each piece, and pauses in seconds. Raise the first piece if it is an exception."""
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]
     blocks = Blocks(CallTracker.after(request.messages))
@@ -291,7 +291,7 @@ def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float
                 yield blocks.take()
                 yield float(seconds)
             case ("error", reason) | (BaseException() as reason):
-                blocks.error(_error(reason))
+                blocks.error(_to_error(reason))
             case ("finish", reason):
                 blocks.finish(reason if reason in get_args(FinishReason) else "other", str(reason))
                 break
@@ -311,7 +311,7 @@ def _add_call(blocks: Blocks, index: int, call: ToolCall) -> None:
     blocks.complete_call(index)
 
 
-def _error(reason: Any) -> LLMError:
+def _to_error(reason: Any) -> LLMError:
     if isinstance(reason, LLMError):
         return reason
     if isinstance(reason, BaseException):

@@ -1,4 +1,4 @@
-"""A scripted image model for tests: it answers with the images in its script, and keeps the requests."""
+"""A scripted image model for tests."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # only lists at run time; but a list[Image] is not a list[Piece] to a type checker
+Turn = Piece | Sequence[Piece]  # a list at run time; but list[Image] is not list[Piece] to a type checker
 
 
 class FakeImages:
-    """An image adapter that plays turns: a single one answers every call, several are used up, one per subscription.
+    """An image adapter that plays turns: a single turn answers every call, several turns one subscription each.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
     >>> generate_image(FakeImages(dot), "a dot").run().images == (dot,)
     True
 
-    Pass turns as arguments, one as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the request
-    that returns a turn. A turn is a piece of script, or a list of such pieces:
+    Pass turns as arguments, one turn as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the
+    request that returns a turn. A turn is a piece of script, or a list of pieces:
 
     ==========================================  =========================================================
     piece                                       meaning
     ==========================================  =========================================================
     an `Image`                                  one image of the response
-    an `ImageUsage`, ``("usage", {..})``        its usage; without one, the number of its images
-    an `ImageResponse`                          the response; only the request's metadata are added
+    an `ImageUsage`, ``("usage", {..})``        the usage; by default, the number of images
+    an `ImageResponse`                          the response; only the request's metadata is added
     ``("delay", seconds)``                      a pause, on the subscription's scheduler
-    an exception, ``("error", "timeout")``      the call fails with it; a reason is one of `ImageAdapterError`
+    an exception, ``("error", "timeout")``      the call fails; the reason is one of `ImageAdapterError.REASONS`
     ==========================================  =========================================================
 
-    `requests` holds all requests in order, including those that are refused because of `operations`.
+    `requests` holds all requests in order, including requests that are refused because of `operations`.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; a call fails with
-    ``ImageAdapterError("unknown")`` when the turns are used up.
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; after the last
+    turn, calls fail with ``ImageAdapterError("unknown")``.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class FakeImages:
         operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "FakeImages takes its turns in one form: as arguments, as script= or as scripts="
+            message = "FakeImages takes its turns in one form: pass arguments, or script=, or scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)
@@ -71,11 +71,11 @@ class FakeImages:
             observer: abc.ObserverBase[ImageResponse], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             self.requests.append(request)
-            return _play(self._next, request, observer, scheduler)
+            return _play(self._next_turn, request, observer, scheduler)
 
         return Stream(subscribe)
 
-    def _next(self, request: ImageRequest) -> list[Piece]:
+    def _next_turn(self, request: ImageRequest) -> list[Piece]:
         refuse_operation(request, "fake", self.operations)
         if self._function is not None:
             return _pieces(self._function(request))
@@ -92,11 +92,11 @@ class FakeImages:
 
 
 def _pieces(turn: Any) -> list[Piece]:
-    return [_piece(piece) for piece in (cast(list[Any], turn) if isinstance(turn, list) else [turn])]
+    return [_check_piece(piece) for piece in (cast(list[Any], turn) if isinstance(turn, list) else [turn])]
 
 
-def _piece(piece: Any) -> Piece:
-    """Return `piece` if it is in the table, and usage as an `ImageUsage`."""
+def _check_piece(piece: Any) -> Piece:
+    """Return `piece`, with usage as an `ImageUsage`. Raise for a piece that is not in the table."""
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return piece
@@ -139,7 +139,7 @@ def _play(
             observer.on_completed()
 
     seconds = sum(float(piece[1]) for piece in pieces if isinstance(piece, tuple) and piece[0] == "delay")
-    waiting = SingleAssignmentDisposable()  # assigned before the answer, which may be on another thread
+    waiting = SingleAssignmentDisposable()  # assigned first, because the answer may arrive on another thread
     if seconds:
         waiting.disposable = clock(scheduler).schedule_relative(seconds, answer)
     else:

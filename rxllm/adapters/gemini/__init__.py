@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 from rxllm.adapters._http import HTTPAdapter, counted
 from rxllm.adapters._http_errors import http_error
-from rxllm.adapters.gemini.decoder import GeminiDecoder, with_code
+from rxllm.adapters.gemini.decoder import GeminiDecoder, use_status_as_code
 from rxllm.adapters.gemini.request import count_body, gemini_body
 from rxllm.adapters.http_base import HTTPBase, missing_model, versioned
 from rxllm.runtime import Stream
@@ -26,7 +26,7 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 
 class GoogleKeys(HTTPBase):
-    """The address, and the key in the form of Google's API or of Vertex: as a key or as a token."""
+    """The address and the key: an API key, or an access token for Vertex."""
 
     provider = "google"
     default_base_url = GOOGLE
@@ -34,26 +34,26 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL: the SDK's has no version, which it adds to each path."""
+        """Return the base URL with a version, which Google's SDK adds to each path instead."""
         return versioned(text, "v1beta")
 
-    def _auth(self, key: str) -> dict[str, str]:
+    def _key_headers(self, key: str) -> dict[str, str]:
         is_token = "aiplatform.googleapis.com" in self.base_url and not key.startswith(("AIza", "AQ."))
         return {"authorization": f"Bearer {key}"} if is_token else {"x-goog-api-key": key}
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-        return with_code(http_error(self.provider, status, headers, body))
+        return use_status_as_code(http_error(self.provider, status, headers, body))
 
 
 class Gemini(GoogleKeys, HTTPAdapter):
     """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
 
-    The key is `api_key`, the call's, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. Without a `base_url`,
-    ``GOOGLE_GEMINI_BASE_URL`` of the environment is used, which has no ``/v1beta``. For Vertex, pass the `base_url`
+    The key is `api_key`, the call's key, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. Without a `base_url`,
+    ``GOOGLE_GEMINI_BASE_URL`` of the environment is used, without ``/v1beta``. For Vertex, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
     ``Request.options`` is merged over the body, objects field by field: ``{"generationConfig": {"topP": 0.9}}``; its
     ``tools`` (``[{"googleSearch": {}}]``) are added to the request's functions; None removes a field.
-    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` asks for log-probabilities, see
+    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities, see
     ``Response.metadata["logprobs"]``.
     """
 
@@ -62,7 +62,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's count: https://ai.google.dev/api/tokens."""
+        """Emit the server's token count: https://ai.google.dev/api/tokens."""
         build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
         return counted(self, request, call, build, "totalTokens")
 
@@ -73,15 +73,14 @@ class Gemini(GoogleKeys, HTTPAdapter):
             raise missing_model(self.provider, self)
         key = self.key(call)
         path = f"/{model_path(request.model)}:{method}"
-        return self.post(path, body_of(request), call, headers=self._auth(key) if key else {})
+        return self.post(path, body_of(request), call, headers=self._key_headers(key) if key else {})
 
     def decoder(self, request: Request, *, raw: bool = False) -> GeminiDecoder:
         return GeminiDecoder(messages=request.messages, raw=raw)
 
 
 def model_path(model: str) -> str:
-    """Return the path of `model` under the base URL: in the collection that its name starts with, such as
-    ``tunedModels/``, or else in ``models/``.
+    """Return the path of `model`: in the collection that its name starts with, by default in ``models/``.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

@@ -1,12 +1,12 @@
-"""The responses of Gemini's ``streamGenerateContent`` to events.
+"""Decoder of the responses of Gemini's ``streamGenerateContent``.
 
 https://ai.google.dev/api/generate-content (for the parts of the content, see ``parts``):
 
 * only candidate 0 is read; the only end marker is the array's ``]``, and content may follow a finish reason;
-* grounding, citations and read URLs are sources; all of the grounding is in the completed message's metadata;
+* grounding, citations and fetched URLs are sources; the whole grounding is in the completed message's metadata;
 * a blocked prompt ends as ``content_filter``; usage is a snapshot, and the last one counts;
 * log-probabilities are in the completed message's metadata, in OpenAI's format;
-* a finish reason that is a failure (``MALFORMED_FUNCTION_CALL``) ends the stream with an error, as its code;
+* a finish reason that is a failure (``MALFORMED_FUNCTION_CALL``) is the code of an error that ends the stream;
 * an error inside the stream ends it; a chunk or a part with nothing known is a ``RawChunk``.
 """
 
@@ -140,23 +140,23 @@ class GeminiDecoder(FrameDecoder):
         self._grounding |= candidate.grounding_metadata or {}
 
     def fail(self, error: LLMError) -> None:
-        self._parts.cut()
+        self._parts.flush()
         super().fail(error)
 
     def end(self, *, over: bool) -> None:
         if self.blocks.ended:
             return
-        self._parts.cut()
+        self._parts.flush()
         if self._grounding:
             self.blocks.note({"grounding_metadata": self._grounding})
         super().end(over=over)
 
     def error_of(self, payload: Any) -> AdapterError:
-        return with_code(provider_error(PROVIDER, payload))
+        return use_status_as_code(provider_error(PROVIDER, payload))
 
 
-def with_code(error: AdapterError) -> AdapterError:
-    """Return `error` with Google's status as its code: the number in its place only repeats the HTTP status."""
+def use_status_as_code(error: AdapterError) -> AdapterError:
+    """Return `error` with Google's status as its code, because the number there only repeats the HTTP status."""
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name
@@ -171,7 +171,7 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield the sources of one chunk in Gemini's words, with a ``"type"`` and, if there is one, a ``"url"``.
+    """Yield the sources of one chunk: Gemini's fields, with a ``"type"`` and, if there is one, a ``"url"``.
 
     The next chunk may repeat them. The type of a grounding chunk is its kind (``web``, ``maps``, ``retrievedContext``,
     ``image``); a ``grounding_support`` maps bytes of the text to the positions of the chunks that support them.

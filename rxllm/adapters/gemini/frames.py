@@ -1,7 +1,7 @@
-"""The chunks of Gemini's ``streamGenerateContent`` as types, their log-probabilities, usage and framing.
+"""Types of the chunks of Gemini's ``streamGenerateContent``, their log-probabilities, usage and framing.
 
 https://ai.google.dev/api/generate-content. The types have only the fields that are read. Enumerations are names, or
-numbers if the server was asked for ``enum-encoding=int``.
+numbers if the request asked for ``enum-encoding=int``.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ COUNTERS = {
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usageMetadata`` object as `Usage`.
 
-    ``promptTokenCount`` includes cached tokens, but not ``toolUsePromptTokenCount``, those of the server's tools;
+    ``promptTokenCount`` includes cached tokens, but not the tokens of server tools (``toolUsePromptTokenCount``);
     ``candidatesTokenCount`` excludes thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of their
     own are in `extra`.
     """
@@ -112,11 +112,11 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
         cached_input_tokens=whole(counters.get("cachedContentTokenCount")),
         reasoning_tokens=thoughts,
         total_tokens=whole(counters.get("totalTokenCount")),
-        extra=dict(_flat((name, count) for name, count in counters.items() if name not in COUNTERS)),
+        extra=dict(_flatten((name, count) for name, count in counters.items() if name not in COUNTERS)),
     )
 
 
-def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
+def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
     for name, value in items:
         if isinstance(value, list) and all(isinstance(item, dict) for item in cast(list[Any], value)):
             # [{"modality": "TEXT", "tokenCount": 3}, ...]
@@ -124,15 +124,15 @@ def _flat(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
                 yield f"{name}.{item.get('modality')}", item.get("tokenCount", 0)
         elif isinstance(value, dict):
             inner = cast(dict[str, Any], value)
-            yield from _flat((f"{name}.{key}", count) for key, count in inner.items())
+            yield from _flatten((f"{name}.{key}", count) for key, count in inner.items())
         elif value is not None:
             yield name, value
 
 
 class GeminiFrames:
-    """The chunks of an event stream (``?alt=sse``), or of a JSON array.
+    """Framing of an event stream (``?alt=sse``) or of a JSON array.
 
-    The first byte decides, so that a server that does not know ``alt`` is understood too.
+    The first byte decides, so that servers that ignore ``alt`` are supported, too.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,6 @@
-"""Images of Google's Gemini models, which draw in their answer to a chat message.
+"""Images of Google's Gemini models, which are parts of the answer to a chat message.
 
-https://ai.google.dev/gemini-api/docs/image-generation. All input images are in the message, after the prompt.
+https://ai.google.dev/gemini-api/docs/image-generation. Input images are in the message, after the prompt.
 """
 
 from __future__ import annotations
@@ -38,15 +38,15 @@ if TYPE_CHECKING:
 _SHAPES = ((1, 1), (16, 9), (9, 16), (4, 3), (3, 4), (3, 2), (2, 3), (5, 4), (4, 5), (21, 9))
 _RATIOS = {f"{width}:{height}": width / height for width, height in _SHAPES}
 _TOLERANCE = 0.05
-"""The largest difference between the requested ratio and one of `_RATIOS`, as a fraction of it."""
+"""The largest accepted difference from one of `_RATIOS`, as a fraction of that ratio."""
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
     """``POST {base_url}/models/{model}:generateContent`` of the Gemini API, or of Vertex AI, see `Gemini`.
 
-    A size in pixels asks for the nearest aspect ratio; ``"16:9"`` and ``"2K"`` are accepted too. There are no fields
+    A size in pixels requests the nearest aspect ratio; ``"16:9"`` and ``"2K"`` are accepted too. There are no fields
     for quality, style and background: describe them in the prompt. ``ImageRequest.options`` is merged over the body,
-    objects into objects.
+    objects field by field.
     """
 
     operations = ("generate", "edit")
@@ -55,9 +55,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         return False  # Google fetches URLs itself
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError``: ``unsupported_operation`` for variations, ``unsupported_feature`` for a mask,
-        ``invalid_request`` if the images are to be URLs and for a size that is far from every aspect ratio.
-        """
+        """Raise ``ImageAdapterError`` for a variation, a mask, URLs as results, or a size far from every ratio."""
         super().refuse(request)
         if request.mask is not None:
             message = "Gemini does not take a mask; describe the change in the prompt"
@@ -72,7 +70,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         self.refuse(request)
         key = self.key(call)
         path = f"/{model_path(str(request.model))}:generateContent"
-        return self.post(path, image_body(request), call, headers=self._auth(key) if key else {})
+        return self.post(path, image_body(request), call, headers=self._key_headers(key) if key else {})
 
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
         decoded = msgspec.json.decode(answer.body, type=FirstChunk)
@@ -92,7 +90,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body of `request`: that of a chat which asks for images."""
+    """Return the JSON body of `request`: a chat message whose answer may contain images."""
     message = user([TextPart(request.prompt or ""), *(ImagePart(image) for image in request.input_images)])
     config = {
         "responseModalities": ["TEXT", "IMAGE"],
@@ -104,7 +102,7 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 
 
 def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
-    """Return a size in Gemini's fields. Raises ``ImageAdapterError("invalid_request")`` if there is none for it.
+    """Return `size` in Gemini's fields. Raises ``ImageAdapterError("invalid_request")`` for any other size.
 
     >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
     ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})
@@ -144,12 +142,12 @@ def _text(answer: FirstChunk) -> str:
 def _parts(answer: FirstChunk) -> Iterator[Part]:
     for candidate in answer.candidates or ():
         parts = candidate.content.parts if candidate.content else None
-        # An image inside a thought is a draft, and is not charged for.
+        # Images inside thoughts are drafts, and are not charged for.
         yield from (part for part in parts or () if not part.thought)
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error of an answer without images, with the reason for blocking or the finish reasons as its code."""
+    """Return the error for an answer without images; its code is the reason for blocking, or the finish reasons."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

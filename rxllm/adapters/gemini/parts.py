@@ -1,11 +1,11 @@
-"""The parts of Gemini's content to events.
+"""Reader of the parts of Gemini's content.
 
 https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
 * a tool call arrives whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
 * a whole call waits for what follows it: a ``functionResponse``, which may follow a finish reason, means that the
-  server has run it on an MCP server; any other part, or the end, means that the client must run it;
-* a ``thoughtSignature`` goes back with its part: a call's is in its metadata, a file's in the file,
+  server ran it on an MCP server; any other part, or the end, means that the client must run it;
+* a ``thoughtSignature`` is sent back with its part: a call's is in its metadata, a file's in the file,
   thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
   results are also ``ProviderPart``s, which go back unchanged;
@@ -33,7 +33,7 @@ class PartReader:
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # the number so far, and the index of the next
+        self._calls = 0  # the number of calls so far, which is the index of the next
         self._partial: tuple[int, PartialArguments] | None = None
         self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
         self._reported: bytes | None = None  # the last frame that became a RawChunk
@@ -50,7 +50,7 @@ class PartReader:
             self._read_call(part.function_call, part.thought_signature, frame)
         elif part.function_response is not None:
             self._settle_as_server(part.function_response)
-            self._keep("functionResponse", part.function_response, part)
+            self._keep_part("functionResponse", part.function_response, part)
         elif part.inline_data or part.file_data:
             self._blocks.file(_file(part))
         elif part.text is None:
@@ -71,7 +71,7 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report the waiting calls as the client's: the server will not answer them."""
+        """Report the waiting calls as the client's, because the server will not answer them."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -84,11 +84,11 @@ class PartReader:
                 self._call_server(call.name or "", call.id, call.args)
                 fields = {"id": call.id, "name": call.name, "args": call.args}
                 data = {name: value for name, value in fields.items() if value is not None}
-                self._keep("functionCall", data, Part(thought_signature=signature))
+                self._keep_part("functionCall", data, Part(thought_signature=signature))
                 break
 
     def _begin_call(self, call: FunctionCall, signature: str | None, arguments: Any) -> int:
-        index = self._new_call()
+        index = self._next_index()
         fields = {"id": call.id, "thoughtSignature": signature}
         own = {name: value for name, value in fields.items() if value}
         self._blocks.call(index, call.id, call.name, arguments, {PROVIDER: own} if own else {})
@@ -107,9 +107,9 @@ class PartReader:
             if not call.will_continue:
                 self._end_partial()
         elif not call.name:
-            self._report(frame)  # a piece of a call that never began
+            self._report_unknown(frame)  # this piece belongs to a call that never began
 
-    def cut(self) -> None:
+    def flush(self) -> None:
         """Report pending calls at the end of the response. An incomplete call keeps the arguments it has."""
         self.settle()
         self._end_partial(is_complete=False)
@@ -127,35 +127,35 @@ class PartReader:
             case Part(executable_code=dict(code)):
                 arguments = {name: value for name, value in code.items() if name != "id"}
                 self._call_server("code_execution", code.get("id"), arguments)
-                self._keep("executableCode", code, part)
+                self._keep_part("executableCode", code, part)
             case Part(tool_call=dict(call)):
                 self._call_server(str(call.get("toolType", "server_tool")).lower(), call.get("id"), call.get("args"))
-                self._keep("toolCall", call, part)
+                self._keep_part("toolCall", call, part)
             case Part(code_execution_result=dict(result)):
-                self._keep("codeExecutionResult", result, part)
+                self._keep_part("codeExecutionResult", result, part)
             case Part(tool_response=dict(response)):
-                self._keep("toolResponse", response, part)
+                self._keep_part("toolResponse", response, part)
             case Part(thought_signature=str(signature)):
                 self._read_signed("", signature, thought=bool(part.thought))
             case _:
-                self._report(frame)
+                self._report_unknown(frame)
 
-    def _report(self, frame: bytes) -> None:
+    def _report_unknown(self, frame: bytes) -> None:
         if not self.raw and frame is not self._reported:  # once, even if several of its parts are unknown
             self._reported = frame
             self._blocks.raw("part", read_json(frame))
 
     def _call_server(self, name: str, id: Any, arguments: Any) -> None:
-        index = self._new_call()
+        index = self._next_index()
         fields = cast(dict[str, Any], arguments) if isinstance(arguments, dict) else {}
         self._blocks.call(index, str(id) if id else None, name, fields, {"server": True})
         self._blocks.complete_call(index)
 
-    def _keep(self, kind: str, data: dict[str, Any], part: Part) -> None:
+    def _keep_part(self, kind: str, data: dict[str, Any], part: Part) -> None:
         signed = {"thoughtSignature": part.thought_signature} if part.thought_signature else {}
         self._blocks.part(ProviderPart(PROVIDER, {kind: data, **signed}))
 
-    def _new_call(self) -> int:
+    def _next_index(self) -> int:
         self._calls += 1
         return self._calls - 1
 
@@ -178,10 +178,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Builds the arguments of a call from single values, each with its path: ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles the arguments of a call from single values with paths: ``{"jsonPath": "$.a[0].b", ...}``.
 
     https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may be in
-    pieces: all but the last have ``willContinue``.
+    pieces, of which all but the last have ``willContinue``.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])

@@ -1,11 +1,11 @@
 """A request as the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
-https://ai.google.dev/api/caching#Content. A message of the assistant is a ``model`` turn, any other a ``user`` turn;
-the results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
-``systemInstruction``. A part with a ``thoughtSignature`` goes back with it, by itself and unchanged, as
-https://ai.google.dev/gemini-api/docs/thought-signatures asks; parts that other providers signed are left out.
+An assistant's message is a ``model`` turn, any other message a ``user`` turn (https://ai.google.dev/api/caching#Content).
+The results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
+``systemInstruction``. A part with a ``thoughtSignature`` is sent back by itself and unchanged
+(https://ai.google.dev/gemini-api/docs/thought-signatures); parts that other providers signed are omitted.
 
-Files of every type are sent, and Gemini refuses those that it does not know; a file that has been uploaded has a URL
+Files of every type are sent, and Gemini refuses types that it does not support; an uploaded file has a URL
 (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
@@ -22,7 +22,7 @@ from rxllm.adapters._requests import (
     merge,
     mime_type_of,
     response_format,
-    sendable,
+    select_parts,
     without_none,
 )
 from rxllm.adapters.gemini.frames import PROVIDER
@@ -44,7 +44,7 @@ from rxllm.values import (
 from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature of calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none
+"""The signature for calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none
 (https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value; it has
 not been tried on Google's server.
 """
@@ -65,7 +65,7 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 def gemini_body(request: Request) -> dict[str, Any]:
     """Return the JSON body of `request`."""
-    request = sendable(request, "Gemini", PROVIDER, CARRIES)
+    request = select_parts(request, "Gemini", PROVIDER, CARRIES)
     model = request.model or ""
     body = {
         "contents": contents_of(request.messages, model),
@@ -90,7 +90,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body of ``countTokens``: Vertex takes the request's fields, the Gemini API the request as a whole."""
+    """Return the body of ``countTokens``: Vertex expects fields of the request, the Gemini API the whole request."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -134,13 +134,13 @@ def _response_format(request: Request) -> dict[str, Any]:
 
 
 def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
-    """Return the system messages, wherever in the thread they are, as ``systemInstruction``."""
+    """Return all system messages of the thread as ``systemInstruction``."""
     texts = [{"text": message.text} for message in messages if message.role == "system" and message.text]
     return {"parts": texts} if texts else None
 
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
-    """Return the turns for `model`, which decides whether calls need a signature."""
+    """Return the turns of `messages`; `model` decides whether calls need a signature."""
     contents: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
     after_result = False
@@ -162,7 +162,7 @@ def _parts(message: Message, calls: dict[str, ToolCall], model: str) -> list[dic
         case "tool":
             return [_tool_result(message, calls.get(message.tool_call_id or ""))]
         case "assistant":
-            return _assistant(message, signed=_TAKES_NO_SIGNATURE.search(model) is None)
+            return _assistant_parts(message, signed=_TAKES_NO_SIGNATURE.search(model) is None)
         case _:
             return [entry for part in message.parts if (entry := _part(part)) is not None]
 
@@ -204,14 +204,14 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
     return part | ({"thoughtSignature": signature} if signature else {})
 
 
-def _goes_back(file: dict[str, Any]) -> bool:
-    # The model needs its images to continue with them, but neither drafts from its thinking nor sound.
+def _is_sent_back(file: dict[str, Any]) -> bool:
+    # The model needs its images to edit them, but neither drafts in its thinking nor sound.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
-def _assistant(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return the parts of an assistant's message, calls in their places; `signed` if calls need a signature."""
+def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
+    """Return the parts of an assistant's message, with its calls; `signed` is whether calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}
@@ -227,7 +227,7 @@ def _assistant(message: Message, *, signed: bool) -> list[dict[str, Any]]:
             case ToolCallPart(id=id) if id in calls:
                 client_calls += (own := _tool_call(calls[id]))
                 entries += own
-            case FilePart(file=file) if not _goes_back(file):
+            case FilePart(file=file) if not _is_sent_back(file):
                 pass
             case _ if (other := _part(part)) is not None:
                 entries.append(other)
@@ -247,7 +247,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own are kept as parts; other providers' server tools are unknown to it
+        return []  # Gemini's own are kept as parts; it does not know other providers' server tools
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")
@@ -255,7 +255,7 @@ def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
 
 
 def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
-    # Without ids, results belong to calls by name and order. Ids that are not Gemini's own are not sent.
+    # Without ids, Gemini matches results to calls by name and order. Ids from other providers are not sent.
     name = call.name if call else message.name or message.tool_call_id
     result: dict[str, Any] = {"name": name, "response": _response(message)}
     own: dict[str, Any] = (call.metadata.get(PROVIDER) or {}) if call else {}
@@ -266,7 +266,7 @@ def _tool_result(message: Message, call: ToolCall | None) -> dict[str, Any]:
 
 
 def _response(message: Message) -> dict[str, Any]:
-    # An object is sent as it is; any other result becomes ``output``, as documented.
+    # An object is sent unchanged; any other result becomes ``output``, as documented.
     if isinstance(message.content, dict):
         return message.content
     parsed = read_arguments(message.text) if message.text.strip() else None

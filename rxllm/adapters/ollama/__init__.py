@@ -24,13 +24,13 @@ PORT = 11434
 
 
 class Ollama(HTTPAdapter):
-    """``POST {base_url}/api/chat`` of an Ollama server. A local one needs no key; ollama.com needs one.
+    """``POST {base_url}/api/chat`` of an Ollama server. A local server needs no key; ollama.com needs one.
 
-    Without a `base_url`, ``OLLAMA_HOST`` of the environment is used, in every form that Ollama takes: ``my-gpu``,
+    Without a `base_url`, ``OLLAMA_HOST`` of the environment is used, in every form that Ollama accepts: ``my-gpu``,
     ``:11500``, ``0.0.0.0``, ``https://ollama.example/proxy``.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"keep_alive": "5m", "options":
-    {"num_ctx": 8192}}``; an option of None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` asks for
+    {"num_ctx": 8192}}``; an option of None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests
     log-probabilities, see ``Response.metadata["logprobs"]``.
     """
 
@@ -60,13 +60,13 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""The addresses of a server that listens at an unspecified one."""
+"""Loopback addresses for a server that listens at an unspecified address."""
 
 
 def host_url(host: str) -> str:
-    """Return the URL of an ``OLLAMA_HOST``, as Ollama reads it.
+    """Return the URL for a value of ``OLLAMA_HOST``, as Ollama reads it.
 
-    The port is 11434 unless there is a scheme (https://github.com/ollama/ollama, envconfig/config.go). Raise
+    Without a scheme, the default port is 11434 (https://github.com/ollama/ollama, envconfig/config.go). Raises
     ``ValueError`` for a port that is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")

@@ -1,11 +1,11 @@
-"""The responses of Ollama's own API to events: of ``/api/chat``, and of ``/api/generate``.
+"""Decoder of Ollama's own API: the responses of ``/api/chat`` and ``/api/generate``.
 
 https://docs.ollama.com/api/chat. A line is one JSON object; ``/api/generate`` has text and thinking at its top level:
 
-* text and thinking arrive in pieces, a tool call whole, with its arguments as an object. The id is missing before
+* text and thinking arrive in pieces, a tool call whole, with its arguments as an object. Its id is missing before
   version 0.12.10, and some versions give every call the ``index`` 0: each entry is a call of its own;
 * the line with ``done`` is the last, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
-* log-probabilities are in the completed message's metadata, those of thinking under a name of their own;
+* log-probabilities are in the completed message's metadata, for thinking under ``reasoning_logprobs``;
 * an ``error`` ends the stream: the model's runner has failed, unless the message describes another error;
 * a line with nothing known is a ``RawChunk``.
 """
@@ -50,7 +50,7 @@ class OllamaDecoder(FrameDecoder):
         if delta is not None:
             self._read_message(delta)
         if line.thinking:
-            self._think(line.thinking)
+            self._read_thinking(line.thinking)
         if line.response:
             self.blocks.text(line.response)
         logprobs = line.logprobs
@@ -70,7 +70,7 @@ class OllamaDecoder(FrameDecoder):
 
     def _read_message(self, delta: MessageDelta) -> None:
         if delta.thinking:
-            self._think(delta.thinking)
+            self._read_thinking(delta.thinking)
         if delta.content:
             self.blocks.text(delta.content)
         for entry in delta.tool_calls or ():
@@ -79,7 +79,7 @@ class OllamaDecoder(FrameDecoder):
                 self.blocks.complete_call(self._calls)
                 self._calls += 1
 
-    def _think(self, text: str) -> None:
+    def _read_thinking(self, text: str) -> None:
         self.blocks.thinking(text)
         self.blocks.sign(provider_data=OWN)
 

@@ -1,6 +1,6 @@
 """A request as the body of ``/api/chat``: https://docs.ollama.com/api/chat.
 
-Images are sent as base64, https://docs.ollama.com/capabilities/vision; there is nothing for other files.
+Images are sent as base64 (https://docs.ollama.com/capabilities/vision); other files are not supported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, sendable, without_none
+from rxllm.adapters._requests import Carries, invalid_field, merge, response_format, select_parts, without_none
 from rxllm.adapters.ollama.frames import OWN, PROVIDER
 from rxllm.values import ImagePart, Message, Request, ThinkingPart, Tool, ToolCall
 from rxllm.values.json_text import json_text
@@ -26,12 +26,12 @@ def ollama_body(request: Request) -> dict[str, Any]:
 
     Ollama has no tool choice: ``"none"`` sends no tools, and a name sends that tool alone.
     """
-    request = sendable(request, "Ollama", PROVIDER, CARRIES)
+    request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {
         "model": request.model,
         "messages": _messages(request.messages),
         "stream": True,
-        "tools": [_tool(tool) for tool in _chosen(request)],
+        "tools": [_tool(tool) for tool in _select_tools(request)],
         "think": _think(request.reasoning_effort),
         "format": _format(request),
         "options": without_none(
@@ -84,7 +84,7 @@ def _tool_call(call: ToolCall) -> dict[str, Any]:
     return {"id": call.id, "function": {"name": call.name, "arguments": call.arguments}}
 
 
-def _chosen(request: Request) -> Iterable[Tool]:
+def _select_tools(request: Request) -> Iterable[Tool]:
     choice = request.tool_choice
     if not isinstance(choice, str) or choice in ("auto", "required"):
         return request.tools
@@ -99,7 +99,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # https://docs.ollama.com/capabilities/thinking: some models know levels, the others only yes and no.
+    # https://docs.ollama.com/capabilities/thinking: some models have levels, the others only on and off.
     match effort:
         case None | "low" | "medium" | "high":
             return effort

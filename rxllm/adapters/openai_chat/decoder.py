@@ -1,4 +1,4 @@
-"""The chunks of Chat Completions, from OpenAI and the many servers that speak it, to events.
+"""Decoder of Chat Completions, from OpenAI and the many servers that are compatible with it.
 
 https://platform.openai.com/docs/api-reference/chat-streaming:
 
@@ -7,15 +7,15 @@ https://platform.openai.com/docs/api-reference/chat-streaming:
   twice;
 * opaque ``reasoning_details`` (signatures, ciphertext) are kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities are in the completed message's metadata, those of thoughts by themselves, and so are the server's
-  notes on its answer, see ``adapters._answers``;
-* ``message`` is read where there is no ``delta``, and in an answer that is not streamed. Some streams have both, with
-  all of the text so far in ``message``. Azure's old answers from one's own data have ``messages``;
+* log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer (``adapters._answers``)
+  are in the completed message's metadata;
+* ``message`` is read if there is no ``delta``, and in an answer that is not streamed. Some streams have both, with all
+  of the text so far in ``message``. Azure's old answers from your own data have ``messages``;
 * a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature of a call is in the call's metadata,
   to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
   results are in the completed message's metadata;
-* an error inside the stream ends it; ``[DONE]`` ends it; a finish reason does not, but one that is a failure
-  (``network_error``) makes the end an error;
+* an error inside the stream or ``[DONE]`` ends it; a finish reason does not, but a failure (``network_error``) makes
+  the end an error;
 * a chunk with unexpected types, or with no known field, is a ``RawChunk``.
 """
 
@@ -26,7 +26,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, most_severe, text_of, to_usage
+from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, more_severe, text_of, to_usage
 from rxllm.adapters._http_errors import provider_error
 from rxllm.adapters.openai_chat.frames import (
     USAGE,
@@ -75,13 +75,13 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""The reason of the ``AdapterError`` for finish reasons that are failures; that of other failures is unknown."""
+"""Reasons of the ``AdapterError`` for finish reasons that are failures; by default ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index of the calls that Groq ran, which have a numbering of their own."""
+"""The first index of the calls that Groq ran, which are numbered separately."""
 
 
 class ChatDecoder(FrameDecoder):
@@ -141,7 +141,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Keep the metadata in the parts of a frame, and the costs beside the usage."""
+        """Keep the metadata in the parts of a frame, and costs that are outside the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)
@@ -151,7 +151,7 @@ class ChatDecoder(FrameDecoder):
     def _read_filters(self, choice: Choice) -> None:
         verdicts: Any = choice.content_filter_results
         if isinstance(verdicts, dict):
-            self._filters = most_severe(self._filters, cast(dict[str, Any], verdicts))
+            self._filters = more_severe(self._filters, cast(dict[str, Any], verdicts))
             self.blocks.note({"content_filter_results": self._filters})
         if choice.content_filter_result:
             self.blocks.note({"content_filter_result": choice.content_filter_result})
@@ -171,7 +171,7 @@ class ChatDecoder(FrameDecoder):
         if delta.role == "tool":
             for citation in azure_citations(delta.content):
                 self._add_source(citation)
-        elif delta.content != "[DONE]":  # the last of a stream
+        elif delta.content != "[DONE]":  # marks the end of a stream
             self._read_delta(delta)
 
     def _read_usage(self, usage: Any) -> None:
@@ -285,7 +285,7 @@ class ChatDecoder(FrameDecoder):
         for image in delta.images or ():
             self.blocks.file(file_of(image))
         for name, value in (delta.audio or {}).items():
-            if value:  # some servers send the field empty
+            if value:  # some servers send an empty field
                 self._audio.setdefault(name, []).append(value)
 
     def _read_sources(self, chunk: Chunk) -> None:

@@ -1,6 +1,6 @@
-"""The chunks of Chat Completions as types, the names of their counters, and readers of log-probabilities and media.
+"""Types of the chunks of Chat Completions, names of their counters, and readers of log-probabilities and media.
 
-The types are as wide as the servers make them. They have only the fields that are read: the others cost nothing.
+The types accept what any of the servers sends. They have only the fields that are read: other fields cost nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class AzureMessage(Delta, gc=False):
-    """A message of Azure's old answers from one's own data: a delta where it is streamed; the tool's has citations."""
+    """A message of Azure's old answers from your own data: a delta if streamed; the tool's message has citations."""
 
     role: str | None = None
     delta: AzureMessage | None = None
@@ -81,7 +81,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """A chunk while the response's id and model are unknown; the later ones are decoded without these fields."""
+    """A chunk while the response's id and model are unknown; later chunks are decoded without these fields."""
 
     id: str | None = None
     model: str | None = None
@@ -109,14 +109,14 @@ USAGE = {
     "output_cost": ("cost.output_tokens_cost",),
     "total_cost": ("cost", "cost.total_cost", "cost.usd", "gateway.cost"),
 }
-"""The servers' names of each field of `Usage`."""
+"""The servers' names for each field of `Usage`."""
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
     """Yield the tokens of a choice's ``logprobs``, under ``"logprobs"`` or ``"reasoning_logprobs"``.
 
-    The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. That of
-    legacy completions, ``{"tokens": [...], "token_logprobs": [...], ...}``, is converted to it.
+    The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. Legacy
+    completions have ``{"tokens": [...], "token_logprobs": [...], ...}``, which is converted to it.
     """
     match logprobs:
         case {"tokens": list(), "token_logprobs": list()}:
@@ -133,7 +133,6 @@ def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
 
 
 def texts_of(parts: list[Any]) -> str:
-    """Return the joined texts of content parts."""
     return "".join(text_of(part.get("text")) for part in dicts(parts))
 
 
@@ -148,7 +147,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the audio of a response from all values that the deltas had for each field."""
+    """Return the audio of a response; `fields` has the values of all deltas for each field."""
     # Audio is streamed as 16-bit PCM, the only format the API streams; each piece is base64 by itself.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
@@ -163,7 +162,7 @@ def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that a tool found or visited that Groq ran."""
+    """Return the pages that a tool run by Groq found or visited."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

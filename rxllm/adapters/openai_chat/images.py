@@ -1,7 +1,7 @@
-"""OpenAI's image API, and that of every server compatible with it.
+"""OpenAI's image API, and every server that is compatible with it.
 
-https://platform.openai.com/docs/api-reference/images. Images of a prompt are requested as JSON, edits and variations as
-a form with files. Each family of models accepts other fields, see `Family`.
+https://platform.openai.com/docs/api-reference/images. Images from a prompt are requested as JSON, edits and variations
+as a form with files. The accepted fields depend on the model's `Family`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """The operations of the models of one family, and the fields that they accept besides prompt, n and size."""
+    """The operations of a family of models, and the fields that it accepts besides prompt, n and size."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
@@ -60,9 +60,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError``: ``unsupported_operation`` for one that the model does not support,
-        ``invalid_request`` for URLs from models that return none.
-        """
+        """Raise ``ImageAdapterError`` for an operation that the model lacks, or URLs that it does not return."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
@@ -171,7 +169,7 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
-    """Return the name, bytes and type of `image`, which stands at `path` in the request."""
+    """Return the name, bytes and type of `image`; `path` is its place in the request."""
     if image.mime_type is None:
         raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
     extension = image.mime_type.partition("/")[2].partition("+")[0]

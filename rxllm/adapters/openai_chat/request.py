@@ -1,6 +1,6 @@
 """A request as the JSON body of Chat Completions.
 
-Files: https://developers.openai.com/api/docs/guides/file-inputs (PDF only, no URL; the text of other files as text);
+Files: https://developers.openai.com/api/docs/guides/file-inputs (only PDF, and no URLs; text files are sent as text);
 sound: https://developers.openai.com/api/docs/guides/audio.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from rxllm.adapters._requests import Carries, image_url, kind_of, mime_type_of, name_of, response_format, sendable
+from rxllm.adapters._requests import Carries, image_url, kind_of, mime_type_of, name_of, response_format, select_parts
 from rxllm.values import (
     FilePart,
     Image,
@@ -32,7 +32,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text", "own part"},
 }
-"""The parts that OpenAI takes. It rejects its own thoughts."""
+"""The parts that OpenAI accepts. It rejects its own thoughts."""
 
 OTHERS_CARRY: Carries = {
     "system": _CONTENT,
@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The parts for other servers. Many take more than OpenAI does, and refuse the others themselves."""
+"""The parts for other servers. Many accept more than OpenAI does, and refuse the rest themselves."""
 
 
 def chat_body(
@@ -48,13 +48,13 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the body of `request`; opaque parts are sent if they are of `provider`.
 
-    Only OpenAI itself knows ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
-    field in which the server wants its thoughts back.
+    Only OpenAI itself has ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
+    field in which the server expects its thoughts back.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
         carries = {**carries, "assistant": {*carries["assistant"], "thinking"}}
-    request = sendable(request, f"Chat Completions of {provider}", provider, carries)
+    request = select_parts(request, f"Chat Completions of {provider}", provider, carries)
     body = {
         "model": request.model,
         "messages": [
@@ -142,7 +142,7 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # A thought of another wire has that wire's signature or data, and is left out.
+    # A thought of another wire has that wire's signature or data, and is omitted.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
@@ -158,7 +158,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return the fields of a custom tool, as its metadata has them for the Responses API; None for a function."""
+    """Return the fields of a custom tool, which its metadata has in the Responses API's form; None for a function."""
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None

@@ -28,15 +28,16 @@ class OpenAIResponses(HTTPAdapter):
 
     Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``; for Azure see `OpenAIChat`.
     Every request sends the whole thread, so nothing is stored (``"store": False``), and the model's thoughts are
-    requested in encrypted form, to be sent back. ``Request.options`` that rely on the server's memory (``store``,
-    ``previous_response_id``, ``conversation``, ``background``) leave both to you.
+    requested in encrypted form, to be sent back. With ``Request.options`` that rely on the server's memory (``store``,
+    ``previous_response_id``, ``conversation``, ``background``), you decide about both.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` can be
-    combined with a `reasoning_effort`. None removes the field. Log-probabilities, ``Response.metadata["logprobs"]``,
-    are requested with ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``. The provider's own tools
-    are given there, as ``{"tools": [{"type": "web_search"}]}``, or beside your own as ``Tool("web_search",
-    metadata={"openai": {"type": "web_search"}})``; only those that run here need a handler (``apply_patch``,
-    ``local_shell``, ``computer``).
+    combined with a `reasoning_effort`. None removes the field. ``{"include": ["message.output_text.logprobs"],
+    "top_logprobs": 2}`` requests log-probabilities, see ``Response.metadata["logprobs"]``.
+
+    Pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or beside your tools as
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only tools that run on your machine need a
+    handler (``apply_patch``, ``local_shell``, ``computer``).
     """
 
     provider = "openai"
@@ -49,7 +50,7 @@ class OpenAIResponses(HTTPAdapter):
         return self._post_body("/responses", responses_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's count: https://developers.openai.com/api/docs/guides/token-counting."""
+        """Emit the server's token count: https://developers.openai.com/api/docs/guides/token-counting."""
         build = partial(self._post_body, "/responses/input_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 

@@ -1,7 +1,7 @@
-"""The frames of the Responses API to events: typed deltas, from ``response.created`` to the end of the response.
+"""Decoder of the Responses API: typed deltas, from ``response.created`` to the end of the response.
 
 ``response.completed``, ``response.incomplete``, ``response.failed`` and ``error`` end the stream, and so does
-``[DONE]``. Sequence numbers are ignored: servers repeat them and leave them out.
+``[DONE]``. Sequence numbers are ignored, because some servers repeat or omit them.
 """
 
 from __future__ import annotations
@@ -71,11 +71,11 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""Frames that repeat what others have."""
+"""Frames that only repeat other frames, or keep the connection open."""
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `offered` are the names of the request's tools.
+    """Decodes one response to `messages`; `offered` has the names of the request's tools.
 
     `raw` asks for a ``RawChunk`` of every frame.
     """
@@ -107,19 +107,19 @@ class ResponsesDecoder(FrameDecoder):
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
         try:
-            mended = _mend(data)
-            parsed = self._decode(mended)
+            repaired = _repair_indices(data)
+            parsed = self._decode(repaired)
         except msgspec.ValidationError:
             self.blocks.raw("chunk", data)
         else:
-            self.read(kind, parsed, mended)
+            self.read(kind, parsed, repaired)
 
     def _read_other(self, kind: str, frame: Frame, fields: Item) -> None:
         if "error" in (kind, frame.type) or fields.get("error"):
-            self._failed({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
+            self._fail_on({name: value for name, value in fields.items() if name not in ("type", "sequence_number")})
         elif fields.get("object") == "response":  # an answer that was not streamed
             self._complete(fields, fields)
-        elif not self._output.progress(frame, fields) and not self.raw:
+        elif not self._output.report_progress(frame, fields) and not self.raw:
             self.blocks.raw(_raw_kind(frame), fields)
 
     def _complete(self, response: Item, beside: Item) -> None:
@@ -132,13 +132,13 @@ class ResponsesDecoder(FrameDecoder):
             self.blocks.usage(replace(usage, tool_usage=as_item(response.get("tool_usage"))))
         status = str(response.get("status") or "completed")
         if status in ("failed", "cancelled") or response.get("error"):
-            self._failed({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
+            self._fail_on({"error": response.get("error") or {"message": f"the response was {status}", "code": status}})
             return
         reason = str(as_item(response.get("incomplete_details")).get("reason") or status)
         self.blocks.finish(FINISH_REASONS.get(reason, "other"), reason)
         self.blocks.end(over=True)
 
-    def _failed(self, payload: Item) -> None:
+    def _fail_on(self, payload: Item) -> None:
         error = self.error_of(payload)
         cancelled = StreamError("cancelled", error.message, provider=self.provider)
         self.fail(cancelled if error.code == "cancelled" else error)
@@ -147,7 +147,7 @@ class ResponsesDecoder(FrameDecoder):
         return provider_error(self.provider, payload)
 
 
-def _mend(parsed: Any) -> bytes:
+def _repair_indices(parsed: Any) -> bytes:
     if isinstance(parsed, dict):
         fields = cast(Item, parsed)
         for name in ("output_index", "content_index", "summary_index"):

@@ -1,6 +1,6 @@
-"""The frames and items of the Responses API as types, the names of its counters, and readers of calls and images.
+"""Types of the frames and items of the Responses API, names of its counters, and readers of calls and images.
 
-An item is kept as the provider sent it: fields that are not read here still go back to the provider.
+An item is kept as the provider sent it: fields that are not read here are still sent back.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ USAGE = {
     "output_cost": ("cost_details.upstream_inference_output_cost",),
     "total_cost": ("cost", "gateway.cost"),
 }
-"""The servers' names of each field of `Usage`."""
+"""The servers' names for each field of `Usage`."""
 
 
 def item_id(item: Item) -> str:
@@ -59,9 +59,9 @@ def is_call(item: Item) -> bool:
 
 
 def is_server(item: Item, offered: Collection[str]) -> bool:
-    """Whether the provider itself runs the call; `offered` are the names of the request's tools.
+    """Whether the provider itself runs the call; `offered` has the names of the request's tools.
 
-    xAI's own searches are custom tool calls too, of tools that are not in the request.
+    xAI's own searches are custom tool calls too, but their tools are not in the request.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:
@@ -99,12 +99,12 @@ def call_arguments(item: Item) -> str:
 
 
 def call_sources(item: Item) -> Iterable[Item]:
-    """Return the results of a search, which the request asks for with `include`."""
+    """Return the results of a search, if the request's `include` asks for them."""
     return as_items(as_item(item.get("action")).get("sources") or item.get("results"))
 
 
 def call_files(item: Item) -> Iterable[Item]:
-    """Yield the images that a call made."""
+    """Yield the images that a call generated."""
     if item.get("type") == "image_generation_call" and item.get("result"):
         details = {name: item[name] for name in ("id", "revised_prompt", "size") if item.get(name)}
         yield {**image_of(str(item["result"]), item), **details}
@@ -119,21 +119,21 @@ def image_of(text: str, fields: Mapping[str, Any]) -> Item:
 
 
 def source_key(source: Item) -> str:
-    """Return the same key for a citation each time it is sent."""
+    """Return a key that is the same each time the citation is sent."""
     target = source.get("url") or source.get("file_id")
     return repr([target, *map(source.get, ("start_index", "end_index", "index"))] if target else source)
 
 
 def to_item(raw: msgspec.Raw) -> Item:
-    """Return the item, or the response, of a frame; empty if there is none."""
+    """Parse the item, or the response, of a frame; empty if there is none."""
     return as_item(read_json(raw) if raw else None)
 
 
 def as_item(value: Any) -> Item:
-    """Return `value` if it is an object, else an empty one."""
+    """Return `value` if it is an object, otherwise an empty one."""
     return cast(Item, value) if isinstance(value, dict) else {}
 
 
 def as_items(value: Any) -> list[Item]:
-    """Return `value` if it is a list, its entries as objects; else an empty list."""
+    """Return the entries of a list as objects; empty if `value` is not a list."""
     return [as_item(entry) for entry in cast(list[Any], value)] if isinstance(value, list) else []

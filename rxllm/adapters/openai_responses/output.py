@@ -1,14 +1,14 @@
-"""The items of a response's output as events, in the order in which they arrive.
+"""Reader of a response's output items, which become events in order of arrival.
 
-1. A frame belongs to the item of its id or, if that id is new, to the latest item of its index: some servers invent an
-   id per frame, others send index 0 for everything.
-2. ``response.output_item.done`` has the final item, and ciphertext is read only from there, because it differs from
-   frame to frame. Text that no delta had is emitted then, or at the end of the stream, for servers that leave out
-   deltas or whole items.
-3. A text or a thought is a block of its own. One that continues after another block began is a new block: nothing is
-   overwritten. Where a server announces parts, an index that it did not announce is not another part.
-4. A tool that the provider runs is a call with the metadata ``{"server": True}``, and the whole item, with its result,
-   is a part of the message that goes back to this provider.
+1. A frame belongs to the item with its id or, if the id is new, to the latest item with its index: some servers invent
+   an id per frame, others send index 0 for everything.
+2. ``response.output_item.done`` has the final item. Ciphertext is read only from there, because it differs from frame
+   to frame. Text that was in no delta is emitted then, or at the end of the stream, because some servers omit deltas or
+   whole items.
+3. Each text or thought is a block. If it continues after another block began, it begins a new block, so that nothing is
+   overwritten. If a server announces parts, an index that it did not announce is not another part.
+4. A tool that the provider runs is a call with the metadata ``{"server": True}``. The whole item, with its result, is a
+   part of the message that is sent back to this provider.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rxllm.wire.event_order import Blocks
 
 
 class Output:
-    """The items of one response; `offered` are the names of the request's tools."""
+    """The items of one response; `offered` has the names of the request's tools."""
 
     def __init__(self, blocks: Blocks, provider: str, offered: Collection[str]) -> None:
         self.provider = provider
@@ -48,17 +48,17 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # by their wire ids, the first of each
+        self._calls: dict[str, Slot] = {}  # by wire id; the first call with an id is kept
         self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # the number of blocks, by the first part of their ids
+        self._begun: Counter[str] = Counter()  # the number of blocks, by the beginning of their ids
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """Read the items at the end of the stream that no frame has ended."""
+        """End the items of a final response that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # Ids that are new here were invented: those items are the other slots of their kinds, in the order of arrival.
+        # A new id was invented by the server: the item belongs to the next unmatched slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -70,12 +70,12 @@ class Output:
                 self._end_item(slot, item)
 
     def _slot_of(self, item: Item) -> Slot | None:
-        """Return the slot that has the item's id, or its call's."""
+        """Return the slot with the item's id, or with its call's id."""
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
-    def progress(self, frame: Frame, fields: Item) -> bool:
-        """Whether the frame is about a call; then its `fields` are emitted as the call's progress."""
+    def report_progress(self, frame: Frame, fields: Item) -> bool:
+        """Emit `fields` as progress of the frame's call. Return False if the frame has no call."""
         slot = self._slot(frame)
         call = slot.call if slot is not None else None
         if call is None or not frame.type.startswith("response."):
@@ -110,13 +110,13 @@ class Output:
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            # A stream that was resumed may begin in the middle of an item.
+            # A resumed stream may begin in the middle of an item.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
             slot.pieces[kind].append(frame.delta)
             report(frame.delta, self._block(kind, slot, part))
 
     def _block(self, kind: str, slot: Slot, part: int) -> str:
-        """Return the id of the block that continues, or begins, with this part."""
+        """Return the id of the block that this part continues or begins."""
         key = (kind, slot.number, part)
         is_unannounced = kind != "summary" and bool(slot.parts) and part not in slot.parts
         if key == self._open or (is_unannounced and self._open is not None and self._open[:2] == key[:2]):
@@ -185,10 +185,10 @@ class Output:
             self._by_id[slot.id] = slot
         if is_call(item):
             self._begin_call(slot, item)
-        elif "call_id" in item:  # a result
+        elif "call_id" in item:  # the item is a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The next request must name the messages that were the answer.
+            # The next request must state which messages were the answer.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -230,7 +230,7 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str()}:
                     self._blocks.text(rest, id)
-                    if part.get("logprobs"):  # all of them, so that those of the deltas need not be read
+                    if part.get("logprobs"):  # the part has all of them, so the deltas' are not read
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str()}:
                     self._blocks.refusal(rest, id)
@@ -272,9 +272,9 @@ class Output:
 class Slot:
     """The place of an item in the output, while the item is streamed.
 
-    `pieces` are the deltas so far, by kind, and `parts` the indices of the parts that were announced. Of a call, `tool`
-    is the name, `call_id` the id of its events and `open_argument` the argument whose free text is being streamed. Of a
-    call and of its result, `call` is the call's slot.
+    `pieces` has the deltas so far, by kind, and `parts` the indices of announced parts. A call also has the name of its
+    `tool`, the `call_id` of its events, and the `open_argument` whose free text is being streamed. For a call and for
+    its result, `call` is the call's slot.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -292,9 +292,9 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the end of each of `texts`, the item's final texts of that kind, that no delta had.
+        """Return, for each of the item's final `texts`, the end that was in no delta of that kind.
 
-        The texts are compared, not their indices: some servers count parts over the whole response, or per delta.
+        Texts are compared rather than indices, as some servers count parts over the whole response, or per delta.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]

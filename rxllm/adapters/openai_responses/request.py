@@ -2,13 +2,13 @@
 
 Messages become input items by these rules:
 
-1. Texts and calls are sent without the ids that the server gave them: the server looks an id up in what it has stored,
-   or wants the reasoning before it, and a thread may have neither.
-2. A thought goes back as its item, if it is this provider's and has content: ciphertext or text. Without storage it is
-   sent without its id, for the same reason.
+1. Texts and calls are sent without the server's ids. An id makes the server require the stored item, or the reasoning
+   before it, and a thread may have neither.
+2. A thought is sent back as its item, if it is this provider's and has content: ciphertext or text. Without storage it
+   is sent without its id, for the same reason.
 3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
    the calls of tools that other providers ran themselves.
-4. A call goes back in its own form (function, custom, computer, ...), and so does its result.
+4. A call is sent back in its own form (function, custom, computer, ...), and so is its result.
 
 Files: https://developers.openai.com/api/docs/guides/file-inputs.
 """
@@ -19,7 +19,7 @@ import re
 from collections.abc import Iterable
 from typing import Any, cast
 
-from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, sendable
+from rxllm.adapters._requests import Carries, image_url, mime_type_of, name_of, response_format, select_parts
 from rxllm.adapters.openai_responses.frames import Item, as_item
 from rxllm.values import (
     FilePart,
@@ -56,10 +56,10 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
     """Return the body of `request`.
 
-    The API has no ``stop`` and no ``seed``. They are sent all the same, for servers that know them; OpenAI's refusal is
-    better than silence.
+    OpenAI has neither ``stop`` nor ``seed``. They are sent anyway, because other servers have them, and an error is
+    better than an option without effect.
     """
-    request = sendable(request, f"the Responses API of {provider}", provider, CARRIES)
+    request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
     is_stored = bool(options.get("store")) or any(options.get(name) for name in _STATEFUL)
     form = response_format(request)
@@ -68,7 +68,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "input": _input_items(request.messages, provider=provider, is_stored=is_stored),
         "stream": True,
         "store": None if is_stored else False,
-        "include": ["reasoning.encrypted_content"] if _thinks(request) else None,
+        "include": ["reasoning.encrypted_content"] if _wants_thoughts(request) else None,
         "tools": [_tool(tool, provider) for tool in request.tools] or None,
         "tool_choice": _tool_choice(request, provider),
         "temperature": request.temperature,
@@ -80,8 +80,8 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
         "text": {"format": form} if form else None,
     }
     for name, value in options.items():
-        below = body.get(name)
-        body[name] = {**below, **value} if isinstance(below, dict) and isinstance(value, dict) else value
+        current = body.get(name)
+        body[name] = {**current, **value} if isinstance(current, dict) and isinstance(value, dict) else value
     return {name: value for name, value in body.items() if value is not None}
 
 
@@ -89,18 +89,18 @@ COUNTED = (
     *("model", "input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning"),
     *("previous_response_id", "conversation", "truncation", "personality"),
 )
-"""The fields that ``/responses/input_tokens`` takes."""
+"""The fields that ``/responses/input_tokens`` accepts."""
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body that asks for the number of tokens of `request`."""
+    """Return the body of a request that counts the tokens of `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
 
-def _thinks(request: Request) -> bool:
-    is_asked_to = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
-    return is_asked_to or _REASONERS.match(request.model or "") is not None
+def _wants_thoughts(request: Request) -> bool:
+    wants_thoughts = bool(request.reasoning_effort) or bool(request.options.get("reasoning"))
+    return wants_thoughts or _REASONERS.match(request.model or "") is not None
 
 
 def _tool(tool: Tool, provider: str) -> Item:
@@ -108,7 +108,7 @@ def _tool(tool: Tool, provider: str) -> Item:
     if own:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
-    # Without the field, `strict` is True here, and schemas that are not strict are rejected.
+    # `strict` is True by default, and then schemas that are not strict are rejected.
     return {
         "type": "function",
         "name": tool.name,
@@ -134,18 +134,18 @@ def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool 
     for message in messages:
         match message.role:
             case "assistant":
-                items += _answer(message, provider, is_stored=is_stored)
+                items += _assistant_items(message, provider, is_stored=is_stored)
                 calls |= {call.id: call for call in message.tool_calls}
             case "tool":
-                items.append(_result(message, calls.get(message.tool_call_id or ""), provider))
+                items.append(_result_item(message, calls.get(message.tool_call_id or ""), provider))
             case _:
-                items += _question(message)
+                items += _user_items(message)
     return items
 
 
-def _question(message: Message) -> Iterable[Item]:
+def _user_items(message: Message) -> Iterable[Item]:
     opaque = [part for part in message.parts if isinstance(part, ProviderPart) and _file_id(part) is None]
-    yield from (part.data for part in opaque)  # such as an ``mcp_approval_response``
+    yield from (part.data for part in opaque)  # for example, an ``mcp_approval_response``
     is_plain = isinstance(message.content, str) or not any(_is_special(part) for part in message.parts)
     content = _to_text(message) if is_plain else _contents(message)
     if content or not opaque:
@@ -158,7 +158,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the id in a part ``file`` of Chat Completions, as a history in OpenAI's form has it."""
+    """Return the id of a Chat Completions part ``file``, as in a history in OpenAI's form."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -199,14 +199,14 @@ def _file(file: Item) -> Item:
             return {"type": "input_file", "file_id": file["file_id"]}
 
 
-def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Item]:
+def _assistant_items(message: Message, provider: str, *, is_stored: bool) -> Iterable[Item]:
     calls = {call.id: call for call in message.tool_calls if not call.metadata.get("server")}
     texts: list[str] = []
     phase: Item = {}
 
-    def pending_text() -> Iterable[Item]:
+    def take_text() -> Iterable[Item]:
         if texts:
-            # The long form, which servers smaller than OpenAI's require.
+            # Servers smaller than OpenAI's require this long form.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
             yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
@@ -216,49 +216,49 @@ def _answer(message: Message, provider: str, *, is_stored: bool) -> Iterable[Ite
             case TextPart():
                 texts.append(part.text)
             case ProviderPart(provider=owner, data={"type": "message", "phase": name}) if owner == provider:
-                yield from pending_text()
+                yield from take_text()
                 phase = {"phase": name}
             case _:
-                items = list(_item(part, calls, provider, is_stored=is_stored))
+                items = list(_part_items(part, calls, provider, is_stored=is_stored))
                 if items:
-                    yield from pending_text()
+                    yield from take_text()
                 yield from items
-    yield from pending_text()
+    yield from take_text()
     for call in calls.values():
-        yield _tool_call(call, provider)
+        yield _call_item(call, provider)
 
 
-def _item(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stored: bool) -> Iterable[Item]:
+def _part_items(part: Any, calls: dict[str, ToolCall], provider: str, *, is_stored: bool) -> Iterable[Item]:
     match part:
         case ThinkingPart(provider_data={"provider": owner, "item": item}) if owner == provider:
             thought = cast(Item, item)
             if thought.get("encrypted_content") or thought.get("content") or is_stored:
                 yield {name: value for name, value in thought.items() if is_stored or name != "id"}
         case ToolCallPart(id=id) if id in calls:
-            yield _tool_call(calls.pop(id), provider)
+            yield _call_item(calls.pop(id), provider)
         case ProviderPart(provider=owner, data=data) if owner == provider:
             yield data
         case _:
             pass
 
 
-def _tool_call(call: ToolCall, provider: str) -> Item:
-    item = _original(call, provider)
+def _call_item(call: ToolCall, provider: str) -> Item:
+    item = _original_item(call, provider)
     if item.get("type", "function_call") != "function_call":
         return {**item, "call_id": call.id}
     arguments = call.raw_arguments or json_text(call.arguments)
     return {**item, "type": "function_call", "call_id": call.id, "name": call.name, "arguments": arguments}
 
 
-def _original(call: ToolCall | None, provider: str) -> Item:
-    """Return the call's item as this provider sent it, as far as the decoder kept it."""
+def _original_item(call: ToolCall | None, provider: str) -> Item:
+    """Return the fields of the call's item that were kept, if this provider sent it; otherwise an empty item."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
 
 
-def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
-    item = _original(call, provider)
+def _result_item(message: Message, call: ToolCall | None, provider: str) -> Item:
+    item = _original_item(call, provider)
     kind = str(item.get("type", "function_call"))
     fields = message.content if isinstance(message.content, dict) else {}
     has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
@@ -277,11 +277,11 @@ def _result(message: Message, call: ToolCall | None, provider: str) -> Item:
         case "tool_search_call":
             return {"type": "tool_search_output", "call_id": message.tool_call_id, "execution": "client", **fields}
         case _:
-            output_fields = fields or _output(kind, message.text)
+            output_fields = fields or _output_fields(kind, message.text)
             return {"type": f"{kind}_output", "call_id": message.tool_call_id, **output_fields}
 
 
-def _output(kind: str, text: str) -> Item:
+def _output_fields(kind: str, text: str) -> Item:
     match kind:
         case "apply_patch_call":
             return {"status": "completed", "output": text}

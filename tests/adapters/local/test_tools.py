@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters.local.tools import ANSWER, ANSWERS, CALL, call_schema, in_plain_words, must_call
+from rxllm.adapters.local.tools import ANSWER, ANSWERS, CALL, call_schema, must_call, write_tools_as_text
 from rxllm.values import Message, Request, Tool, ToolCall, assistant, system, tool, tool_result, user
 
 
@@ -27,18 +27,18 @@ SUM = Message("assistant", tool_calls=(ToolCall("call_0", "add", {"a": 1, "b": 2
 
 
 def said(request: Request) -> list[tuple[str, str]]:
-    return [(message.role, message.text) for message in in_plain_words(request).messages]
+    return [(message.role, message.text) for message in write_tools_as_text(request).messages]
 
 
 def test_without_tools_the_request_is_as_it_was() -> None:
     request = Request((system("Be brief."), user("Hi")), temperature=0.5)
-    assert in_plain_words(request) == request
+    assert write_tools_as_text(request) == request
     assert not must_call(request)
 
 
 def test_tools_are_shown_by_example_and_a_call_is_all_that_can_come() -> None:
     request = Request((system("Be brief."), user("1 + 2?")), tools=(add, weather), max_tokens=9)
-    plain = in_plain_words(request)
+    plain = write_tools_as_text(request)
     assert must_call(request)
     assert said(request) == [
         ("system", f"Be brief.\n{CALL}"),
@@ -81,7 +81,7 @@ def test_a_parameter_may_have_several_types() -> None:
 def test_the_tools_that_may_be_called(choice: Any, names: list[str]) -> None:
     request = Request((user("Hi"),), tools=(add, weather), tool_choice=choice)
     assert must_call(request) == bool(names)
-    shown = in_plain_words(request).response_format
+    shown = write_tools_as_text(request).response_format
     assert shown == (None if not names else {**shown, "schema": call_schema(_named(names))})  # type: ignore[dict-item]
 
 
@@ -98,7 +98,7 @@ def test_results_are_facts_and_the_reply_is_text() -> None:
         *((message.role, message.text) for message in ANSWERS),
         ("user", "Question: 1 + 2?\n\nFact: add 1 2 is 3"),
     ]
-    assert in_plain_words(request).response_format == "text"
+    assert write_tools_as_text(request).response_format == "text"
 
 
 @pytest.mark.parametrize("result", ['{"temp_c": 21, "sky": "sunny"}', {"temp_c": 21, "sky": "sunny"}])
