@@ -38,7 +38,7 @@ from rxllm import pipelines, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.events import NOTHING, Custom, Event
 from rxllm.pipelines import ChatOptions, Input, StepOptions, as_thread
-from rxllm.pipelines.answers import is_over
+from rxllm.pipelines.caller_answers import is_over
 from rxllm.pipelines.options import set_options, with_options
 from rxllm.pipelines.resuming import unchecked_resume
 from rxllm.runtime import Stream, clock, returned_by

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from email.utils import parsedate_to_datetime
 from typing import Any, cast
 
-from rxllm.adapters._answers import dicts, text_of
+from rxllm.adapters._usage_and_metadata import dicts, text_of
 from rxllm.values import AdapterError
 from rxllm.values.json_text import UNREADABLE, json_text, read_json
 

@@ -31,7 +31,7 @@ from rxllm.operators import lift
 from rxllm.pipelines._generate import passes
 from rxllm.pipelines._observers import ChatSpan
 from rxllm.pipelines._setup import Input, Setup, as_thread
-from rxllm.pipelines.answers import Answers, HaltedStep, agent_ids, agent_setup, is_over
+from rxllm.pipelines.caller_answers import Answers, HaltedStep, agent_ids, agent_setup, is_over
 from rxllm.pipelines.options import ChatOptions, PlainChatOptions, chat_options, request_id, set_options, with_options
 from rxllm.runtime import Bounded, Deferred, Stream, clock, conclude, current_scope, fail
 from rxllm.tools import AgentCall, AgentChat, Approval, ToolSettings, WaitingCalls, is_halting

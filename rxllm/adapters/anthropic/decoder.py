@@ -32,8 +32,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import dicts, metadata_of, text_of
 from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._usage_and_metadata import dicts, metadata_of, text_of
 from rxllm.adapters.anthropic.frames import CLIENT_CALL, SERVER_CALLS, Delta, Frame, MessageFrame, to_usage
 from rxllm.values import AdapterError, FinishReason, LLMError, Message, ProviderPart
 from rxllm.values.json_text import read_json

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from rxllm.adapters import _answers
-from rxllm.adapters._answers import dicts
+from rxllm.adapters._usage_and_metadata import dicts
 from rxllm.values import Usage
 
 CLIENT_CALL = "tool_use"

@@ -17,8 +17,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import dicts, metadata_of
 from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._usage_and_metadata import dicts, metadata_of
 from rxllm.adapters.gemini.frames import (
     COUNTERS,
     PROVIDER,

@@ -11,7 +11,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import dicts
+from rxllm.adapters._usage_and_metadata import dicts
 from rxllm.values import Usage
 from rxllm.values.usage import whole
 from rxllm.wire.framing import BOM, JSONArrayDecoder, SSEDecoder

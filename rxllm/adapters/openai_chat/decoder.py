@@ -7,7 +7,7 @@ https://platform.openai.com/docs/api-reference/chat-streaming:
   twice;
 * opaque ``reasoning_details`` (signatures, ciphertext) are kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer (``adapters._answers``)
+* log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer (``adapters._usage_and_metadata``)
   are in the completed message's metadata;
 * ``message`` is read if there is no ``delta``, and in an answer that is not streamed. Some streams have both, with all
   of the text so far in ``message``. Azure's old answers from your own data have ``messages``;
@@ -26,8 +26,15 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import costs_beside, metadata_of, metadata_of_usage, more_severe, text_of, to_usage
 from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._usage_and_metadata import (
+    costs_beside,
+    metadata_of,
+    metadata_of_usage,
+    more_severe,
+    text_of,
+    to_usage,
+)
 from rxllm.adapters.openai_chat.frames import (
     USAGE,
     AzureMessage,

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import dicts, text_of
+from rxllm.adapters._usage_and_metadata import dicts, text_of
 from rxllm.values.json_text import read_arguments
 from rxllm.wire.frames import decode_base64
 

@@ -12,8 +12,8 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.adapters._answers import costs_beside, metadata_of, to_usage
 from rxllm.adapters._http_errors import provider_error
+from rxllm.adapters._usage_and_metadata import costs_beside, metadata_of, to_usage
 from rxllm.adapters.openai_responses.frames import USAGE, Frame, Item, as_item, as_items, to_item
 from rxllm.adapters.openai_responses.output import Output
 from rxllm.values import AdapterError, FinishReason, Message, StreamError

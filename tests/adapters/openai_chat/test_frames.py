@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._answers import to_usage
+from rxllm.adapters._usage_and_metadata import to_usage
 from rxllm.adapters.openai_chat.decoder import ChatDecoder
 from rxllm.adapters.openai_chat.frames import USAGE
 from rxllm.collector import StreamCollector

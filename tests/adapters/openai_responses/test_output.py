@@ -5,7 +5,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rxllm.adapters._answers import to_usage
+from rxllm.adapters._usage_and_metadata import to_usage
 from rxllm.adapters.openai_responses.frames import USAGE
 from rxllm.events import FileAdded, PartAdded, RawChunk, SourceAdded, ThinkingCompleted, ToolCallCompleted, ToolProgress
 from rxllm.values import ProviderPart, TextPart, ThinkingPart, ToolCallPart, Usage
