@@ -1,8 +1,8 @@
-"""The operators, for ``.pipe(...)``: ``from rxllm import operators as ops``.
+"""Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-``to_x()`` emits exactly one item, a bare noun emits many. reactivex's own operators are methods of every stream; those
-of other packages are in ``plugins``: ``ops.plugins.shout()``. Functions of several streams are beside the operators:
-``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
+An operator named ``to_x()`` emits exactly one item; an operator named by a bare noun emits many. reactivex's own
+operators are methods of every stream. Operators of installed packages are in ``plugins``: ``ops.plugins.shout()``.
+Functions that take several streams are in ``rxllm``: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
 looking         tap, trace, snapshots, verify
@@ -123,8 +123,8 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
-    # A theme is imported when one of its operators is first used.
+if not TYPE_CHECKING:  # with a module __getattr__, a type checker accepts every name
+    # A file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,
         {
