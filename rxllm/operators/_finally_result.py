@@ -95,16 +95,16 @@ def finally_result(
 def _check_fold(fold: Fold[Any]) -> None:
     for kind, events in (("without events", ()), ("that failed", (ErrorEvent(StreamError("truncated")),))):
         try:
-            state = _State(fold)
+            state = _FoldSubscription(fold)
             for event in events:
                 state.add(event)
             state.result()
         except Exception as error:
-            remedy = "pass for example ops.to_response(), ops.to_chat_result(thread) or ops.to_session(session)"
+            remedy = "pass, for example, ops.to_response(), ops.to_chat_result(thread) or ops.to_session(session)"
             raise invalid_option("fold", f"has no result for a stream {kind}: {error!r}; {remedy}") from error
 
 
-class _State(Generic[R]):
+class _FoldSubscription(Generic[R]):
     """A subscription to a fold: `add` passes an event to it, `result` completes it."""
 
     def __init__(self, fold: Fold[R]) -> None:
@@ -151,7 +151,7 @@ class _Ending:
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._fn = fn
-        self._state = _State(fold)
+        self._state = _FoldSubscription(fold)
         self._observer = observer
         self._scheduler = scheduler
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -226,7 +226,7 @@ class _Ending:
         try:
             start_on(self._loop, call, self._context)
         except RuntimeError:
-            log.warning("%s was not called: the loop of its stream was closed before the stream ended", self._name)
+            log.warning("finally_result: %s was not called: its loop was closed before the stream ended", self._name)
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
@@ -260,13 +260,13 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """Log a warning if the loop has ended before the function began."""
+        """Close the coroutine, with a warning, if the loop has ended before it began."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()
 
     def _log_cancelled(self) -> None:
-        log.warning("the end of the loop cancelled %s, the function of finally_result", self._name)
+        log.warning("finally_result: the end of the loop cancelled %s", self._name)
         self._release_reader()
 
     async def _wait(self, pending: Awaitable[Any], finish: Callable[[], None]) -> None:
@@ -289,7 +289,7 @@ class _Ending:
             report_unheard(error)
 
     def _log(self, error: Exception) -> None:
-        log.error("%s, the function of finally_result, failed: %r", self._name, error, exc_info=shown_frames(error))
+        log.error("finally_result: %s failed: %r", self._name, error, exc_info=shown_frames(error))
 
     @property
     def _name(self) -> str:

@@ -357,7 +357,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     except Exception as error:  # also the NameError of a hint that cannot be resolved
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
     if not callable(parser):
-        raise invalid_option(name, must_be("a type that JSON can be parsed as, a function or a format of JSON", target))
+        raise invalid_option(name, must_be("a type of JSON values, a function or a response_format", target))
     return parser
 
 

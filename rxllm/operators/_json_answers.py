@@ -267,8 +267,8 @@ class _Items:
         if text.strip():
             parse_json(text)
             if not self._splitter.found:
-                place = f"at {'.'.join(self._path)}" if self._path else "here"
-                raise invalid_output(f"there is no array {place}", text)
+                place = ".".join(self._path)
+                raise invalid_output(f"there is no array at {place}" if place else "the answer is not an array", text)
         return ()
 
     def _item(self, element: str) -> Any:

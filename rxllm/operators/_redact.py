@@ -114,7 +114,7 @@ def _compile(pattern: Any) -> Any:
         raise EngineError("missing_dependency", message) from error
     source: Any = getattr(pattern, "pattern", pattern)
     flags: int = getattr(pattern, "flags", 0)
-    check_instance("pattern", source, str, "a regular expression of text")
+    check_instance("pattern", source, str, "a regular expression for strings")
     try:
         compiled = regex.compile(source, flags & ~re.DEBUG)
     except regex.error as error:

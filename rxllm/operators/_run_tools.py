@@ -228,7 +228,7 @@ class _Step:
             self._observer.on_error,
         )
 
-        def end(error: Exception) -> None:  # a bug in the caller's code does not wait for the other tools
+        def end(error: Exception) -> None:  # a bug in the caller's code, so the other tools are stopped
             running.dispose()
             self._observer.on_error(error)
 

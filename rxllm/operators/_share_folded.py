@@ -196,8 +196,8 @@ class _Shared:
             if self._watchers or self._has_ended:
                 return
             remedy = "subscribe to a new stream, or pass a longer grace"
-            after = f"the shared call had no watchers for {self._grace:g} s, so it was stopped: {remedy}"
-            self._end(None if self._has_failed else StreamError("cancelled", after))
+            fault = f"the shared call had no watchers for {self._grace:g} s, so it was stopped: {remedy}"
+            self._end(None if self._has_failed else StreamError("cancelled", fault))
         self._subscription.dispose()
 
 

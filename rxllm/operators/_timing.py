@@ -53,11 +53,11 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['Hello, ', 'wide ', 'world']
 
-    A burst is spread over the expected time until the next burst, estimated from the previous bursts, and at most over
-    `max_lag`. Text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words
-    (Chinese, Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, including the
-    events of agents, and the end wait for the text before them. An ``on_error`` first releases all waiting events. 0
-    seconds turns smoothing off.
+    A burst is spread over the time until the next burst, estimated from previous bursts, and at most over `max_lag`.
+    Text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
+    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, including agents' events,
+    and the end wait for the text before them. An ``on_error`` first releases all waiting events. With 0 seconds the
+    stream does not change.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
@@ -76,7 +76,7 @@ class _Smoother(Backlog[Event, Event]):
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._lag = lag
-        self._frame = lag / math.ceil(lag / FRAME)
+        self._frame = lag / math.ceil(lag / FRAME)  # the seconds between two releases
         self._clock = clock(scheduler)
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # pieces of text in `_waiting`
@@ -146,8 +146,8 @@ class _Smoother(Backlog[Event, Event]):
     def _release(self) -> None:
         self._armed = False
         now = self._now()
-        left = max(self._burst + self._gap - now, self._frame)
-        self._share = self._share + self._pieces * self._frame / left if self._pieces else 0.0
+        remaining = max(self._burst + self._gap - now, self._frame)  # the seconds until the next burst
+        self._share = self._share + self._pieces * self._frame / remaining if self._pieces else 0.0
         if self._pieces:
             self._arm()
         while self._waiting:
@@ -187,9 +187,9 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
-    With 0 seconds there is a snapshot after each event. The last snapshot is the result of `to_response`; after an
-    ``ErrorEvent`` it has the error. Before an ``on_error``, the response so far is emitted. In a chat a snapshot is the
-    response of the current step. A snapshot costs time in proportion to its text; no timer runs while nothing changes.
+    With 0 seconds there is a snapshot after each event. The last snapshot is the result of `to_response`, including the
+    error of an ``ErrorEvent``. An ``on_error`` follows the response so far. In a chat a snapshot is the response of the
+    current step. A snapshot costs time in proportion to its text; no timer runs while nothing changes.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -253,10 +253,9 @@ def gate(
     ['Hello, ', 'world']
 
     The gate is closed until the first value; write ``while_open.start_with(True)`` for a gate that begins open. Every
-    item passes once and in order, and the end waits behind the items. An ``on_error`` passes at once and drops the
-    waiting items. When `while_open` completes, an open gate stays open; a closed gate, which could not open any more,
-    ends the stream with ``StreamError("cancelled")``. An error of `while_open`, or a value that is not a boolean, ends
-    the stream at once.
+    item passes once and in order, and the end waits behind the items. An ``on_error`` drops them and passes at once.
+    When `while_open` completes, an open gate stays open; a closed gate, which cannot open again, ends the stream with
+    ``StreamError("cancelled")``. An error of `while_open`, or a value that is not a boolean, ends the stream at once.
 
     While `maxsize` items wait, the source is paused, down to its socket. A source that cannot be paused, such as a
     `Subject`, is cut off with ``StreamError("overflow")`` if more than `limit` items would wait, by default 65,536.

@@ -126,9 +126,8 @@ class GenerateOptions(PlainOptions, total=False):
     """The options of `generate`: the fields of a request, the settings of the call, and the events to emit."""
 
     response_format: ResponseFormat | None
-    """The format of the answer: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...),
-    ``json_schema(...)``, ``{"type": "json_object"}`` or "text". A result has the validated value as `parsed`. Default:
-    text."""
+    """The answer's format: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
+    ``{"type": "json_object"}`` or "text". The validated value is the result's `parsed`. Default: text."""
 
 
 class PlainStepOptions(PlainOptions, total=False):
@@ -142,7 +141,7 @@ class PlainStepOptions(PlainOptions, total=False):
     tool_timeout: float | None
     """The maximum run time of a tool without its own timeout, in seconds; None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
-    """The maximum number of tools that run at once; None means no limit. Default: ``None``."""
+    """The maximum number of tools that run at a time; None means no limit. Default: ``None``."""
     tool_executor: Executor | None
     """A function that runs each tool, in place of rxllm. Default: the engine's."""
     tool_result_encoder: Encoder | None
@@ -202,7 +201,7 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
         named = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
 
         @wraps(function)
-        def explaining(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
             except LLMError as error:
@@ -219,9 +218,9 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
                 message = unknown_option("call", unknown[0], kwargs[unknown[0]], known)
                 raise EngineError("unknown_option", f"{message}; {remedy}") from None
 
-        vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
-        explaining.__doc__ = _with_table(function.__doc__, options)
-        return cast(F, explaining)
+        vars(wrapper)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
+        wrapper.__doc__ = _with_table(function.__doc__, options)
+        return cast(F, wrapper)
 
     return decorate
 
@@ -254,8 +253,8 @@ def meanings(options: type[Any]) -> dict[str, str]:
 def _parameters(options: type[Any]) -> list[Parameter]:
     parameters: list[Parameter] = []
     for name, annotation in _annotations(options).items():
-        written = _DEFAULT.search(meanings(options)[name])
-        default = literal_eval(written[1]) if written else None
+        match = _DEFAULT.search(meanings(options)[name])
+        default = literal_eval(match[1]) if match else None
         parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
     return parameters
 
@@ -419,7 +418,7 @@ _RULES: dict[str, _Rule] = {
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "steer": (
-        "an Observable of texts or user's messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
+        "an Observable of texts or user messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
         lambda value: isinstance(value, Observable),
     ),
     "steer_at": ("'sentence' or 'step'", lambda value: value in ("sentence", "step")),
