@@ -5,18 +5,18 @@ operators are methods of every stream. Operators of installed packages are in ``
 Functions that take several streams are in ``rxllm``: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
-looking         tap, trace, snapshots, verify
+observing       tap, trace, snapshots, verify
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
-some events     only, filter_deltas, include_raw_chunks
+selecting       only, filter_deltas, include_raw_chunks
 slow consumers  conflate, keep_latest, gate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
-waiting         time_limits, stall_warning, hedge, rate_limited
-failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
+timing          time_limits, stall_warning, hedge, rate_limited
+failures        retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
 several models  race
 sharing         share_folded
-money           usage, cost, budget
+cost            usage, cost, budget
 your own        lift, continue_with
 ==============  =======================================================================================================
 """

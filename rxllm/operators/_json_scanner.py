@@ -133,7 +133,7 @@ class JSONScanner:
             self._state = self._value
             return start
         self._pending = text.lstrip()
-        if len(self._pending) > _LONGEST_HEAD:  # prose
+        if len(self._pending) > _LONGEST_HEAD:  # prose, not JSON
             self._pending, self._state = "", self._ended
         return len(text)
 

@@ -108,7 +108,7 @@ def filter_deltas(
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events, those of agents too, unless `include`; usage and message parts always pass.
+    """Drop ``RawChunk`` events, also from agents, unless `include` is True; usage and message parts always pass.
 
     It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
 
