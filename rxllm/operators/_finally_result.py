@@ -230,7 +230,7 @@ class _Ending:
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function, then `notify`, after the end of an asynchronous function."""
+        """Call the function, then `notify` once it is done, even if it is asynchronous."""
         if self._live is not None:
             self._live.calls.discard(self)
 
@@ -260,7 +260,7 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """Close the coroutine, with a warning, if the loop has ended before it began."""
+        """Close the coroutine and log a warning if it never began, because the loop has ended."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()

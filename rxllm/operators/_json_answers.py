@@ -89,7 +89,7 @@ class _Partials(Generic[T]):
 
 
 class _Growing:
-    """The JSON text of one message, and the place of each value in it."""
+    """The JSON text of one message and the positions of its values."""
 
     def __init__(self, hint: Any) -> None:
         self.text = Pieces()

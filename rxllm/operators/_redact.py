@@ -152,7 +152,7 @@ class Redactor:
         return settled
 
     def whole(self, text: str) -> str:
-        """Return the complete `text` redacted."""
+        """Redact `text`, which is complete."""
         redactor = Redactor(self._pattern, self._replacement, self._max)
         redactor._text = text
         return redactor.close()
@@ -269,7 +269,7 @@ class _Redacting:
         return (key[0](rest, key[1]),) if rest else ()
 
     def _data(self, value: Any) -> Any:
-        """Return the answer of an agent redacted: its text, or the strings in its plain data."""
+        """Redact an agent's answer: its text, or the strings in its plain data."""
         match value:
             case str():
                 return self._whole(value)

@@ -17,7 +17,7 @@ from rxllm.values.argument_checks import call_fault, check, check_function
 T = TypeVar("T")
 
 MOST = 1024
-"""The maximum number of waiting items; at it they are emitted, and the consumer's buffer slows the source down."""
+"""The maximum number of waiting items. Then all are emitted, and the consumer's buffer slows the source down."""
 
 
 def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
@@ -125,11 +125,11 @@ class _WhileBusy(Backlog[T, T]):
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
-        """Whether the reader is not busy."""
+        """Return whether the reader is ready for an item."""
         return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
-        """Call `wake` once the reader is not busy."""
+        """Call `wake` once the reader is ready for an item."""
         gate.when_idle(wake)
 
     def _on_next(self, item: T) -> None:
@@ -232,7 +232,7 @@ def text_of(item: Any) -> str | None:
 
 
 def continues(last: Any, item: Any) -> bool:
-    """Whether `item`, which has a text, continues the block, tool call or string of `last`."""
+    """Return whether `item`, which has a text, continues the block, tool call or string of `last`."""
     if type(last) is not type(item):
         return False
     if type(item) is Nested:
@@ -241,7 +241,7 @@ def continues(last: Any, item: Any) -> bool:
 
 
 def join_texts(item: Any, texts: Iterable[str]) -> Any:
-    """Return an item like `item` whose text is all of `texts`."""
+    """Return a copy of `item` with all of `texts` as its text."""
     if type(item) is Nested:
         return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)

@@ -68,7 +68,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds events with the times at which they are due: infinity for all but text.
+    """One subscription. `_waiting` holds events with their due times; anything but text is due at infinity.
 
     Unlike in other backlogs, the end of the source waits until all events have been emitted.
     """
@@ -351,7 +351,7 @@ class _Gated:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._context.copy().run(self._release_and_end)  # not in the context of the caller that opens the gate
+        self._context.copy().run(self._release_and_end)  # this call may be in the context of another caller
 
     def _release_and_end(self) -> None:
         with self._lock:

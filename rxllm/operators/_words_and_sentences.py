@@ -18,7 +18,7 @@ from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
 
 LONGEST = 10_000
-"""The maximum number of characters in a segment, so that the pending text stays bounded."""
+"""The maximum number of characters in a segment. It bounds the pending text."""
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
@@ -134,7 +134,7 @@ class Segmenter:
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment; return the pieces of `LONGEST` characters that this completes."""
+        """Add `text` to the pending segment, and return the segments of `LONGEST` characters that this completes."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])

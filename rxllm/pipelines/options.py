@@ -72,7 +72,7 @@ class PlainOptions(TypedDict, total=False):
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """Sample only from the most likely tokens, up to this total probability: above 0, up to 1. Default: the
+    """The share of the most likely tokens, by total probability, to sample from: above 0, up to 1. Default: the
     provider's."""
     max_tokens: int | None
     """The maximum length of the answer, in tokens. Default: the provider's. Anthropic has no default: 32,000 is sent
@@ -143,7 +143,7 @@ class PlainStepOptions(PlainOptions, total=False):
     max_concurrency: int | None
     """The maximum number of tools that run at a time; None means no limit. Default: ``None``."""
     tool_executor: Executor | None
-    """A function that runs each tool, in place of rxllm. Default: the engine's."""
+    """A function that runs each tool, instead of its handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
     """A function that encodes a tool's result as text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
