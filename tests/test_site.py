@@ -108,7 +108,7 @@ def test_a_page_loads_nothing_from_another_host() -> None:
 
 def test_operators_stand_under_their_purposes() -> None:
     headings = re.findall(r"<h2[^>]*>([^<]*)", (SITE / "reference" / "operators" / "index.html").read_text())
-    assert headings[:3] == ["Looking", "Text", "Some events"]
+    assert headings[:3] == ["Observing", "Text", "Selecting"]
 
 
 def test_a_docstring_is_shown_with_its_code_and_its_drawing() -> None:

@@ -1,22 +1,22 @@
-"""The operators, for ``.pipe(...)``: ``from rxllm import operators as ops``.
+"""Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-``to_x()`` emits exactly one item, a bare noun emits many. reactivex's own operators are methods of every stream; those
-of other packages are in ``plugins``: ``ops.plugins.shout()``. Functions of several streams are beside the operators:
-``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
+An operator named ``to_x()`` emits exactly one item; an operator named by a bare noun emits many. reactivex's own
+operators are methods of every stream. Operators of installed packages are in ``plugins``: ``ops.plugins.shout()``.
+Functions that take several streams are in ``rxllm``: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
-looking         tap, trace, snapshots, verify
+observing       tap, trace, snapshots, verify
 text            text, to_text, thinking, words, sentences, smooth, map_text, redact, guard
-some events     only, filter_deltas, include_raw_chunks
+selecting       only, filter_deltas, include_raw_chunks
 slow consumers  conflate, keep_latest, gate
 tools           tool_calls, run_tools, repeat_until_halt
 structure       partials, text_at, items, parsed
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
-waiting         time_limits, stall_warning, hedge, rate_limited
-failing         retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
+timing          time_limits, stall_warning, hedge, rate_limited
+failures        retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
 several models  race
 sharing         share_folded
-money           usage, cost, budget
+cost            usage, cost, budget
 your own        lift, continue_with
 ==============  =======================================================================================================
 """
@@ -123,8 +123,8 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
-    # A theme is imported when one of its operators is first used.
+if not TYPE_CHECKING:  # with a module __getattr__, a type checker accepts every name
+    # A file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -61,27 +61,27 @@ def finally_result(
     >>> last = events.run()
     completed Once upon a time
 
-    `fold` is the operator that folds the events to the result: ``ops.to_response()`` by default,
+    `fold` is the operator that folds the events into the result: ``ops.to_response()`` by default,
     ``ops.to_chat_result(thread)`` for a chat, ``ops.to_session(session, keep_partial=True)`` for a session's turn.
 
     =============  =====================================================================================================
     outcome        the stream
     =============  =====================================================================================================
-    ``completed``  has completed
-    ``failed``     has ended with an ``ErrorEvent``, or with ``on_error``, whose ``LLMError`` the result has too; the
-                   end of the event loop is such an error
+    ``completed``  completed
+    ``failed``     ended with an ``ErrorEvent`` or ``on_error``, also at the end of the event loop; the result's error
+                   is the error of the ``ErrorEvent``, or an ``LLMError`` of ``on_error``
     ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` may be ``async`` or return an awaitable, which is cancelled after 30 seconds. `fn` runs on the call's loop,
-    after the source has ended or been disposed. The subscriber's ``on_completed`` or ``on_error`` is called when `fn`
-    is done. A dispose returns at once, and nothing is emitted after it; but ``run()``, ``await`` and the block of an
-    iterator always wait for `fn`, whatever has ended their stream. A plain function blocks the loop, so it should be
-    quick. Exceptions of `fn` are logged. The interpreter waits for `fn` at exit, as for calls; but the end of
-    ``asyncio.run`` cancels an ``async`` function, like all tasks. Under virtual time `fn` must be a plain function, and
-    a dispose calls it at once.
+    `fn` runs on the call's loop, after the source has ended or been disposed. It may be ``async`` or return an
+    awaitable, which is cancelled after 30 seconds. A plain function blocks the loop, so it should be quick. The
+    subscriber's ``on_completed`` or ``on_error`` is called when `fn` is done. A dispose returns at once, and nothing is
+    emitted after it, but ``run()``, ``await`` and the ``with`` block of an iterator always wait for `fn`. Exceptions of
+    `fn` are logged. At exit the interpreter waits for `fn`, as it does for calls; the end of ``asyncio.run`` cancels an
+    ``async`` function, like all tasks. Under virtual time `fn` must be a plain function, and a dispose calls it at
+    once.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` is a function of two arguments, and `fold` has a result for
+    Raises ``ValidationError("invalid_option")`` unless `fn` is a function of two arguments and `fold` has a result for
     a stream without events and for a stream that failed.
     """
     check_function("fn", fn)
@@ -93,25 +93,25 @@ def finally_result(
 
 
 def _check_fold(fold: Fold[Any]) -> None:
-    for what, events in (("without events", ()), ("that failed", (ErrorEvent(StreamError("truncated")),))):
+    for kind, events in (("without events", ()), ("that failed", (ErrorEvent(StreamError("truncated")),))):
         try:
-            state = _State(fold)
+            state = _FoldSubscription(fold)
             for event in events:
-                state.see(event)
+                state.add(event)
             state.result()
         except Exception as error:
-            remedy = "pass for example ops.to_response(), ops.to_chat_result(thread) or ops.to_session(session)"
-            raise invalid_option("fold", f"has no result for a stream {what}: {error!r}; {remedy}") from error
+            remedy = "pass, for example, ops.to_response(), ops.to_chat_result(thread) or ops.to_session(session)"
+            raise invalid_option("fold", f"has no result for a stream {kind}: {error!r}; {remedy}") from error
 
 
-class _State(Generic[R]):
-    """A subscription to a fold: `see` passes it each event, `result` completes it."""
+class _FoldSubscription(Generic[R]):
+    """A subscription to a fold: `add` passes an event to it, `result` completes it."""
 
     def __init__(self, fold: Fold[R]) -> None:
         self._observer: abc.ObserverBase[Event] | None = None
         self._results: list[R] = []
         self._errors: list[Exception] = []
-        at_once = CurrentThreadScheduler.singleton()  # the thread on which an event arrives
+        at_once = CurrentThreadScheduler.singleton()  # the fold runs on the thread of each event
         fold(Stream(self._connect)).subscribe(self._results.append, self._errors.append, scheduler=at_once)
 
     def _connect(
@@ -120,7 +120,7 @@ class _State(Generic[R]):
         self._observer = observer
         return Disposable()
 
-    def see(self, event: Event) -> None:
+    def add(self, event: Event) -> None:
         if self._observer is not None:
             self._observer.on_next(event)
 
@@ -136,12 +136,12 @@ class _State(Generic[R]):
 
 
 class _Ending:
-    """One subscription. Its first end, a completion, error or dispose on any thread, acquires `_ended`.
+    """One subscription. The first completion, error or dispose, on any thread, acquires `_ended`.
 
     Like a call, it is disposed at the interpreter's exit if a reader's thread or iterator has not ended it.
     """
 
-    emitted, read = 1, True  # attributes of a call
+    emitted, read = 1, True  # attributes that the portal reads from a call
 
     def __init__(
         self,
@@ -151,7 +151,7 @@ class _Ending:
         scheduler: abc.SchedulerBase | None,
     ) -> None:
         self._fn = fn
-        self._state = _State(fold)
+        self._state = _FoldSubscription(fold)
         self._observer = observer
         self._scheduler = scheduler
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -168,7 +168,7 @@ class _Ending:
         if self._loop is not None and self._live is not None:
             start_on(self._loop, self._register)
         subscription = source.subscribe(self._on_next, self._on_error, self._on_completed, scheduler=self._scheduler)
-        return CompositeDisposable(subscription, Disposable(self.dispose))  # the source first
+        return CompositeDisposable(subscription, Disposable(self.dispose))  # dispose the source first
 
     def _register(self) -> None:
         if self._live is not None and not self._ended.locked():
@@ -180,7 +180,7 @@ class _Ending:
             return
         if type(event) is ErrorEvent or type(event) is StepRestarted:
             self._has_failed = type(event) is ErrorEvent
-        self._state.see(event)
+        self._state.add(event)
         self._observer.on_next(event)
 
     def _on_completed(self) -> None:
@@ -193,16 +193,16 @@ class _Ending:
         if not self._take_end():
             return
         if isinstance(error, LLMError):
-            self._state.see(ErrorEvent(error))
+            self._state.add(ErrorEvent(error))
         if self._loop is None or running_loop() is self._loop:
             self._call(outcome, notify)
         else:
-            self._soon(outcome, notify)
+            self._call_soon(outcome, notify)
 
     def dispose(self) -> None:
         if self._take_end():
             # An operator that raises the error of an ErrorEvent disposes its source.
-            self._soon("failed" if self._has_failed else "cancelled", lambda: None)
+            self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
         """Return whether this is the first end. If so, the reader waits for the function, even if it is cancelled."""
@@ -211,8 +211,8 @@ class _Ending:
             self._release_reader = self._endings.begin()
         return is_first
 
-    def _soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's loop: the caller may be another thread, or the garbage collector."""
+    def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
+        """Call the function on the call's loop, as the caller may be another thread or the garbage collector."""
 
         def call() -> None:
             try:
@@ -220,17 +220,17 @@ class _Ending:
             except BaseException as error:
                 report_unheard(error)
 
-        if self._loop is None:  # virtual time: one thread, and nothing may be left to run
+        if self._loop is None:  # virtual time has one thread, and nothing may be left to run
             call()
             return
         try:
             start_on(self._loop, call, self._context)
         except RuntimeError:
-            log.warning("the loop of a stream was closed before its end: %s was not called", self._name)
+            log.warning("finally_result: %s was not called: its loop was closed before the stream ended", self._name)
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function, then `notify`, after the end of an asynchronous function."""
+        """Call the function, then `notify` once it is done, even if it is asynchronous."""
         if self._live is not None:
             self._live.calls.discard(self)
 
@@ -243,7 +243,7 @@ class _Ending:
             returned = self._fn(self._state.result(), outcome)
         except Exception as error:
             self._log(error)
-        except BaseException as error:  # such as SystemExit
+        except BaseException as error:  # a SystemExit, for example
             report_unheard(error)
         if not isawaitable(returned):
             finish()
@@ -260,13 +260,13 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """Log a warning if the loop has ended before the function began."""
+        """Close the coroutine and log a warning if it never began, because the loop has ended."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()
 
     def _log_cancelled(self) -> None:
-        log.warning("the end of the loop cancelled %s, the function of finally_result", self._name)
+        log.warning("finally_result: the end of the loop cancelled %s", self._name)
         self._release_reader()
 
     async def _wait(self, pending: Awaitable[Any], finish: Callable[[], None]) -> None:
@@ -289,7 +289,7 @@ class _Ending:
             report_unheard(error)
 
     def _log(self, error: Exception) -> None:
-        log.error("%s, the function of finally_result, failed: %r", self._name, error, exc_info=shown_frames(error))
+        log.error("finally_result: %s failed: %r", self._name, error, exc_info=shown_frames(error))
 
     @property
     def _name(self) -> str:

@@ -1,4 +1,4 @@
-"""Fold a stream to a response, a step, a chat, a session's turn, a text or a parsed value."""
+"""Fold a stream into a response, a step result, a chat result, a turn, a text or a parsed value."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ Parse = Read | ResponseFormat | UnionType | None
 TURN = "session_turn"
 """The name of the `Custom` event that begins the streams of ``rxllm.session``.
 
-Its `data` holds the `operation` and the `session` with the user's new message, which an interrupted turn thus keeps.
+Its `data` holds the `operation` and the `session` with the user's new message, so an interrupted turn keeps it.
 """
 
 
 def to_text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the whole text of the response, or of a chat's final response. A stream that failed ends with ``on_error``.
+    """Emit the whole text of the response, or of a chat's final response. A failed stream ends with ``on_error``.
 
     ::
 
@@ -62,7 +62,7 @@ def to_response(
     parse: str | Mapping[str, Any] | UnionType | None = None,
 ) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream to its `Response`, and parse its text with `parse`, if any.
+    """Fold the stream into its `Response`, and parse its text if `parse` is given.
 
     ::
 
@@ -73,10 +73,10 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` is an argument of `ops.parsed`: a type or a ``response_format``, against which the text is validated as JSON
-    with or without a Markdown fence, or a function of the text. A response that failed or has tool calls is not parsed.
-    Text that does not fit ends the stream with ``ValidationError("invalid_output")``, so that ``retry`` and ``catch``
-    see it; its metadata keeps the text, the finish reason and the usage.
+    `parse` is a type or a ``response_format`` for JSON text, with or without a Markdown fence, or a function of the
+    text, as in `ops.parsed`. A response that failed or has tool calls is not parsed. Text that does not fit ends the
+    stream with ``ValidationError("invalid_output")``, which ``retry`` and ``catch`` can handle; its metadata keeps the
+    text, the finish reason and the usage.
 
     Raises ``ValidationError("invalid_option")`` for any other `parse`.
     """
@@ -97,7 +97,7 @@ def to_step_result(
 def to_step_result(
     thread: Thread | None = None, *, parse: Parse = None
 ) -> Callable[[Observable[Event]], Stream[StepResult[Any]]]:
-    """Fold the stream to the `StepResult` of its last step.
+    """Fold the stream into the `StepResult` of its last step.
 
     ::
 
@@ -108,9 +108,9 @@ def to_step_result(
     >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
     True
 
-    If the stream ends without ``StepCompleted``, its response is added to `thread`, with which the step began. `parse`
-    is as in `to_response`, but text that does not fit is stored as the response's `error`, a
-    ``ValidationError("invalid_output")``.
+    `thread` is the thread that the step began with: if the stream ends without ``StepCompleted``, the response is added
+    to it. `parse` works as in `to_response`, except that text that does not fit does not end the stream: the response
+    has a ``ValidationError("invalid_output")`` as its `error`.
 
     Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
     """
@@ -135,7 +135,7 @@ def to_chat_result(
 def to_chat_result(
     thread: Input | None = None, *, parse: Parse = None, keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[ChatResult[Any]]]:
-    """Fold the stream to its `ChatResult`.
+    """Fold the stream into its `ChatResult`.
 
     ::
 
@@ -146,14 +146,14 @@ def to_chat_result(
     >>> stream(Fake("Hi"), "Hello").pipe(to_chat_result()).run()
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
-    A stream that ends without ``ChatCompleted`` becomes a ``cancelled`` result, or an ``error`` after an
-    ``ErrorEvent``. Its thread is `thread`, with which the chat began, in any form that ``rxllm.chat`` takes, and all
-    completed steps; without `thread` it has only the steps. `parse` is as in `to_response` and parses the final
-    response of a completed chat. Text that does not fit does not end the stream, because the chat's tools have run: the
-    result has the `halted_reason` ``"error"`` and the ``ValidationError("invalid_output")`` as its `error`.
+    `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` takes. If the stream ends
+    without ``ChatCompleted``, the result's thread is `thread`, if given, and all completed steps; its `halted_reason`
+    is ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``. `parse` works as in `to_response` and applies to the
+    final response of a completed chat. Text that does not fit does not end the stream, because the chat's tools have
+    run: the result has the `halted_reason` ``"error"`` and a ``ValidationError("invalid_output")`` as its `error`.
 
     With `keep_partial` the thread of an interrupted chat also has the text of its unfinished step, and the tool calls
-    with their results, as in `to_session`: the user can continue from there.
+    with their results, as in `to_session`, so that the user can continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -180,7 +180,7 @@ def to_chat_result(
 def to_session(
     session: Session, *, parse: Parse = None, keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[Turn]]:
-    """Fold the events of a turn to its `Turn`: the new session and the result of the chat or step.
+    """Fold the events of a turn into its `Turn`: the new session and the result of the chat or step.
 
     ::
 
@@ -193,14 +193,14 @@ def to_session(
     >>> turn.session.status, [message.text for message in turn.session.messages]
     ('completed', ['Hi', 'Hello'])
 
-    `session` is the session before the turn. An interrupted stream becomes a ``cancelled`` result and a session with
-    the user's message and all completed steps. `parse` is as in `to_chat_result`; text that does not fit becomes the
-    result's error, and the session can continue.
+    `session` is the session before the turn. If the stream is interrupted, the result is ``cancelled``, and the session
+    has the user's message and all completed steps. `parse` works as in `to_chat_result`; text that does not fit becomes
+    the result's error, and the session can continue.
 
     With `keep_partial` the session of an interrupted turn also keeps the text of its unfinished step, and the tool
     calls with their results. The message's ``metadata["partial"]``, which is not sent, is ``"cancelled"``, or
-    ``"error"`` after an ``ErrorEvent``. Tool calls without a result are left out, and so is a message without text: the
-    next `reply` is legal for every provider.
+    ``"error"`` after an ``ErrorEvent``. Tool calls without a result and messages without text are omitted, so every
+    provider accepts the next `reply`.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
@@ -208,8 +208,8 @@ def to_session(
     >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
     (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
 
-    A disposed stream emits nothing: use ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``, which
-    calls ``save(turn, outcome)`` then too.
+    A disposed stream emits nothing. ``ops.finally_result(save, ops.to_session(session, keep_partial=True))`` calls
+    ``save(turn, outcome)`` in that case too.
 
     Raises ``ValidationError("invalid_option")`` for a wrong `session`, `parse` or `keep_partial`.
     """
@@ -220,7 +220,7 @@ def to_session(
 
 
 class _TurnFold:
-    """The fold of one turn. It begins again at the turn's own event, which names the operation and the session."""
+    """The fold of one turn. It restarts at the event `TURN`, which holds the operation and the session."""
 
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
@@ -265,7 +265,7 @@ def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]
 @overload
 def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
-    """Emit the JSON answer as one validated value of `type`, once it is complete.
+    """Emit the complete JSON answer as one validated value of `type`.
 
     ::
 
@@ -280,8 +280,8 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     that msgspec supports, or a function of the text. The value equals ``Response.parsed`` of a request with this
     ``response_format``: an answer ``{"value": [2, 3]}`` to ``list[int]`` gives ``[2, 3]``. In a chat only the final
     answer is parsed. Text that does not fit, and a response with tool calls, end the stream with
-    ``ValidationError("invalid_output")``, whose metadata keeps the text, the finish reason and the usage; a stream that
-    failed ends with its own error.
+    ``ValidationError("invalid_output")``; its metadata keeps the text, the finish reason and the usage. A failed stream
+    ends with its own error.
 
     Raises ``ValidationError("invalid_option")`` for any other `type`.
     """
@@ -290,7 +290,7 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
-    """Emit the state of the fold after each event; states are immutable and cheap to keep.
+    """Emit the state of the fold after each event. States are immutable and cheap to keep.
 
     ::
 
@@ -315,7 +315,7 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 
 def final_answer(state: StreamCollector) -> Response[Any]:
-    """Return the response, in a chat the final one. Raises the error that ended the stream."""
+    """Return the response, or a chat's final response. Raises the error that ended the stream."""
     if state.chat_result is None:
         return state.to_response().raise_for_error()
     return state.chat_result.raise_for_error().final_response or Response()
@@ -325,12 +325,12 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
     """Return the parsed value. Raises ``ValidationError("invalid_output")``, also for a response that calls tools."""
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
-        raise ValidationError("invalid_output", "the response asks for tools instead of answering", metadata=metadata)
+        raise ValidationError("invalid_output", "the response calls tools instead of answering", metadata=metadata)
     return with_parsed(response, read).parsed
 
 
 def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the option `parse`; None if the text is not parsed.
+    """Return the parser for the option `parse`, or None if the text is not to be parsed.
 
     Raises ``ValidationError("invalid_option")`` for a `parse` that is not a format.
     """
@@ -344,10 +344,10 @@ def answer_parser(parse: Parse) -> Read | None:
 def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     """Return the function that parses text as `target`: a ``response_format``, None for plain JSON, or a function.
 
-    The text is a whole answer or, with `is_element`, an element of one. The parser raises
-    ``ValidationError("invalid_output")``, or the exception of `target` if that is a function.
+    The text is a whole answer or, with `is_element`, an array element. If the text does not fit, the parser raises
+    ``ValidationError("invalid_output")``; a function raises its own exceptions.
 
-    Raises ``ValidationError("invalid_option")`` for any other `target`, which was passed as the option `name`.
+    Raises ``ValidationError("invalid_option")`` for any other `target`, the value of the option `name`.
     """
     if not is_type(target) and callable(target):
         return target
@@ -357,7 +357,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     except Exception as error:  # also the NameError of a hint that cannot be resolved
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
     if not callable(parser):
-        raise invalid_option(name, must_be("a type that JSON can be parsed as, a function or a format of JSON", target))
+        raise invalid_option(name, must_be("a type of JSON values, a function or a response_format", target))
     return parser
 
 
@@ -365,7 +365,7 @@ def parse_json(text: str) -> Any:
     """Return the JSON value in `text`, or raise the error of `invalid_output`."""
     try:
         return decode_json(unfenced(text))
-    except Exception as error:  # half a surrogate raises no DecodeError
+    except Exception as error:  # a lone surrogate does not raise a DecodeError
         raise invalid_output(f"the answer is not JSON: {error}", text) from error
 
 

@@ -1,4 +1,4 @@
-"""Read a JSON answer while it grows: a typed value, the text at a path, the elements of an array."""
+"""Read a JSON answer as it arrives: as a typed value, as the text at a path, or as the elements of an array."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
 def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
-    """Emit the JSON answer as a `Partial` of `type` after each delta that adds to it; the last one is done.
+    """Emit the JSON answer so far as a `Partial` of `type` after each delta that adds to it; the last one is done.
 
     ::
 
@@ -50,15 +50,15 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 City(name='Lima', size=12)
 
     `type` is a ``response_format`` that is a type: a dataclass, a TypedDict, a pydantic model, ``list[City]``. Every
-    part of the value has a state, at every depth; see `Partial`. ``partials(object)`` takes any JSON: `so_far` of each
-    partial is plain data. A partial is a view of the text, which is read once, so its cost does not grow with the text.
+    part of the value has a state, at every depth; see `Partial`. ``partials(object)`` takes any JSON, and `so_far` is
+    plain data. A partial is a view of the text, which is scanned once, so its cost does not grow with the text.
 
-    The answer is done when the stream ends and `parsed` accepts it: the value is the same, and so is the error for an
-    answer that does not fit, ``ValidationError("invalid_output")``. A partial shows nothing after the first fault of
-    text that is not JSON. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each
-    message of a chat begins a new value, and a repeated key replaces the first.
+    At the end the whole answer is parsed as in `parsed`, with the same value or, for an answer that does not fit, the
+    same ``ValidationError("invalid_output")``. If the text is not JSON, partials show nothing after the first fault. A
+    Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a
+    new value. If a key is repeated, its last value counts.
 
-    Raises ``ValidationError("invalid_option")`` for anything but a type that JSON can be parsed as.
+    Raises ``ValidationError("invalid_option")`` unless `type` is a type that JSON can be parsed as.
     """
     check("type", type, is_type(type), "a type that JSON can be parsed as")
     read = text_parser("type", type)
@@ -83,13 +83,13 @@ class _Partials(Generic[T]):
     def close(self) -> Iterable[Partial[T]]:
         response = final_answer(self._fold.state)
         value = parsed_value(response, self._read)
-        if str(self._growing.text) != response.output_text:  # a completion had another text than its deltas
+        if str(self._growing.text) != response.output_text:  # a completion differs from its deltas
             list(self._begin().feed(response.output_text))
         return (self._growing.done(value),)
 
 
 class _Growing:
-    """The JSON text of one message, and the place of each value in it."""
+    """The JSON text of one message and the positions of its values."""
 
     def __init__(self, hint: Any) -> None:
         self.text = Pieces()
@@ -140,7 +140,7 @@ class _Growing:
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the answer: the root, or its `value` if that is the only field so far of a wrapped answer."""
+        """Return the answer: the root or, in a wrapped answer whose only field so far is `value`, that field."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -150,7 +150,7 @@ class _Growing:
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
-    """Emit the pieces of the strings at `path` in the JSON answer as they arrive, each with its path.
+    """Emit the strings at `path` in the JSON answer as their text arrives, each piece with its path.
 
     ::
 
@@ -166,13 +166,13 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
     ('items', 1, 'name') Os
     ('items', 1, 'name') lo
 
-    `path` is keys and indexes; ``"*"`` stands for any. In the answer to ``response_format=list[City]`` it begins with
-    ``"value"``. The pieces are plain text without JSON's escapes; an empty string has none, and neither has a value
-    that is not a string. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Text that
-    is not JSON or ends early becomes ``ValidationError("invalid_output")`` at the end, whose metadata keeps the text.
-    Each message of a chat is a new answer; its text after its first tool call is skipped.
+    `path` consists of keys and indexes; ``"*"`` matches any. In the answer to ``response_format=list[City]`` it begins
+    with ``"value"``. The pieces are plain text, with JSON's escapes decoded. Empty strings and values that are not
+    strings have no pieces. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Text
+    that is not JSON or is incomplete causes a ``ValidationError("invalid_output")`` at the end, whose metadata keeps
+    the text. Each message of a chat is a new answer; text after its first tool call is skipped.
 
-    Raises ``ValidationError("invalid_option")`` for a `path` of anything else.
+    Raises ``ValidationError("invalid_option")`` if `path` has anything but keys and indexes.
     """
     fits = all(isinstance(key, str | int) and not isinstance(key, bool) for key in path)  # pyright: ignore[reportUnnecessaryIsInstance]
     check("path", path, fits, "keys and indexes, or '*' for any")
@@ -184,7 +184,7 @@ class _TextAt:
         self._scanner = JSONScanner(self)
         self._place = PathMatch([None if key == "*" else key for key in path])
         self._parts: list[str] = []
-        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it is wanted
+        self._path: tuple[Key, ...] | None = None  # the path of the open string, if it matches
         self._found: list[TextAt] = []
 
     def feed(self, text: str) -> Iterable[TextAt]:
@@ -218,7 +218,7 @@ def items(type: type[T] | Callable[[str], T], /, *path: str) -> Callable[[Observ
 @overload
 def items(type: Mapping[str, Any] | UnionType, /, *path: str) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stream[Any]]:
-    """Emit the elements of the JSON array in the answer, each as soon as it is complete, validated as `type`.
+    """Emit each element of the JSON array in the answer, validated as `type`, as soon as it is complete.
 
     ::
 
@@ -231,12 +231,12 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` is as in `parsed`; without it, elements are plain JSON. `path` is the keys that lead to the array; in the
-    answer to ``response_format=list[City]`` it is ``"value"``. A Markdown fence around the JSON is skipped. An
+    `type` is as in `parsed`; without it, elements are plain JSON. `path` consists of the keys that lead to the array;
+    in the answer to ``response_format=list[City]`` it is ``"value"``. A Markdown fence around the JSON is skipped. An
     ``ErrorEvent`` becomes ``on_error``. An element that does not fit ends the stream with
-    ``ValidationError("invalid_output")``, whose metadata keeps its text and `index`. Text that is not JSON, ends early
-    or has no such array raises the same error at the end, with the whole text. Each message of a chat is a new answer;
-    its text after its first tool call is skipped.
+    ``ValidationError("invalid_output")``; its metadata keeps the element's text and `index`. Text that is not JSON,
+    is incomplete or has no such array causes the same error at the end, with the whole text. Each message of a chat is
+    a new answer; text after its first tool call is skipped.
 
     Raises ``ValidationError("invalid_option")`` for any other `type` or `path`.
     """
@@ -267,8 +267,8 @@ class _Items:
         if text.strip():
             parse_json(text)
             if not self._splitter.found:
-                place = f"at {'.'.join(self._path)}" if self._path else "here"
-                raise invalid_output(f"there is no array {place}", text)
+                place = ".".join(self._path)
+                raise invalid_output(f"there is no array at {place}" if place else "the answer is not an array", text)
         return ()
 
     def _item(self, element: str) -> Any:

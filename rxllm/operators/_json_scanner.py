@@ -1,10 +1,10 @@
-"""Scan JSON that arrives in pieces: where values open and close, the text of strings, the elements of an array.
+"""Scan JSON that arrives in pieces: the places of its values, the text of strings, the elements of an array.
 
 =============  ==============================  ==================================================================
 state          on                              goes to
 =============  ==============================  ==================================================================
 head           the first character of a value  value; white space and a Markdown fence before it are skipped
-value          ``{``, ``[``, ``"``, other      first key, first value, in text, in scalar: something opens
+value          ``{``, ``[``, ``"``, other      first key, first value, in text, in scalar: a value opens
 first value    ``]``, other                    after a value, as the array closes; value
 first key      ``}``, ``"``                    after a value, as the object closes; in key
 key            ``"``                           in key
@@ -13,13 +13,13 @@ colon          ``:``                           value
 in text        ``"``                           after a value, as the string closes
 in scalar      white space, ``,]}``            after a value, as a number or a word closes
 after a value  ``,``, ``}`` or ``]``           key or value; after a value, as the container closes
-ended          anything                        ended: the value at the top has closed
-any            anything else                   ended: the rest of faulty text has no meaning
+ended          anything                        ended: the outermost value has closed
+any            anything else                   ended: the text is faulty, and the rest is skipped
 =============  ==============================  ==================================================================
 
-Each character is scanned once, and nesting is a list, so the cost of a character depends neither on length nor on
-depth. `ArraySplitter` scans up to the array, which the wire's `JSONArrayDecoder` splits. The scanner checks no grammar:
-a parser reads each element, and the whole text at the end.
+Each character is scanned once, and the open containers are a list, so the cost of a character does not depend on the
+length or depth of the text. `ArraySplitter` scans up to the array, and the wire's `JSONArrayDecoder` splits the array.
+The scanner does not check the grammar: a parser reads each element, and the whole text at the end.
 """
 
 from __future__ import annotations
@@ -50,35 +50,35 @@ _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|t
 _BEGINS = frozenset('{["-0123456789tfnNI')
 
 Key = str | int
-"""The place of a value in its container; "" for the value at the top."""
+"""The place of a value in its container; "" for the outermost value."""
 
 
 class Sink(Protocol):
-    """The handlers of a scanner. Positions are counted in characters from the start of the text."""
+    """Handlers for a scanner's values. Positions are counted in characters from the start of the text."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         """Handle the start of a value: an object ``{``, an array ``[``, a string ``"``, or "" for a number or word."""
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string, with its escapes, all of them whole."""
+        """Handle a piece of the open string. Its escapes are not decoded, and none is cut."""
         ...
 
     def on_close(self, at: int) -> None:
-        """Handle the end of the innermost open value, before `at`."""
+        """Handle the end of the innermost open value; `at` is the position after it."""
         ...
 
 
 class PathMatch:
-    """The position of a sink relative to a path of keys and indexes; None in it stands for any."""
+    """The position of a sink relative to a path of keys and indexes; None in the path matches any."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
         self._keys: list[Key] = []  # the key of each open value
-        self._matching = 0  # the number of leading keys that are wanted
+        self._matching = 0  # the number of leading keys that match
 
     def enter(self, key: Key) -> bool:
-        """Enter a value that opens; return whether it is at the end of the path."""
+        """Enter a value that opens, and return whether it is at the end of the path."""
         depth = len(self._keys)
         self._keys.append(key)
         if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
@@ -97,14 +97,14 @@ class PathMatch:
 
 
 class JSONScanner:
-    """Text in, calls to `sink` out. `at` is the number of scanned characters, without an incomplete escape."""
+    """A scanner that calls `sink` for each value. `at` counts the characters so far, without an incomplete escape."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
         self._sink = sink
         self._state = self._head
         self._containers: list[str] = []
-        self._counts: list[int] = []  # for each container, the elements that have begun
+        self._counts: list[int] = []  # the number of elements so far in each container
         self._key: Key = ""
         self._pending = ""  # an incomplete head or escape
         self._parts: list[str] = []  # pieces of the open key or scalar
@@ -117,7 +117,7 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close a number or word at the top, whose end no character marks."""
+        """Close an outermost number or word: no character marks its end."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 
@@ -133,7 +133,7 @@ class JSONScanner:
             self._state = self._value
             return start
         self._pending = text.lstrip()
-        if len(self._pending) > _LONGEST_HEAD:  # prose
+        if len(self._pending) > _LONGEST_HEAD:  # prose, not JSON
             self._pending, self._state = "", self._ended
         return len(text)
 
@@ -259,7 +259,7 @@ def _after_spaces(text: str, at: int) -> int:
 
 
 class ArraySplitter:
-    """Text in, the texts of finished elements out; the array is at the top, or at the end of the keys in `path`."""
+    """Split text into the texts of an array's elements. The array is the outermost value, or the value at `path`."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self.found = False  # whether the array has begun

@@ -1,4 +1,4 @@
-"""Look at the items that pass without changing them: call a function, trace each signal, keep a journal."""
+"""Observe a stream without changing its items: call a function, trace each signal, keep a journal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def tap(fn: Callable[[E], object], type: type[E], /, *types: type[E]) -> Callabl
 @overload
 def tap(fn: Callable[[T], object], /) -> Callable[[Observable[T]], Stream[T]]: ...
 def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observable[Any]], Stream[Any]]:
-    """Call ``fn(item)`` for every item that passes, or for those of `types`.
+    """Call ``fn(item)`` for each item, or only for instances of `types`, and emit every item unchanged.
 
     ::
 
@@ -35,7 +35,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
     >>> _ = stream_generate(Fake("Hi"), "Hello").pipe(tap(lambda event: print(event.delta), TextDelta)).run()
     Hi
 
-    An exception of `fn` ends the stream.
+    If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function and `types` are classes.
     """
@@ -58,7 +58,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` with a `Trace` for the subscription, for each item, and for the end, the error or the dispose.
+    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the end, error or dispose.
 
     ::
 
@@ -72,8 +72,8 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     >>> [(trace.kind, trace.count, trace.item) for trace in seen[-4:]]
     [('next', 0, 'Hi'), ('next', 0, 'Hi'), ('end', 1, None), ('end', 1, None)]
 
-    Times are in seconds on the subscription's clock. Two traces around an operator show how long it takes and which
-    items it holds back. `fn` is called before the observer; an exception of `fn` ends the stream.
+    Times are in seconds since the subscription. A trace on each side of an operator shows how long it takes and which
+    items it holds back. `fn` is called before the subscriber. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function.
     """
@@ -129,7 +129,7 @@ _JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Record the responses and tool calls of a stream in `journal`, and replay those that an earlier run recorded.
+    """Record the responses and tool calls of a stream in `journal`, and replay what an earlier run recorded.
 
     ::
 
@@ -152,16 +152,16 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    The journal applies to everything upstream, agents and calls made by tools included, and changes no event. Running
-    the same stream again with the same journal repeats no answered request and no finished tool call. Operators see
-    the replayed answers, so guards check and budgets count as before. An interrupted tool call, begun but not finished,
-    runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in ``pending_tool_calls``, like a call
-    that needs approval, with the reason in its ``metadata["interrupted"]``. Model answers are recorded before
-    operators change them.
+    The journal covers everything upstream, including agents and calls made by tools, and changes no event. If the same
+    stream runs again with the same journal, answered requests are not sent again and finished tool calls do not run
+    again. Operators receive the replayed answers, so guards and budgets work as before. A tool call that was
+    interrupted before it finished runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
+    ``pending_tool_calls``, like a call that needs approval, with the reason in its ``metadata["interrupted"]``. Model
+    answers are recorded before operators change them.
 
-    `rxllm.runtime.Journal` describes the methods; ``rxllm.durable`` has a journal that writes to a database.
+    `rxllm.runtime.Journal` documents the methods; ``rxllm.durable`` has a journal that writes to a database.
 
-    Raises ``ValidationError("invalid_option")`` for an object that is not a journal.
+    Raises ``ValidationError("invalid_option")`` unless `journal` has these methods.
     """
     fits = all(callable(getattr(journal, name, None)) for name in _JOURNAL_METHODS) and not isinstance(journal, type)
     methods = ", ".join(_JOURNAL_METHODS)

@@ -1,10 +1,10 @@
-"""Replace text in every event in which it occurs: all text by a function, or the matches of a pattern.
+"""Replace text in all events that contain it: map the text with a function, or replace the matches of a pattern.
 
-A place in the text is *open* while a match that begins there may reach, or look, beyond the text so far, as a partial
-match of ``regex`` shows. The text before the first open place is settled: its matches are replaced, the rest passes.
+A position is *open* while a match that begins there may reach, or look ahead, beyond the text so far, as a partial
+match of ``regex`` shows. The text before the first open position is settled and emitted, with its matches replaced.
 
-A place that stays open for `max_match` characters is given up, unless it matches already: then the match may grow to
-any length. So a longer match counts if its first `max_match` characters contain one, whatever the deltas are.
+A position that stays open for `max_match` characters is closed, unless there is a match already, which may grow to any
+length. So a longer match counts if its first `max_match` characters contain a match, in any splitting into deltas.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from rxllm.values.threads import AGENTS
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace the text by what `fn` returns for it, consistently: in deltas, completions, messages and results.
+    """Replace text with the result of `fn`, consistently in deltas, completions, messages and results.
 
     ::
 
@@ -54,14 +54,14 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` gets each delta once and sees no other text; the completed text joins its results. A delta that becomes empty
-    is dropped. For a block without deltas, and a message without text events, `fn` gets the whole text. Thinking and
-    tool calls do not change.
+    `fn` is called once with each delta, and the completed text consists of the results. A delta that becomes empty is
+    dropped. For a block without deltas, or a message without text events, `fn` is called with the whole text. Thinking
+    and tool calls do not change.
 
-    Results agree with their events: the responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new
-    text. In an engine's `operators` the model also reads the new text in later steps; after ``stream`` it does not. The
-    text of agents (``Nested``) is replaced too, at any depth, but not an agent's answer as the result of a tool call.
-    An exception of `fn` ends the stream.
+    The responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new text too. In an engine's
+    `operators`, the model also receives the new text in later steps; after ``stream`` it does not. The text of agents
+    (``Nested``) is replaced at any depth, but an agent's answer as the result of a tool call is not. If `fn` raises,
+    the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -72,7 +72,7 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
 def redact(
     pattern: str | re.Pattern[str], replacement: str = "[redacted]", *, max_match: int = 256
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace every match of `pattern` in text and thinking, even where it spans several deltas.
+    """Replace every match of `pattern` in text and thinking, even if it spans several deltas.
 
     ::
 
@@ -85,15 +85,15 @@ def redact(
     ['my key is ', '[redacted], ok?']
 
     Only text that may still become a match is held back, at most `max_match` characters. A match that is longer, or
-    looks further ahead, counts only if its first `max_match` characters already contain one. With ``$`` or ``\\B`` in
-    the pattern, `max_match` characters are always held back. Held text is emitted at the end of its block, unless the
-    stream fails with ``on_error``. Matches do not depend on the deltas.
+    looks further ahead, counts only if its first `max_match` characters already contain a match. With ``$`` or ``\\B``
+    in the pattern, `max_match` characters are always held back. Held text is emitted at the end of its block, unless
+    the stream fails with ``on_error``. Matches do not depend on how the text is split into deltas.
 
-    Deltas, completions and messages agree, and so do the model's answers in ``StepCompleted`` and ``ChatCompleted``.
-    Redacted thinking loses its signature and provider data, which no longer fit. Tool calls, their results, users'
-    messages and a response's `parsed` do not change. `replacement` is literal text.
+    Deltas, completions and messages are redacted consistently, and so are the model's answers in ``StepCompleted`` and
+    ``ChatCompleted``. Redacted thinking loses its signature and provider data, which would no longer be valid. Tool
+    calls, their results, users' messages and a response's `parsed` do not change. `replacement` is literal text.
 
-    The events of agents (``Nested``) are redacted too, at any depth, and so are their answers as results of tool calls:
+    The events of agents (``Nested``) are redacted at any depth, and so are an agent's answers as results of tool calls:
     text and plain data, but not parsed objects.
 
     Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` has no partial
@@ -114,7 +114,7 @@ def _compile(pattern: Any) -> Any:
         raise EngineError("missing_dependency", message) from error
     source: Any = getattr(pattern, "pattern", pattern)
     flags: int = getattr(pattern, "flags", 0)
-    check_instance("pattern", source, str, "a regular expression of text")
+    check_instance("pattern", source, str, "a regular expression for strings")
     try:
         compiled = regex.compile(source, flags & ~re.DEBUG)
     except regex.error as error:
@@ -125,7 +125,7 @@ def _compile(pattern: Any) -> Any:
 
 
 class Redactor:
-    """Text in, settled text out; `close` returns the rest and resets.
+    """Redact text as it arrives: `feed` returns the settled text; `close` returns the rest and resets.
 
     `pattern` is compiled by ``regex``. The last `max_match` settled characters are kept, for look-behinds.
     """
@@ -137,7 +137,7 @@ class Redactor:
         self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
         self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
-        self._at = 0  # the end of the text that has been returned
+        self._at = 0  # the end of the returned text
 
     def feed(self, text: str) -> str:
         self._text += text
@@ -152,7 +152,7 @@ class Redactor:
         return settled
 
     def whole(self, text: str) -> str:
-        """Return the complete `text` redacted."""
+        """Redact `text`, which is complete."""
         redactor = Redactor(self._pattern, self._replacement, self._max)
         redactor._text = text
         return redactor.close()
@@ -174,16 +174,16 @@ class Redactor:
         beyond = max(at, len(text) - self._margin)
         if first is None:
             return beyond
-        # `search` prefers a match to a partial one, even if that begins earlier.
-        places = range(first.start() if first.partial else at, beyond)
-        return next((place for place in places if self._is_open(text, place)), beyond)
+        # `search` prefers a full match to a partial match that begins earlier.
+        positions = range(first.start() if first.partial else at, beyond)
+        return next((position for position in positions if self._is_open(text, position)), beyond)
 
     def _is_open(self, text: str, at: int) -> bool:
         if self._pattern.fullmatch(text, at, partial=True) is None:
             return False
-        return len(text) - at <= self._max or self._begins(text, at)
+        return len(text) - at <= self._max or self._matches_at(text, at)
 
-    def _begins(self, text: str, at: int) -> bool:
+    def _matches_at(self, text: str, at: int) -> bool:
         return self._pattern.match(text, at, at + self._max) is not None
 
     def _match(self, text: str, at: int, end: int) -> Any:
@@ -198,17 +198,17 @@ class Redactor:
 
     def _counts(self, text: str, match: Any) -> bool:
         within = match.end() - match.start() <= self._max and not self._looks_ahead
-        return within or self._begins(text, match.start())
+        return within or self._matches_at(text, match.start())
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether these will match
+_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether these match
 
 
 class _Redacting:
-    """The state of one chat. Each open block, by class of delta and id, has its own `Redactor`.
+    """The redaction of one chat. Each open block, by class of delta and id, has its own `Redactor`.
 
-    Each agent has a `_Redacting` of its own; its answer, the result of a tool call, is redacted here.
+    Each agent has its own `_Redacting`; its answer, the result of a tool call, is redacted here.
     """
 
     def __init__(self, make: Callable[[], Redactor]) -> None:
@@ -269,7 +269,7 @@ class _Redacting:
         return (key[0](rest, key[1]),) if rest else ()
 
     def _data(self, value: Any) -> Any:
-        """Return the answer of an agent redacted: its text, or the strings in its plain data."""
+        """Redact an agent's answer: its text, or the strings in its plain data."""
         match value:
             case str():
                 return self._whole(value)
@@ -326,11 +326,11 @@ class _Redacting:
 
 
 class _Mapping:
-    """The state of one stream. An id of None means the open block, as in the fold."""
+    """The mapping of one stream. An id of None means the open block, as in the fold."""
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # each with its original first
+        self._steps: list[tuple[StepResult, StepResult]] = []  # pairs of an original and its new step
         self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, by length of thread
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
@@ -406,7 +406,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # `thread` reads it
+        self._steps.append((step, new))  # `thread` reads this entry
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new
@@ -427,9 +427,9 @@ class _Mapping:
             was = tuple(map(_without_agents, answer(old.response)))
             place = next((i for i in reversed(range(end)) if (_without_agents(messages[i]),) == was), None)
             if place is not None:
-                waiting = {key: value for key, value in messages[place].metadata.items() if key == AGENTS}
+                agents = {key: value for key, value in messages[place].metadata.items() if key == AGENTS}
                 mapped = answer(new.response)
-                messages[place : place + 1] = [replace(m, metadata={**m.metadata, **waiting}) for m in mapped]
+                messages[place : place + 1] = [replace(m, metadata={**m.metadata, **agents}) for m in mapped]
                 end = place
         return replace(thread, messages=tuple(messages))
 

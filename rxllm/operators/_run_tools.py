@@ -72,7 +72,7 @@ def run_tools(
     session_id: str | None = None,
     request_id: str | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass the events of a response on, run the tools it calls concurrently, and end with a ``StepCompleted``.
+    """Emit the events of a response, then run the tools that it calls, and end with a ``StepCompleted``.
 
     ::
 
@@ -86,33 +86,33 @@ def run_tools(
     >>> stream_generate(model, thread).pipe(run_tools([double], thread=thread)).run().result.tool_results
     (Message('tool', '42'),)
 
-    `tools` are tools or functions, which become tools as ``rxllm.tool`` makes them. What a tool returns is sent to the
-    model as text or as JSON: models, dataclasses, datetimes, enums and sets too.
+    `tools` are tools or functions, which ``rxllm.tool`` turns into tools. The result of a tool is sent to the model as
+    text or as JSON; models, dataclasses, datetimes, enums and sets can be encoded. `thread` is the input of the model's
+    call: a thread, messages or text. The step's thread adds the answer and the results, in the order of the tool calls.
 
-    `thread` is what the model was asked, a thread, messages or text. The step's thread adds the answer and the results,
-    in the order of the tool calls.
+    With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller. At most
+    `max_concurrency` tools run at once, by default all. `tool_timeout` limits each tool without a timeout of its own,
+    in seconds. If one of the tools does not exist, none runs, and an ``ErrorEvent`` with
+    ``EngineError("unknown_tool")`` is emitted.
 
-    With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller.
-    `tool_timeout` is in seconds for each tool without a timeout of its own. A tool that fails does not end the stream:
-    `on_tool_error` is ``"continue"`` (the model gets the error as the result), ``"halt"``, or a function of the
-    `ToolCall` and the `ToolError` that returns one of these words, a replacement for the result, or ``halt(...)``;
-    raising that error again halts too. Halts are emitted when all tools have finished, in the order of the calls. If
-    one of the tools does not exist, none runs, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
-    What a tool raises is logged with its traceback, unless it is a `ToolError`. A result that cannot be encoded is a
-    ``ToolError("encoding_failed")``, which `on_tool_error` decides too, and is logged.
+    A tool that fails does not end the stream. `on_tool_error` is ``"continue"`` (the model receives the error as the
+    result), ``"halt"``, or a function of the `ToolCall` and the `ToolError` that returns one of these words, a
+    replacement for the result, or ``halt(...)``; if it raises the error again, the chat halts too. Halts are emitted
+    when all tools have finished, in the order of the calls. Exceptions other than a `ToolError` are logged with
+    their tracebacks. A result that cannot be encoded is logged, and handled as a ``ToolError("encoding_failed")``.
 
-    Tools with ``approval=True`` run after ``approve(tool_call)`` returns True, or a mapping, which replaces the
-    arguments; False or text, the reason, refuses. ``halt("approval")`` leaves the call to the caller, as do all calls
-    without `approve`. The answer may be awaitable, or an Observable, whose last item counts; after `approve_timeout`
-    seconds the call is refused. The thread keeps the model's arguments. What `approve` raises, a ``TypeError`` for any
-    other answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool are bugs of the
-    caller's code: they end the stream through ``on_error``, and the model never sees them. At most `max_concurrency`
-    tools run at once, without it all calls of a response. `executor(tool, arguments, context)` runs a tool instead of
-    its handler, `encoder(result)` returns the text for the model, `context` is the mapping in the tools' `ToolContext`;
-    `engine`, `session_id` and `request_id` are there too. The `request_id` defaults to the chat's, else a new one, and
-    is also that of the model's call.
+    A tool with ``approval=True`` runs if ``approve(tool_call)`` returns True, or a mapping with other arguments; the
+    thread keeps the model's arguments. False, or a text with the reason, refuses the call. ``halt("approval")``, or no
+    `approve`, leaves the call to the caller. The answer may be awaitable, or an Observable, whose last item
+    counts. After `approve_timeout` seconds the call is refused. Exceptions of `approve`, a ``TypeError`` for any other
+    answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool are bugs in the caller's
+    code: they end the stream through ``on_error`` and are not sent to the model.
 
-    Raises ``ValidationError("invalid_option")`` for wrong options and without a `thread`.
+    ``executor(tool, arguments, context)`` runs each tool instead of its handler, and ``encoder(result)`` returns the
+    text for the model. `context`, `engine`, `session_id` and `request_id` are in the tools' `ToolContext`. The default
+    `request_id` is the chat's, else a new id, and the model's call has the same id.
+
+    Raises ``ValidationError("invalid_option")`` for wrong options and for a missing `thread`.
     """
     settings = ToolSettings(
         tools=as_tools(tools),
@@ -134,7 +134,7 @@ def run_tools(
 
 
 class _Step:
-    """One subscription: the source's events, then the tools', then the end."""
+    """One subscription: the events of the source, then the events of the tools, then the end."""
 
     def __init__(
         self,
@@ -169,7 +169,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the response as an earlier run of the stream has cut it."""
+        """Return the response as an earlier run of the stream cut it."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 
@@ -199,13 +199,13 @@ class _Step:
             self._metadata["mode"] = "manual"
             self._complete(step)
         elif unknown := [call for call in calls if call.name not in self._settings.tools_by_name]:
-            self._deliver(ErrorEvent(self._unknown(unknown)))
+            self._deliver(ErrorEvent(self._unknown_tools(unknown)))
             self._complete(self._state.to_step_result())
         else:
             self._start(calls)
 
     def _start(self, calls: tuple[ToolCall, ...]) -> None:
-        # One hop to the call's own loop, where everything else happens, on whichever thread the source ended.
+        # The source may end on any thread; everything else happens on the call's own loop.
         loop = clock(self._scheduler)
 
         def start() -> None:
@@ -217,7 +217,7 @@ class _Step:
             self._gate.before_tools(start)
 
     def _run(self, scheduler: abc.SchedulerBase, calls: tuple[ToolCall, ...] | None) -> abc.DisposableBase:
-        runnable, left = self._partition(calls or ())
+        runnable, deferred = self._partition(calls or ())
         executions = (execution(tool, call, self._settings, self._thread, self._scope) for tool, call in runnable)
         running = Bounded(
             executions,
@@ -228,21 +228,21 @@ class _Step:
             self._observer.on_error,
         )
 
-        def end(error: Exception) -> None:  # of the caller's code: the other tools are not waited for
+        def end(error: Exception) -> None:  # a bug in the caller's code, so the other tools are stopped
             running.dispose()
             self._observer.on_error(error)
 
-        self._metadata.update({name: calls for name, calls in left.items() if calls})
-        for call in left["approval_tool_calls"]:
+        self._metadata.update({name: calls for name, calls in deferred.items() if calls})
+        for call in deferred["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
-        with behind(self._gate):  # agents below wait for the reader too
+        with behind(self._gate):  # the reader slows down the tools' agents too
             running.start(self._scheduler)
         return running
 
     def _partition(
         self, calls: tuple[ToolCall, ...]
     ) -> tuple[list[tuple[Tool, ToolCall]], dict[str, tuple[ToolCall, ...]]]:
-        """Return the calls to run, each with its tool, and those that are left to the caller."""
+        """Return the calls to run, each with its tool, and the calls that are left to the caller."""
         runnable: list[tuple[Tool, ToolCall]] = []
         manual: list[ToolCall] = []
         waiting: list[ToolCall] = []
@@ -264,7 +264,7 @@ class _Step:
             self._deliver(event)
 
     def _deliver(self, event: Event) -> None:
-        # The source has ended: nothing above would deliver a subscriber's exception.
+        # The source has ended, so no caller would deliver a subscriber's exception.
         try:
             self._emit(event)
         except BaseException as error:
@@ -284,7 +284,7 @@ class _Step:
             result = dataclasses.replace(result, done=result.done or waits, metadata=metadata)
         conclude(self._observer, (StepCompleted(result),))
 
-    def _unknown(self, calls: list[ToolCall]) -> EngineError:
+    def _unknown_tools(self, calls: list[ToolCall]) -> EngineError:
         names = ", ".join(repr(call.name) for call in calls)
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
         message = f"the model called {names}, but there is no such tool; the tools are: {known}"
@@ -293,7 +293,7 @@ class _Step:
 
 def _checked_thread(thread: Input | None) -> Thread:
     if thread is None:
-        fault = "is missing: write run_tools(tools, thread=thread), with the thread that the model is asked with"
+        fault = "is missing: write run_tools(tools, thread=thread), with the thread of the model's call"
         raise invalid_option("thread", fault)
     try:
         return as_thread(thread)

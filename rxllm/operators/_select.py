@@ -101,7 +101,7 @@ def filter_deltas(
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events, those of agents too, unless `include`.
+    """Drop ``RawChunk`` events, also from agents, unless `include` is True.
 
     It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
 

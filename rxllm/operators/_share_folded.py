@@ -1,6 +1,6 @@
-"""Let any number of watchers watch one call, whenever they join.
+"""Share one call among any number of watchers, whenever they join.
 
-The events for which a watcher is not ready wait in its `JoinedEvents`; neither the call nor other watchers wait.
+Events wait in a watcher's `JoinedEvents` until the watcher is ready; neither the call nor other watchers wait.
 No subscriber is called while the lock of the call is held.
 """
 
@@ -19,7 +19,7 @@ from reactivex.disposable import Disposable, SerialDisposable, SingleAssignmentD
 from rxllm.collector import StreamCollector, innermost
 from rxllm.events import ErrorEvent, Event, Nested, ToolExecutionCompleted, UsageUpdated
 from rxllm.operators._event_operators import EVENTS, not_an_event
-from rxllm.operators._slow_consumers import continues, joined, text_of
+from rxllm.operators._slow_consumers import continues, join_texts, text_of
 from rxllm.runtime import (
     LoopScheduler,
     Stream,
@@ -37,11 +37,11 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The maximum of waiting events; then a watcher misses those that the fold does not keep."""
+"""The maximum number of waiting events; beyond it a watcher misses the events that the fold does not keep."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Share one call among any number of watchers; a late one gets the state so far, then live events.
+    """Share one call among any number of watchers; a late watcher receives the state so far, then live events.
 
     ::
 
@@ -64,22 +64,22 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     late: !
     Response('Hello!', stop, 0 tokens)
 
-    The first watcher starts the call; write ``.pipe(share_folded(...))`` once, then subscribe as often as you like. A
-    late watcher first gets ``StreamCollector.to_events()`` of the call, so every fold has the same result whenever its
-    watcher joined; events that the fold does not keep, such as the progress of tools, are missing. After the end a
-    watcher gets all events at once, then the end or the error.
+    The first watcher starts the call: write ``.pipe(share_folded(...))`` once, then subscribe as often as you like. A
+    late watcher first receives the events of ``StreamCollector.to_events()``, so every fold has the same result,
+    whenever its watcher joined. Events that the fold does not keep, such as the progress of tools, are missing. A
+    watcher that joins after the end receives all events at once, then the end or the error.
 
-    The call ends `grace` seconds after the last watcher has left, unless another subscribes; with 0 it ends at once,
-    with None never by itself. To stop it for all watchers, end the source:
-    ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended does not begin again: a watcher that
-    subscribes after the grace gets the events until then, and a ``StreamError("cancelled")``.
+    The call is cancelled `grace` seconds after the last watcher has left, unless another watcher subscribes. With 0 it
+    is cancelled at once, with None never. To stop it for all watchers, end the source:
+    ``stream.take_until(stop).pipe(share_folded(None))``. An ended call does not start again: a watcher that subscribes
+    after the grace receives the events so far and a ``StreamError("cancelled")``.
 
-    The call runs on the loop of its first watcher, and calls all watchers there, whatever thread they subscribe on.
-    No watcher makes the call or another watcher wait, as long as its functions do not block that loop: for a slow
-    iterator (``for``, ``async for``), adjacent deltas are joined, and if more than a thousand events wait nevertheless,
-    it misses the same events as a late watcher. An exception of a watcher goes to its own ``on_error`` only. A blocking
-    ``run()``, ``for`` or ``show`` on that loop's own thread would stop the call that it waits for, and raises
-    ``EngineError("wrong_loop")`` instead; in a notebook, ``await`` the stream.
+    The call runs on the loop of its first watcher, and all watchers are called there, whatever thread they subscribe
+    on. A watcher delays neither the call nor other watchers, unless its functions block that loop. For a slow iterator
+    (``for``, ``async for``), adjacent deltas are joined; if more than a thousand events still wait, it misses the same
+    events as a late watcher. An exception of a watcher goes to its own ``on_error`` only. A blocking ``run()``, ``for``
+    or ``show`` on that loop's own thread would block the call that it waits for, so it raises
+    ``EngineError("wrong_loop")``; in a notebook, ``await`` the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `grace` is a number of seconds or None.
     """
@@ -103,7 +103,7 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # the clock of the first watcher
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # runs while there are no watchers
+        self._timer = SerialDisposable()  # the grace timer, while there are no watchers
         self._has_failed = False  # whether the last event is an ErrorEvent, after which a watcher may leave
         self._has_ended = False
         self._error: Exception | None = None
@@ -135,7 +135,7 @@ class _Shared:
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # The call has neither the pace nor the listener of its first watcher.
+        # The call does not inherit the pace or the listener of its first watcher.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -196,13 +196,13 @@ class _Shared:
             if self._watchers or self._has_ended:
                 return
             remedy = "subscribe to a new stream, or pass a longer grace"
-            after = f"nobody had watched the shared call for {self._grace:g} s, so it was stopped: {remedy}"
-            self._end(None if self._has_failed else StreamError("cancelled", after))
+            fault = f"the shared call had no watchers for {self._grace:g} s, so it was stopped: {remedy}"
+            self._end(None if self._has_failed else StreamError("cancelled", fault))
         self._subscription.dispose()
 
 
 _BLOCKED = (
-    "the shared call runs on the event loop that a blocking call waits on, so it cannot go on meanwhile; "
+    "the shared call runs on the event loop that a blocking call waits on, so neither can continue; "
     "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
 )
 
@@ -213,7 +213,7 @@ class Watcher:
     A watcher is ready unless its ``on_next`` runs, on any thread, or its iterator has items left to take. Its observer
     is called in the context of its own subscription, with its own gate, scope and listener.
 
-    It is not a `Backlog`, since watchers share a lock, which is free during a delivery so that none waits for another.
+    It is not a `Backlog`, since watchers share a lock, which is free during a delivery so that no watcher waits.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Watcher:
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:
-        """Note the end, under the lock; `deliver` follows."""
+        """Store the end, under the lock; `deliver` follows."""
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
@@ -257,12 +257,12 @@ class Watcher:
             self._wake.disposable = clock.schedule(lambda scheduler, state: self.deliver(clock))
 
     def leave(self) -> None:
-        """Deliver nothing more."""
+        """Stop all deliveries."""
         self.has_left = True
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the waiting events: none if only the end waits, None if there is nothing to do now."""
+        """Return the waiting events: an empty list if only the end waits, None if nothing can be delivered now."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None
@@ -301,14 +301,14 @@ class Watcher:
 
 
 class JoinedEvents:
-    """The events that wait for a watcher. Adjacent deltas of a block are joined; the last of adjacent usages waits.
+    """The events that wait for a watcher. Adjacent deltas of a block are joined; of adjacent usages the last is kept.
 
     Events are adjacent if no other event of the same chat waits between them; events of other agents do not count.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._entries: list[_Entry] = []
-        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # by path of the chat, its last entries: at most two
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # the last two entries, by path of the chat
         self._most = MOST
         self._extend(events)
 
@@ -326,13 +326,13 @@ class JoinedEvents:
             latest[:] = [*latest[-1:], entry]
         if len(self._entries) > self._most:
             kept = [event for event in self.take() if _is_kept(event)]
-            self._most = max(MOST, 2 * len(kept))  # doubled, for linear cost
+            self._most = max(MOST, 2 * len(kept))  # doubled, so that the cost stays linear
             self._extend(kept)
 
     def take(self) -> list[Event]:
         """Remove and return the waiting events."""
         entries, self._entries, self._latest, self._most = self._entries, [], {}, MOST
-        return [joined(entry.event, entry.texts) if len(entry.texts) > 1 else entry.event for entry in entries]
+        return [join_texts(entry.event, entry.texts) if len(entry.texts) > 1 else entry.event for entry in entries]
 
     def _extend(self, events: Iterable[Event]) -> None:
         for event in events:

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
-    """Join adjacent deltas, or strings, while the consumer is busy; nothing is lost, and the order stays.
+    """Join adjacent deltas, or strings, while the consumer is busy; nothing is lost or reordered.
 
     ::
 
@@ -32,7 +32,7 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     >>> async def slow_reader():
     ...     events = stream_generate(Fake(["H", "e", "l", "l", "o"]), "Hi").pipe(conflate())
     ...     async for event in events:
-    ...         await asyncio.sleep(0.001)        # its work
+    ...         await asyncio.sleep(0.001)        # slow work
     ...         if isinstance(event, TextDelta): print(event.delta)
     >>> asyncio.run(slow_reader())
     Hello
@@ -42,21 +42,21 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has items left to take;
     - while its ``on_next`` runs.
 
-    While it is, deltas of the same block or tool call are joined, and so are strings; other items wait behind them.
-    When the consumer has taken everything, it gets the waiting batch, so it is at most one batch behind. A quick
-    consumer gets every item unchanged. A consumer that only puts items into a queue or a task never counts as busy. The
-    end and ``on_error`` release waiting items first.
+    While it is busy, deltas of the same block or tool call are joined, and so are strings; other items wait behind
+    them. Once the consumer has taken everything, it receives the waiting batch, so it is at most one batch behind. A
+    fast consumer receives every item unchanged. A consumer that only puts items into a queue or a task is never busy.
+    The end and ``on_error`` first release the waiting items.
 
-    With ``join(waiting, item)``, a function of two items, all waiting items become one, whatever they are:
+    ``join(waiting, item)``, a function of two items, joins all waiting items into one, whatever they are:
 
     >>> import operator
     >>> import reactivex
     >>> reactivex.range(5).map(lambda number: [number]).pipe(conflate(operator.add)).to_list().run()
     [[0], [1], [2], [3], [4]]
 
-    An exception of `join` ends the stream. `keep_latest` drops all but the newest.
+    If `join` raises, the stream ends with that exception. To drop all waiting items but the newest, use `keep_latest`.
 
-    Raises ``ValidationError("invalid_option")`` for a `join` that is not a function of two items.
+    Raises ``ValidationError("invalid_option")`` unless `join` is a function of two items.
     """
     if join is None:
         return operate(lambda source, observer, scheduler: _JoiningTexts(observer, scheduler).start(source))
@@ -71,7 +71,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     ::
 
         source            --1-2-3-4-5-6-7--|
-        keep_latest()     --1-----4-----7--|        (an item is worked on for six ticks)
+        keep_latest()     --1-----4-----7--|        (the consumer works six ticks on an item)
 
     >>> import asyncio
     >>> from rxllm import from_async_iter, to_async_iter
@@ -82,7 +82,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     >>> async def slow_reader():
     ...     async with to_async_iter(from_async_iter(readings).pipe(keep_latest())) as items:
     ...         async for item in items:
-    ...             await asyncio.sleep(0.05)        # its work
+    ...             await asyncio.sleep(0.05)        # slow work
     ...             print(item)
     >>> asyncio.run(slow_reader())
     0
@@ -90,21 +90,21 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
     A consumer is busy
 
-    - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) asks for the next item: it gets the
-      newest at that moment, or a later one, however long the consumer has worked;
+    - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) requests the next item: it receives
+      the newest item at that moment, or a later one, however long the consumer has worked;
     - while its ``on_next`` runs.
 
-    The source is never slowed down. A quick consumer gets every item. The last item before the end, or before an
-    ``on_error``, is always emitted. A consumer that only puts items into a queue or a task never counts as busy. For
-    deltas, all of which matter, use `conflate`, which joins them.
+    The source is never slowed down. A fast consumer receives every item. The last item before the end, or before an
+    ``on_error``, is always emitted. A consumer that only puts items into a queue or a task is never busy. For deltas,
+    none of which may be lost, use `conflate`.
     """
     return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription: items wait while its consumer is busy. A subclass keeps them; `_count` have been added.
+    """One subscription: items wait while its consumer is busy. A subclass stores them; `_count` is their number.
 
-    When `_most` wait, they pass.
+    When `_most` items wait, they are emitted.
     """
 
     _most: float = HELD_BACK
@@ -124,11 +124,11 @@ class _WhileBusy(Backlog[T, T]):
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
-        """Whether the reader is not busy."""
+        """Return whether the reader is ready for an item."""
         return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
-        """Call `wake` once the reader is not busy."""
+        """Call `wake` once the reader is ready for an item."""
         gate.when_idle(wake)
 
     def _on_next(self, item: T) -> None:
@@ -139,7 +139,7 @@ class _WhileBusy(Backlog[T, T]):
                     return
             else:
                 if not self._count and self._gate is not None:
-                    self._when_free(self._gate, self._soon)
+                    self._when_free(self._gate, self._schedule_release)
                 self._count += 1
                 try:
                     self._add(item)
@@ -151,7 +151,7 @@ class _WhileBusy(Backlog[T, T]):
             if self._gate is None or self._count >= self._most or self._is_free(self._gate):
                 self._release()
 
-    def _soon(self) -> None:
+    def _schedule_release(self) -> None:
         # The reader that takes an item may be on another thread; this work belongs to the clock's thread.
         if self._clock is not None and not self._timer.is_disposed:
             self._timer.disposable = self._clock.schedule(self.wake)
@@ -169,7 +169,7 @@ class _WhileBusy(Backlog[T, T]):
 
 
 class _JoiningTexts(_WhileBusy[T]):
-    """Each waiting item has a list of the texts that join to its own text."""
+    """Each waiting item has a list of texts, which are joined into its text."""
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
@@ -183,7 +183,7 @@ class _JoiningTexts(_WhileBusy[T]):
             self._items.append((item, [] if text is None else [text]))
 
     def _take(self) -> list[T]:
-        items: list[Any] = [joined(item, texts) if len(texts) > 1 else item for item, texts in self._items]
+        items: list[Any] = [join_texts(item, texts) if len(texts) > 1 else item for item, texts in self._items]
         self._items.clear()
         return items
 
@@ -222,7 +222,7 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta, or a string itself; None for other items, which are never joined."""
+    """Return the text of a delta, or the string itself; None for other items, which are never joined."""
     if type(item) is Nested:
         return text_of(item.event)
     if type(item) in DELTAS:
@@ -231,7 +231,7 @@ def text_of(item: Any) -> str | None:
 
 
 def continues(last: Any, item: Any) -> bool:
-    """Whether `item`, which has a text, continues the block, tool call or string of the item before it."""
+    """Return whether `item`, which has a text, continues the block, tool call or string of `last`."""
     if type(last) is not type(item):
         return False
     if type(item) is Nested:
@@ -239,10 +239,10 @@ def continues(last: Any, item: Any) -> bool:
     return type(item) is str or last.id == item.id
 
 
-def joined(item: Any, texts: Iterable[str]) -> Any:
-    """Return an item like `item` with all of `texts`."""
+def join_texts(item: Any, texts: Iterable[str]) -> Any:
+    """Return a copy of `item` with all of `texts` as its text."""
     if type(item) is Nested:
-        return Nested(item.path, joined(item.event, texts))
+        return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)
     if type(item) is str:
         return text

@@ -1,4 +1,4 @@
-"""Change the times of items: smooth bursts, emit the response so far at intervals, hold items back."""
+"""Change when items are emitted: smooth bursts, emit the response so far at intervals, hold items back."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""Seconds between two releases of waiting events: the rate of a screen."""
+"""Seconds between two releases of waiting events: the refresh interval of a screen."""
 
 _LONG = 64  # characters; a longer piece is not joined with the next delta
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Even out bursts of text and thinking word by word, delaying each by at most `max_lag` seconds.
+    """Emit text and thinking word by word at an even pace, each word delayed by at most `max_lag` seconds.
 
     ::
 
@@ -53,11 +53,11 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['Hello, ', 'wide ', 'world']
 
-    A burst is spread over the expected time until the next one, judged by the last ones, and at most over `max_lag`;
-    text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
-    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, also those of agents, and
-    the end wait for the text before them. An ``on_error`` releases all waiting events before it. 0 seconds means no
-    smoothing.
+    A burst is spread over the time until the next burst, estimated from previous bursts, and at most over `max_lag`.
+    Text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
+    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, including agents' events,
+    and the end wait for the text before them. An ``on_error`` first releases all waiting events. With 0 seconds the
+    stream does not change.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
@@ -68,29 +68,29 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds events, each with the time by which it is due; infinity for all but text.
+    """One subscription. `_waiting` holds events with their due times; anything but text is due at infinity.
 
-    Unlike in other backlogs, the end of the source waits behind the events until they are due.
+    Unlike in other backlogs, the end of the source waits until all events have been emitted.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._lag = lag
-        self._frame = lag / math.ceil(lag / FRAME)
+        self._frame = lag / math.ceil(lag / FRAME)  # the seconds between two releases
         self._clock = clock(scheduler)
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # pieces of text in `_waiting`
-        self._armed = False  # while a timer runs
+        self._armed = False  # whether a timer runs
         self._share = 0.0  # the part of the next piece that is due
         self._gap = lag  # the expected seconds between bursts
-        self._burst = -math.inf  # when the last burst began
+        self._burst = -math.inf  # the start of the last burst
         self._clock_time = self._set_back = 0.0
         self._ended = False
 
     def _on_next(self, event: Event) -> None:
         with self._lock:
             if (type(event) is TextDelta or type(event) is ThinkingDelta) and event.delta:
-                self._take(event)
+                self._enqueue(event)
             elif type(event) not in EVENTS:
                 self._on_error(not_an_event("smooth", event))
             elif self._waiting:
@@ -98,7 +98,7 @@ class _Smoother(Backlog[Event, Event]):
             else:
                 self._deliver(event)
 
-    def _take(self, event: TextDelta | ThinkingDelta) -> None:
+    def _enqueue(self, event: TextDelta | ThinkingDelta) -> None:
         now = self._now()
         if now - self._burst > self._frame / 2:  # a new burst
             self._gap = min(self._lag, max(now - self._burst, 0.75 * self._gap))
@@ -106,7 +106,7 @@ class _Smoother(Backlog[Event, Event]):
         due = now + self._lag
         text, first_due = event.delta, due
         start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
-        if start is not None:  # the last piece in the queue, which may be half a word
+        if start is not None:  # the last piece in the queue may be half a word
             text, first_due = start + text, self._waiting.pop()[1]
             self._pieces -= 1
         first_word, *words = split_words(text)
@@ -140,14 +140,14 @@ class _Smoother(Backlog[Event, Event]):
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
             super().wake(scheduler, state)
-            if not self._timer.is_disposed:  # as it is after an exception of the subscriber
+            if not self._timer.is_disposed:  # an exception of the subscriber disposes it
                 self._end()
 
     def _release(self) -> None:
         self._armed = False
         now = self._now()
-        left = max(self._burst + self._gap - now, self._frame)
-        self._share = self._share + self._pieces * self._frame / left if self._pieces else 0.0
+        remaining = max(self._burst + self._gap - now, self._frame)  # the seconds until the next burst
+        self._share = self._share + self._pieces * self._frame / remaining if self._pieces else 0.0
         if self._pieces:
             self._arm()
         while self._waiting:
@@ -168,14 +168,14 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` that `event` continues; None for another block, and for a long word."""
+    """Return the text of `last` if `event` continues it; None for another block, and for a long word."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
 
 
 def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Emit the `Response` so far for a display: at once, each `every` seconds while it grows, and at the end.
+    """Emit the `Response` so far: at the start, at intervals of `every` seconds while it grows, and at the end.
 
     ::
 
@@ -187,9 +187,9 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
-    With 0 seconds each event emits one. The last one is the result of `to_response`, with an ``ErrorEvent`` as its
-    error; an ``on_error`` follows the response so far. In a chat it is the current step's response. A snapshot costs
-    time in proportion to its text, and is made only when it is emitted; while nothing changes no timer runs.
+    With 0 seconds there is a snapshot after each event. The last snapshot is the result of `to_response`, including the
+    error of an ``ErrorEvent``. An ``on_error`` follows the response so far. In a chat a snapshot is the response of the
+    current step. A snapshot costs time in proportion to its text; no timer runs while nothing changes.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -198,7 +198,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots(Backlog[Event, Response[Any]]):
-    """One subscription. A snapshot waits while `_state` is not `_emitted`, the state of the last one."""
+    """One subscription. A snapshot is pending while `_state` is not `_emitted`, the state of the last snapshot."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
@@ -207,7 +207,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
         self._period = period
         self._state = StreamCollector()
         self._emitted: StreamCollector | None = None
-        self._armed = False  # while a timer runs
+        self._armed = False  # whether a timer runs
 
     def _on_next(self, event: Event) -> None:
         with self._lock:
@@ -238,7 +238,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
 def gate(
     while_open: Observable[bool], maxsize: int = MAX_WAITING, *, limit: int | None = None
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Let items through while the last boolean of `while_open` is True, and hold them back while it is False.
+    """Let items pass while the latest value of `while_open` is True, and hold them back while it is False.
 
     ::
 
@@ -252,14 +252,14 @@ def gate(
     >>> list(stream_generate(Fake(["Hello, ", "world"]), "Hi").pipe(ops.text(), gate(approved)))
     ['Hello, ', 'world']
 
-    It is closed until the first boolean: write ``while_open.start_with(True)`` for a gate that begins open. Every item
-    passes once and in order; the end waits behind them, and an ``on_error`` passes at once, without them. When
-    `while_open` ends, an open gate stays open, and a closed one, which nothing could open any more, ends the stream
-    with ``StreamError("cancelled")``. An error of `while_open`, such as an item that is not a boolean, passes at once.
+    The gate is closed until the first value; write ``while_open.start_with(True)`` for a gate that begins open. Every
+    item passes once and in order, and the end waits behind the items. An ``on_error`` drops them and passes at once.
+    When `while_open` completes, an open gate stays open; a closed gate, which cannot open again, ends the stream with
+    ``StreamError("cancelled")``. An error of `while_open`, or a value that is not a boolean, ends the stream at once.
 
-    While `maxsize` items wait, a source that can wait does, down to its socket. A source that cannot, such as a
-    `Subject`, is cut off with ``StreamError("overflow")`` when more than `limit` items would wait, by default 65,536.
-    A closed gate is a busy consumer: before it, `keep_latest` keeps only the newest item, and `conflate` joins deltas.
+    While `maxsize` items wait, the source is paused, down to its socket. A source that cannot be paused, such as a
+    `Subject`, is cut off with ``StreamError("overflow")`` if more than `limit` items would wait, by default 65,536.
+    A closed gate is a busy consumer: `keep_latest` before it drops all items but the newest, and `conflate` joins them.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -276,7 +276,7 @@ def gate(
 class _Gated:
     """One subscription. The waiting items are in its `_gate`, which slows the source down.
 
-    It is not a `Backlog`, since its source waits, and an error passes without the waiting items.
+    It is not a `Backlog`, since its source is paused and an error drops the waiting items.
     """
 
     def __init__(
@@ -294,23 +294,23 @@ class _Gated:
         self._gate.closed = True
         self._delivering = False
         self._waits_for_reader = False
-        self._completed = False  # whether the source has
+        self._completed = False  # whether the source has completed
         self._over = False
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
         subscriptions = CompositeDisposable(self._wake)
-        switch = paced(while_open, None)  # a button does not wait for the reader
+        switch = paced(while_open, None)  # the reader does not slow this stream down
         subscriptions.add(
-            switch.subscribe(self._switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
+            switch.subscribe(self._on_switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
         )
         if not self._over:
             items = paced(source, self._gate)
             subscriptions.add(items.subscribe(self._on_next, self._fail, self._on_completed, scheduler=self._scheduler))
         return subscriptions
 
-    def _switch(self, is_open: Any) -> None:
-        # Without the lock: the thread that closes the gate does not wait for a delivery.
-        if not isinstance(is_open, bool):  # the text "off" is true
+    def _on_switch(self, is_open: Any) -> None:
+        # The lock is not taken, so the thread that closes the gate does not wait for a delivery.
+        if not isinstance(is_open, bool):  # the string "off" would count as true
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
             return
@@ -319,7 +319,7 @@ class _Gated:
             return
         self._gate.let_through()
         if self._gate.waiting:
-            self._soon()
+            self._schedule_release()
 
     def _on_switch_completed(self) -> None:
         if self._gate.closed:
@@ -340,18 +340,18 @@ class _Gated:
 
     def _cut_off(self) -> None:
         fault = f"the source does not wait for gate() to open: {self._limit} items wait"
-        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as"
+        remedy = "drop or join items with ops.keep_latest() or ops.conflate(), use a source that waits, such as"
         self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
 
-    def _soon(self) -> None:
-        # The thread that opens the gate may be another; it should not do this work.
+    def _schedule_release(self) -> None:
+        # Another thread may open the gate, and should not do this work.
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
             self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
         elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._context.copy().run(self._release_and_end)  # the context of the call that opens the gate is another
+        self._context.copy().run(self._release_and_end)  # this call may be in the context of another caller
 
     def _release_and_end(self) -> None:
         with self._lock:
@@ -371,11 +371,11 @@ class _Gated:
                 return
             self._deliver(self._gate.waiting[0])
             if not self._over:
-                self._gate.take()  # once the reader has it: a call that waits for an idle reader must not see a gap
+                self._gate.take()  # only now, so that a call that waits for an idle reader sees no gap
 
     def _reader_is_open(self) -> None:
         self._waits_for_reader = False
-        self._soon()
+        self._schedule_release()
 
     def _deliver(self, item: Any) -> None:
         self._delivering = True

@@ -18,7 +18,7 @@ from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
 
 LONGEST = 10_000
-"""Characters after which any segment is cut, so that the pending text stays bounded."""
+"""The maximum number of characters in a segment. It bounds the pending text."""
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
@@ -33,10 +33,10 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo wo", "rld"]), "Hi").pipe(words()))
     ['Hello ', 'world']
 
-    Joined, the words are the text: white space belongs to the word before it. In scripts without spaces between words
-    (Chinese, Japanese, Thai, ...) each character is a word, together with its marks and the punctuation after it. The
-    words do not depend on the deltas. The last word of a block is emitted at its end, but not when the stream fails. A
-    word of more than 10,000 characters is cut there.
+    White space belongs to the word before it, so the words together are the whole text. In scripts without spaces
+    between words (Chinese, Japanese, Thai, ...) each character is a word, with its marks and the punctuation after it.
+    The words do not depend on how the text is split into deltas. The last word of a block is emitted at the end of the
+    block, but not if the stream fails. A word is cut after 10,000 characters.
     """
     return lift(lambda: _EventSegmenter("words", find_word))
 
@@ -53,17 +53,17 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Dr. No is ", "here. Ru", "n!"]), "Hi").pipe(sentences()))
     ['Dr. No is here. ', 'Run!']
 
-    Joined, the sentences are the text: white space belongs to the sentence before it. A sentence ends
+    White space belongs to the sentence before it, so the sentences together are the whole text. A sentence ends
 
     - at the end of a line;
-    - after ``. ! ? …``, or similar marks of other scripts, and white space, unless a small letter follows; a ``.``
-      after an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the number of a list item does
-      not count;
+    - after ``. ! ? …``, or a similar mark of another script, and white space, unless a lower-case letter follows; a
+      ``.`` after an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the number of a list item
+      does not count;
     - after a full-width mark of Chinese and Japanese, such as ``。``, even without white space.
 
-    Closing quotes and brackets belong to the sentence. The sentences do not depend on the deltas. The last sentence of
-    a block is emitted at its end, but not when the stream fails. A sentence of more than 10,000 characters is cut
-    there.
+    Closing quotes and brackets belong to the sentence. The sentences do not depend on how the text is split into
+    deltas. The last sentence of a block is emitted at the end of the block, but not if the stream fails. A sentence is
+    cut after 10,000 characters.
     """
     return lift(lambda: _EventSegmenter("sentences", find_sentence))
 
@@ -72,7 +72,7 @@ _READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, T
 
 
 class _EventSegmenter:
-    """Events in, segments of their text out; no segment spans two blocks."""
+    """Split the text of events into segments. No segment spans two blocks."""
 
     def __init__(self, name: str, find: Find) -> None:
         self._name = name
@@ -102,14 +102,14 @@ Find = Callable[[str, int, int], int | None]
 
 
 class Segmenter:
-    """Text in, finished segments out; joined, they are the text."""
+    """Split text into segments, which together are the whole text."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._context = ""  # the end of the pending segment, see `_shadow`
+        self._context = ""  # the end of the pending segment, see `_context_of`
         self._pending: list[str] = []
-        self._length = 0  # of the pending segment
-        self._is_solid = False  # whether more than white space is pending
+        self._length = 0  # length of the pending segment
+        self._has_text = False  # whether more than white space is pending
 
     def feed(self, text: str) -> list[str]:
         # Only the end of the pending segment is searched again: a long segment must not cost more per piece.
@@ -120,21 +120,21 @@ class Segmenter:
         while (cut := self._find(text, begin, start)) is not None:
             segments += self._add(text[taken:cut])
             taken, start = cut, cut + 1
-            if self._is_solid:
+            if self._has_text:
                 segments.append(self._take())
                 begin = cut
         segments += self._add(text[taken:])
-        self._context = _shadow(text[begin:])
+        self._context = _context_of(text[begin:])
         return segments
 
     def close(self) -> list[str]:
-        """Return the unfinished segment, if any, and begin again."""
+        """Return the unfinished segment, if any, and reset."""
         self._context = ""
         rest = self._take()
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment; return the pieces of `LONGEST` characters that this completes."""
+        """Add `text` to the pending segment, and return the segments of `LONGEST` characters that this completes."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])
@@ -143,19 +143,19 @@ class Segmenter:
         if text:
             self._pending.append(text)
             self._length += len(text)
-            self._is_solid = self._is_solid or not text.isspace()
+            self._has_text = self._has_text or not text.isspace()
         return segments
 
     def _take(self) -> str:
         segment = "".join(self._pending)
-        self._pending, self._length, self._is_solid = [], 0, False
+        self._pending, self._length, self._has_text = [], 0, False
         return segment
 
 
 _CONTEXT = 40  # characters; longer than any abbreviation with its closing marks and a number
 
 
-def _shadow(text: str) -> str:
+def _context_of(text: str) -> str:
     """Return the part of `text` on which the next cut may depend: the last words, and whether a line ends there."""
     words = text.rstrip()
     gap = text[len(words) :]
@@ -181,7 +181,7 @@ _OPENING = ("Ps", "Pi")
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Find the next word: after white space or, in scripts without any, after a character and its marks."""
+    """Return the start of the next word: after white space or, in unspaced scripts, after a character and its marks."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
         if at > begin and (text[at - 1].isspace() or _are_separable(text[at - 1], text[at])):
@@ -197,7 +197,7 @@ def _are_separable(before: str, after: str) -> bool:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of `text`; joined, they are the text."""
+    """Return the words of `text`, which together are the whole text."""
     if text.isascii():
         return _WORD.findall(text)
     segmenter = Segmenter(find_word)
@@ -219,7 +219,7 @@ _NUMBER = re.compile(r"\s*\d{1,3}\Z")
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Find the next sentence: after a line, an end mark, or a ``.`` that does not end an abbreviation."""
+    """Return the start of the next sentence: after a line, or an end mark that does not belong to an abbreviation."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends_sentence(text, begin, end)):

@@ -1,10 +1,10 @@
 """The options of the facade: a closed set, shown in ``help(...)`` and signatures, and checked when a call is made.
 
-For each option the first of these counts: the call's, the request's field, the engine's, the default. None means that
-the option is not set, so that wrappers can pass theirs on; only for the options in `UNLIMITED` it means no limit.
+The value of an option is the call's, else the request's, else the engine's, else the default. None means that the
+option is not set, so wrappers can pass their own options on; only for the options in `UNLIMITED` it means no limit.
 
-The meaning of an option is the docstring under its field. Editors show it there; ``help(...)`` and the signatures get
-it from the source, and without the source have names and types only. A default in double backticks is the signature's.
+The meaning of an option is the docstring under its field, where editors show it. ``help(...)`` and the signatures read
+it from the source; without the source they have names and types only. A signature's default is in double backticks.
 """
 
 from __future__ import annotations
@@ -56,129 +56,128 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_TURNS = 8
 
 UNLIMITED = frozenset({"tool_timeout", "max_concurrency", "approve_timeout"})
-"""The options whose None means no limit."""
+"""The options for which None means no limit."""
 
 
 class PlainOptions(TypedDict, total=False):
-    """`GenerateOptions` without the one that decides the type of an answer."""
+    """`GenerateOptions` without `response_format`, which decides the type of an answer."""
 
     model: str | None
-    """The model, by its provider's name for it. Default: the engine's."""
+    """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
-    """What the model may call, beside the engine's tools: tools, or functions as ``rxllm.tool`` takes them. One of the
-    same name replaces the engine's, and keeps its approval. Default: none."""
+    """Tools that the model may call, in addition to the engine's: tools, or functions as ``rxllm.tool`` takes them. A
+    tool replaces the engine's tool of the same name, and still needs approval if that tool did. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, mostly "auto"."""
     temperature: float | None
-    """How random the choice of tokens is, from 0 to 2. Default: the provider's."""
+    """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """Choose among the likeliest tokens that have this share of the probability, above 0, up to 1. Default: the
+    """The share of the most likely tokens, by total probability, to sample from: above 0, up to 1. Default: the
     provider's."""
     max_tokens: int | None
-    """The longest answer, in tokens. Default: the provider's; Anthropic has none, so that 32,000 are sent for Claude 4
-    and later, 4,096 for other models."""
+    """The maximum length of the answer, in tokens. Default: the provider's. Anthropic has no default: 32,000 is sent
+    for Claude 4 and later, 4,096 for other models."""
     stop: str | Sequence[str] | None
-    """The text, or texts, before which the answer ends. Default: none."""
+    """One or more texts; the answer ends before the first that occurs. Default: none."""
     seed: int | None
-    """A whole number that makes answers repeatable, as far as the provider can. Default: none."""
+    """A whole number that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
-    """How much a model thinks before it answers: "none", "minimal", "low", "medium", "high" or another word of its
-    provider; what a model accepts differs. Default: the provider's."""
+    """The effort of thinking before the answer: "none", "minimal", "low", "medium", "high" or another word that the
+    provider defines. Not every model accepts every word. Default: the provider's."""
     structured_finalize: bool | None
-    """Ask for the `response_format` in a last request of its own, without tools. Default: only for a model that
-    ``rxllm.models`` says takes no tools with a schema."""
+    """Whether to request the `response_format` in a separate last request, without tools. Default: only for a model
+    that does not support tools with a schema, see ``rxllm.models``."""
     options: Mapping[str, Any] | None
-    """Fields that are merged into the provider's request body unchanged. Default: none."""
+    """Fields to merge unchanged into the body of the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None
     """Notes on the request for adapters and operators; they are not sent. Default: none."""
     context: Mapping[str, Any] | None
-    """What tools receive as ``ToolContext.context``, over the engine's. Default: the engine's."""
+    """The mapping that tools receive as ``ToolContext.context``; its entries override the engine's. Default: the
+    engine's."""
     api_key: ApiKey | None
     """The provider's key, or a function, sync or async, that returns it for each attempt. Default: the adapter's, or
     the one in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call, over the adapter's; another engine, as of ``fallback``, does not
-    get them. Default: none."""
+    """Headers to send with each request of the call; they override the adapter's. Requests to another engine, for
+    example after ``fallback``, do not have them. Default: none."""
     session_id: str | None
-    """The id of the conversation for tools and telemetry. Default: none."""
+    """The conversation's id, for tools and telemetry. Default: none."""
     request_id: str | None
-    """The id of the call for results and telemetry, where it is `rxllm.request.id`. Default: a new one."""
+    """The call's id, for results and telemetry (`rxllm.request.id`). Default: a new id."""
     retry: Retry
-    """How failures before the first content are tried again: a `RetryPolicy`, a mapping of its fields, True for the
-    default policy, False for never. Default: the engine's, which is three attempts."""
+    """The policy for failures before the first content: a `RetryPolicy`, a mapping of its fields, True for the default
+    policy, False for no retries. Default: the engine's, which is three attempts."""
     timeout: float | Timeouts | None
-    """The longest silence of the model, in seconds, or a `Timeouts`, for each response. With both `first` and `idle` it
-    is the longest wait for bytes too. Default: no limit but the connection's own, 600 seconds without a byte."""
+    """The longest silence of the model in each response, in seconds, or a `Timeouts`. A number, or `first` and `idle`
+    together, also limit the wait for bytes. Default: only the connection's limit, 600 seconds without a byte."""
     emit_text_deltas: bool | None
-    """Whether a stream of events has `TextDelta`; results are the same without. Default: ``True``."""
+    """Whether a stream of events includes `TextDelta`; results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
-    """Whether a stream of events has `ToolCallDelta`; results are the same without. Default: ``True``."""
+    """Whether a stream of events includes `ToolCallDelta`; results are the same either way. Default: ``True``."""
     emit_thinking: bool | None
-    """Whether a stream of events has `ThinkingDelta`; results are the same without. Default: ``True``."""
+    """Whether a stream of events includes `ThinkingDelta`; results are the same either way. Default: ``True``."""
     include_raw_chunks: bool | None
-    """Whether a stream of events has the provider's own frames too, as `RawChunk`. Default: ``False``."""
+    """Whether a stream of events includes the provider's own frames, as `RawChunk`. Default: ``False``."""
     on_event: Callable[[Event], object] | None
-    """A function that is called with every event of the model. Default: none."""
+    """A function to call with each event of the model. Default: none."""
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """The options of `generate`: the fields of a request, how the call is made, and which events are emitted."""
+    """The options of `generate`: the fields of a request, the settings of the call, and the events to emit."""
 
     response_format: ResponseFormat | None
-    """What the answer is: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
-    ``{"type": "json_object"}`` or "text". Functions that return a result have the validated value in `parsed`. Default:
-    text."""
+    """The answer's format: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
+    ``{"type": "json_object"}`` or "text". The validated value is the result's `parsed`. Default: text."""
 
 
 class PlainStepOptions(PlainOptions, total=False):
-    """`StepOptions` without the one that decides the type of an answer."""
+    """`StepOptions` without `response_format`, which decides the type of an answer."""
 
     mode: Literal["auto", "manual"] | None
-    """"manual" halts before any tool is run. Default: ``"auto"``."""
+    """"auto" runs tools; "manual" halts before any tool runs. Default: ``"auto"``."""
     on_tool_error: OnToolError | None
-    """What follows the failure of a tool: "continue" tells the model, "halt" ends the chat, and a function of the call
-    and the error returns a replacement or ``halt(...)``. Default: ``"continue"``."""
+    """The handling of a tool's error: "continue" sends it to the model, "halt" ends the chat, and a function of the
+    call and the error returns a replacement or ``halt(...)``. Default: ``"continue"``."""
     tool_timeout: float | None
-    """The longest run of one tool without a timeout of its own, in seconds; None means no limit. Default: ``30.0``."""
+    """The maximum run time of a tool without its own timeout, in seconds; None means no limit. Default: ``30.0``."""
     max_concurrency: int | None
-    """How many tools run at a time; None means no limit. Default: ``None``."""
+    """The maximum number of tools that run at a time; None means no limit. Default: ``None``."""
     tool_executor: Executor | None
-    """A function that runs a tool in place of rxllm. Default: the engine's."""
+    """A function that runs each tool, instead of its handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
-    """A function that writes a tool's result as the text for the model. Default: the engine's, which is JSON."""
+    """A function that encodes a tool's result as text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
-    """A function that decides about calls of tools with ``approval=True``: True, False or the reason for a refusal, a
-    mapping with the arguments to run with instead, or ``halt("approval")``, which halts the chat; also awaitable, or an
-    Observable. Default: such a call halts the chat."""
+    """A function that approves calls of tools with ``approval=True``. It returns True; False or a reason, to refuse; a
+    mapping, to run the tool with other arguments; or ``halt("approval")``, to halt the chat. The result may also be
+    awaitable or an Observable. Default: such a call halts the chat."""
     approve_timeout: float | None
-    """How many seconds `approve` may take for a call before the call is refused; None means no limit. Default:
-    ``None``."""
+    """The seconds that `approve` may take before the call is refused; None means no limit. Default: ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
-    """The options of `step`: those of `generate`, and how tools are run; see ``operators.run_tools``."""
+    """The options of `step`: the options of `generate`, and how tools run; see ``operators.run_tools``."""
 
 
 class PlainChatOptions(PlainStepOptions, total=False):
-    """`ChatOptions` without the one that decides the type of an answer."""
+    """`ChatOptions` without `response_format`, which decides the type of an answer."""
 
     max_turns: int | None
-    """After how many steps the chat ends. Default: ``8``, or ``RXLLM_MAX_TURNS`` from the environment."""
+    """The maximum number of steps. Default: ``8``, or ``RXLLM_MAX_TURNS`` from the environment."""
     halt_when: Callable[[StepResult], bool] | None
-    """A function of each step's result that ends the chat when it is true. Default: none."""
+    """A function of each step's result; the chat ends once it returns True. Default: none."""
     steer: Observable[str | Message] | None
-    """What the user types while the chat runs, as texts or user's messages: each is answered by the next step; see
+    """The user's input while the chat runs, as texts or user messages; the next step answers it. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
-    """Where `steer` stops the model: at the end of its "sentence" or of its "step". Default: "sentence"; with a
-    `response_format` "step"."""
+    """The point at which `steer` stops the model: the end of its "sentence" or of its "step". Default: "sentence", or
+    "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user's message in the request of `structured_finalize`; "" sends none. Default: ``"Now provide your final
+    """The user message in the request of `structured_finalize`; "" sends none. Default: ``"Now provide your final
     structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
-    """The options of `chat`: those of `step`, and when the chat ends."""
+    """The options of `chat`: the options of `step`, and when the chat ends."""
 
 
 _FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
@@ -186,15 +185,15 @@ _DEFAULT = re.compile(r"Default: ``(.+?)``")
 
 
 def describe(options: type[Any]) -> None:
-    """Append the meanings of the fields to the docstring of a ``TypedDict``."""
+    """Append the meaning of each field to the docstring of a ``TypedDict``."""
     options.__doc__ = _with_table(options.__doc__, options)
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
     """Give a function with ``**opts`` a signature with all `options`, and a docstring with their meanings.
 
-    A call with an unknown option in place of a positional argument, as in ``generate(engine, prompt="Hi")``, raises
-    ``EngineError("unknown_option")``. Other arguments that do not fit raise a ``TypeError`` with a remedy.
+    A call with an unknown option, such as ``generate(engine, prompt="Hi")``, raises ``EngineError("unknown_option")``
+    even if a positional argument is missing. Other arguments that do not fit raise a ``TypeError`` with a remedy.
     """
 
     def decorate(function: F) -> F:
@@ -202,38 +201,39 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
         named = [p for p in own.parameters.values() if p.kind is not Parameter.VAR_KEYWORD]
 
         @wraps(function)
-        def explaining(*args: Any, **kwargs: Any) -> Any:
+        def wrapper(*args: Any, **kwargs: Any) -> Any:
             try:
                 return function(*args, **kwargs)
             except LLMError as error:
                 shorten_traceback(error)
                 raise
             except TypeError as error:
-                if call_fault(function, *args, **kwargs) is None:  # an error from inside
+                if call_fault(function, *args, **kwargs) is None:  # the function itself raised it
                     raise
                 known = {*options.__annotations__, *(p.name for p in named)}
                 unknown = [name for name in kwargs if name not in known]
+                remedy = _call_remedy(function.__name__, named)
                 if not unknown:
-                    raise TypeError(f"{error}; {_order(function.__name__, named)}, {_places(named, args)}") from None
+                    raise TypeError(f"{error}; {remedy}, {_argument_remedy(named, args)}") from None
                 message = unknown_option("call", unknown[0], kwargs[unknown[0]], known)
-                raise EngineError("unknown_option", f"{message}; {_order(function.__name__, named)}") from None
+                raise EngineError("unknown_option", f"{message}; {remedy}") from None
 
-        vars(explaining)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
-        explaining.__doc__ = _with_table(function.__doc__, options)
-        return cast(F, explaining)
+        vars(wrapper)["__signature__"] = own.replace(parameters=[*named, *_parameters(options)])
+        wrapper.__doc__ = _with_table(function.__doc__, options)
+        return cast(F, wrapper)
 
     return decorate
 
 
-def _order(function: str, parameters: list[Parameter]) -> str:
+def _call_remedy(function: str, parameters: list[Parameter]) -> str:
     """Return the remedy for wrong arguments: ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
 
 
-def _places(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
-    """Return the place of superfluous `args`, or of the first argument if one is missing."""
+def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
+    """Return the remedy for superfluous `args`, or for a missing argument."""
     if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
         return "with options by keyword, and a picture in the message: rxllm.user(text, path)"
     return "with the engine first, such as 'openai:gpt-5'"
@@ -253,8 +253,8 @@ def meanings(options: type[Any]) -> dict[str, str]:
 def _parameters(options: type[Any]) -> list[Parameter]:
     parameters: list[Parameter] = []
     for name, annotation in _annotations(options).items():
-        written = _DEFAULT.search(meanings(options)[name])
-        default = literal_eval(written[1]) if written else None
+        match = _DEFAULT.search(meanings(options)[name])
+        default = literal_eval(match[1]) if match else None
         parameters.append(Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation))
     return parameters
 
@@ -270,7 +270,7 @@ def _with_table(docstring: str | None, options: type[Any]) -> str:
 @cache
 def _table(options: type[Any]) -> str:
     annotations = _annotations(options)
-    lines = ["Options, by keyword; None means the default, except where it is no limit:\n"]
+    lines = ["Options, by keyword; None means the default, unless it means no limit:\n"]
     for name, text in meanings(options).items():
         meaning = fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
         lines.append(f"{name} : {annotations[name]}\n{meaning}")
@@ -291,7 +291,7 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the option, else the id of the chat around the call, else a new one."""
+    """Return the option `request_id`, else the id of the enclosing chat, else a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 
@@ -304,13 +304,13 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
         turns = 0
     if turns < 1:
         raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
-    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # half a JSON value is useless
+    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # a JSON value cannot be cut
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
 
 
 def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the engine's params, overlaid by the call's own options.
+    """Return the engine's params, overridden by the call's own options.
 
     Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`, and
     ``ValidationError("invalid_option")`` for wrong types and values.
@@ -341,7 +341,7 @@ def _refuse_unknown(allowed: type[Any], options: Mapping[str, Any]) -> None:
     if name in _names(ChatOptions):
         owners = "step and chat" if name in _names(StepOptions) else "chat"
         more = "; generate_many takes concurrency=" if name == "max_concurrency" else ""
-        message = f"{name!r} is not an option of this call, but of {owners}{more}"
+        message = f"{name!r} is an option of {owners}, not of this call{more}"
     else:
         message = unknown_option("call", name, options[name], _names(allowed))
     raise EngineError("unknown_option", message)
@@ -418,7 +418,7 @@ _RULES: dict[str, _Rule] = {
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "steer": (
-        "an Observable of texts or user's messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
+        "an Observable of texts or user messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
         lambda value: isinstance(value, Observable),
     ),
     "steer_at": ("'sentence' or 'step'", lambda value: value in ("sentence", "step")),

@@ -159,7 +159,7 @@ def test_several_answers_are_several_requests() -> None:
     assert "rxllm.generate_many(engine, [request] * 3)" in refusal("n", 3)
     assert "rxllm.generate_many(engine, [request] * 2)" in refusal("n", 2)
     assert "rxllm.generate_many(engine, requests, concurrency=8)" in refusal("concurrency", 8)
-    with pytest.raises(EngineError, match="but of step and chat; generate_many takes concurrency="):
+    with pytest.raises(EngineError, match="not of this call; generate_many takes concurrency="):
         rxllm.generate_many(Fake("Hello"), ["Hi"], max_concurrency=2)  # type: ignore[call-overload]
     answers = rxllm.generate_many(Fake("Hello"), ["Hi"] * 3, concurrency=8)
     assert [response.output_text for response in answers] == ["Hello"] * 3

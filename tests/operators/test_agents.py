@@ -38,7 +38,7 @@ from rxllm.events import (
     ToolResultEncoded,
     UsageUpdated,
 )
-from rxllm.operators._slow_consumers import continues, joined, text_of
+from rxllm.operators._slow_consumers import continues, join_texts, text_of
 from rxllm.runtime import to_iter
 from rxllm.testing import strategies
 from rxllm.testing.event_checks import played
@@ -261,7 +261,7 @@ def test_joined_deltas_are_those_of_one_path_and_block(events: list[Event]) -> N
     for event in events:
         text = text_of(event)
         if text is not None and result and continues(result[-1], event):
-            result[-1] = joined(result[-1], [text_of(result[-1]) or "", text])
+            result[-1] = join_texts(result[-1], [text_of(result[-1]) or "", text])
         else:
             result.append(event)
     assert not any(text_of(b) is not None and continues(a, b) for a, b in pairwise(result))

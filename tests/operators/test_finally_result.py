@@ -567,7 +567,7 @@ def test_its_exceptions_are_logged(fn: Any, caplog: pytest.LogCaptureFixture) ->
     with caplog.at_level(logging.ERROR, "rxllm"):
         assert isinstance(stream_generate(Fake("Hi"), "Hello").pipe(ops.finally_result(fn)).run(), MessageCompleted)
     [entry] = caplog.records
-    assert entry.getMessage() == f"{fn.__name__}, the function of finally_result, failed: KeyError('mine')"
+    assert entry.getMessage() == f"finally_result: {fn.__name__} failed: KeyError('mine')"
     assert entry.exc_info is not None
 
 
@@ -662,7 +662,7 @@ def test_a_chat_that_is_disposed_in_its_first_step_has_a_result() -> None:
     [
         (None, None, "fn", "must be a function"),
         (lambda response: None, None, "fn", "must be a function of a result and an outcome"),
-        (print, ops.to_response, "fold", "pass for example ops.to_response(), "),
+        (print, ops.to_response, "fold", "pass, for example, ops.to_response(), "),
         (print, 3, "fold", "must be a function"),
         (print, ops.to_chat_result(), "fold", "has no result for a stream without events"),
         (print, ops.to_response(int), "fold", "has no result for a stream without events"),

@@ -101,7 +101,7 @@ def test_an_exception_of_the_function_says_so() -> None:
 
 
 def test_a_response_that_asks_for_tools_is_no_answer() -> None:
-    with pytest.raises(ValidationError, match="asks for tools") as refusal:
+    with pytest.raises(ValidationError, match="calls tools instead") as refusal:
         through(ops.parsed(int), events("42", ToolCall("c1", "add", {})))
     assert refusal.value.metadata["text"] == "42"
 
@@ -116,7 +116,7 @@ def test_of_a_chat_it_is_the_final_answer() -> None:
     fake = Fake(["Let me see", ToolCall("c1", "add", {})], ["4", "2"])
     assert played(stream(fake, "Hi", tools=[add]).pipe(ops.parsed(int))) == [42]
     stopped = Fake(["Let me see", ToolCall("c1", "add", {})])
-    with pytest.raises(ValidationError, match="asks for tools"):
+    with pytest.raises(ValidationError, match="calls tools instead"):
         played(stream(stopped, "Hi", tools=[add], max_turns=1).pipe(ops.parsed(int)))
 
 

@@ -447,7 +447,7 @@ def test_each_message_of_a_chat_begins_anew() -> None:
 
 
 def test_a_response_that_calls_tools_ends_as_parsed_does() -> None:
-    with pytest.raises(ValidationError, match="asks for tools"):
+    with pytest.raises(ValidationError, match="calls tools instead"):
         through(ops.partials(Seen), events("Let me see", ToolCall("c1", "look", {})))
 
 

@@ -272,7 +272,7 @@ def test_a_call_that_has_ended_does_not_begin_again() -> None:
     late = call.watch()
     assert late.events == [HELLO[0], TextDelta("H", "block_0")]
     assert [error.reason for error in late.ends if isinstance(error, StreamError)] == ["cancelled"]
-    assert "nobody had watched the shared call for 0 s" in str(late.ends[0])
+    assert "the shared call had no watchers for 0 s" in str(late.ends[0])
     assert len(call.source.uses) == 1
 
 

@@ -38,7 +38,7 @@ def test_an_unknown_param_of_the_engine_is_refused_too(function: Callable[..., A
 
 @pytest.mark.parametrize(("function", "name"), [(rxllm.generate, "mode"), (rxllm.step, "max_turns")])
 def test_an_option_of_another_call_says_so(function: Callable[..., Any], name: str) -> None:
-    with pytest.raises(EngineError, match="not an option of this call"):
+    with pytest.raises(EngineError, match="not of this call"):
         function(Fake("Hi"), "Hello", **{name: 1})
 
 

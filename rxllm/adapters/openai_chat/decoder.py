@@ -7,8 +7,8 @@ https://platform.openai.com/docs/api-reference/chat-streaming:
   twice;
 * opaque ``reasoning_details`` (signatures, ciphertext) are kept, to be sent back;
 * a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer (``adapters._usage_and_metadata``)
-  are in the completed message's metadata;
+* log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer are in the completed
+  message's metadata;
 * ``message`` is read if there is no ``delta``, and in an answer that is not streamed. Some streams have both, with all
   of the text so far in ``message``. Azure's old answers from your own data have ``messages``;
 * a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature of a call is in the call's metadata,
