@@ -55,7 +55,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The value of a card of events."""
+"""The `value` of a card that shows events."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -196,7 +196,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """The last value, or what the events fold to so far: a `ChatResult`, a `StepResult` or a `Response`."""
+        """The last value, or the fold of the events so far: a `ChatResult`, a `StepResult` or a `Response`."""
         state = self.state
         if self.has_value:
             return self.value
@@ -254,8 +254,8 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the responses of the steps, and the one that streams."""
-    # Right after a step the state's response is still that step's.
+    """Return the responses of the steps, and the response that streams."""
+    # Right after a step, the state's response still belongs to that step.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
@@ -263,7 +263,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
     """Return the rows of each step; resumed calls go with the first step, a question or an error with the last."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both scan all events, so a long text without tools skips them.
+    # Both calls scan all events, so a long text without tools skips them.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}

@@ -1,4 +1,4 @@
-"""Widgets of notebooks: `chat`, a panel to talk with a model, and `from_widget`, a widget's values as a stream."""
+"""Notebook widgets: `chat`, a panel to talk with a model, and `from_widget`, a widget's values as a stream."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
     The conversation continues `session`, if given. A call of a tool with ``approval=True`` waits for the buttons
     "Approve" and "Deny", unless the options have `approve`; a call of a tool with ``manual=True`` waits for a result
     typed into its field. A stopped answer keeps its partial text; an error is shown on the card, and the next message
-    can be sent. The screen has the last 60 messages and answers, the session all. The options are ``rxllm.chat``'s.
+    can be sent. The screen shows the last 60 messages and answers; the session keeps all. The options are
+    ``rxllm.chat``'s.
 
     Raises ``EngineError("missing_dependency")`` without ipywidgets.
     """
@@ -108,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Resume after the answered calls, on the card that has them."""
+        """Continue the chat after the answered calls, on the card that has them."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -129,7 +130,7 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Rest once both the session and the card have ended: each ends on its own thread."""
+        """Enable the controls once both the session and the card have ended, each on its own thread."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -137,7 +138,7 @@ class ChatPanel(abc.DisposableBase):
             self._rest()
 
     def _rest(self) -> None:
-        """Wait for a message, or for the answers to the pending calls."""
+        """Enable the controls for the next message, or for the answers to the pending calls."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
         self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
@@ -201,7 +202,7 @@ _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"fle
 
 
 class _Questions:
-    """A line of controls for each pending tool call; calls `answered` once all are answered."""
+    """A line of controls for each pending tool call. Calls `answered` once all calls are answered."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -289,7 +290,7 @@ def _ipywidgets() -> Any:
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
     """Emit the value of `widget` and each change of it, or a button at each of its clicks.
 
-    A slider that asks again once it rests, and cancels the answer to its previous value::
+    A slider that starts a call once it rests, and cancels the answer to its previous value::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))

@@ -16,7 +16,7 @@ from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_a
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""How many characters of arguments, progress and results are shown."""
+"""Maximum characters shown of arguments, progress and results."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:

@@ -147,10 +147,10 @@ COLUMNS = 100
 """Approximate number of characters in a line of marbles."""
 
 MAX_SYMBOLS = 40
-"""Maximum different items with a symbol each; beyond it, each kind has one."""
+"""Maximum different items with their own symbols; beyond it, each kind has one symbol."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
-"""The seconds that a character may stand for."""
+"""The possible durations of a character, in seconds."""
 
 _LETTERS = string.ascii_letters.replace("X", "")
 

@@ -1,4 +1,4 @@
-"""Screens where cards are drawn, and the plain one: all events on a terminal, only the text in a pipe."""
+"""`Screen`, a place for cards, and `Plain`: all events on a terminal, only the text in a pipe."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class Plain(Screen):
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
-            return  # `finish` prints each of several streams as a whole
+            return  # `finish` prints several streams one after the other
         path, event = (item.path, item.event) if type(item) is Nested else ((), item)
         if isinstance(event, ToolExecutionStarted):
             self._names[*path, event.id] = event.name

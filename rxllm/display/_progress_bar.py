@@ -41,7 +41,7 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
     """
-    check_instance("label", label, str, "a text")
+    check_instance("label", label, str, "a string")
     if hasattr(ipython_shell(), "kernel"):
         return _Bar(label, _in_cell(), EVERY)
     if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
@@ -135,7 +135,7 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                setattr(owner, name, guard)  # not setStream: a thread that waits for our lock may hold its lock
+                setattr(owner, name, guard)  # not setStream: a thread that waits for this lock may hold the handler's
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []

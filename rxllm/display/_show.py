@@ -45,7 +45,7 @@ WAKE_SECONDS = 0.1
 last: Any = None
 """The result of the latest `show` that has ended."""
 
-_STOPPED = "Stopped. What had come is in rxllm.display.last."
+_STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
 
 @overload
@@ -128,7 +128,7 @@ class Showing(abc.DisposableBase, Generic[T]):
     def start(self) -> Showing[T]:
         """Show the stream on its own thread."""
         self._screen.open(self._cards, self.dispose)
-        context = contextvars.copy_context()  # a notebook attributes outputs by context
+        context = contextvars.copy_context()  # a notebook assigns outputs to cells by context
         self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
@@ -208,7 +208,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             try:
                 self._screen.draw(cards, time.monotonic())
             except Exception:
-                log.exception("a stream is not drawn any more until its end")
+                log.exception("a draw failed; the stream is not drawn again until its end")
                 return
             pause = pause_after(time.thread_time() - began)
 
@@ -256,7 +256,7 @@ class _Hook:
 
 
 class Cell(Screen):
-    """A notebook cell: one output, redrawn, with a stop button of ipywidgets until the end if there is a `stop`.
+    """A notebook cell: one output, redrawn, with an ipywidgets stop button until the end if there is a `stop`.
 
     At the end the output is plain HTML, which a saved notebook keeps.
     """

@@ -1,7 +1,7 @@
 """Draw values, messages and threads as notebooks show them, in the style of the cards.
 
-Everything is bounded, so that a notebook stays usable with a long thread or a huge answer: the first message and the
-last ones are open, those before the last are folded, and the rest are only counted.
+Everything is bounded, so that a notebook stays usable with a long thread or a huge answer: the first and the last
+messages are open, the messages before the last are folded, and the rest are only counted.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Drawing = tuple[str, Sequence[str], str]
 
 
 def value_html(value: Any) -> str | None:
-    """Return the HTML of a value, None for types without a drawing.
+    """Return the HTML of a value, or None for a type without a drawing.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]

@@ -1,4 +1,4 @@
-"""`backtest`: run a pipeline over recorded streams in virtual time, and tabulate what it shows."""
+"""`backtest`: run a pipeline over recorded streams in virtual time, and tabulate the results."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class BacktestRow:
 
     ==============================  ====================================================================================
     `recording`                     the file, with the number of the stream if it has several
-    `outcome`                       ``"completed"``; ``"error"``, with the `error`; ``"unanswered"``: it has not ended;
+    `outcome`                       ``"completed"``; ``"error"``, with the `error`; ``"unanswered"``: no end;
                                     ``"unreadable"``: the file cannot be read, with the `error`
-    `first_at`, `ended_at`          when the first content was shown, and when the pipeline ended
-    `items`, `text`                 how many items were shown, and their text
-    `cut_at`                        when the pipeline left a recorded answer before its end
-    `tokens`, `cost`                the usage that had been reported by then
-    `missing`                       the times and names of answers that the pipeline needs and that are not recorded;
-                                    none is emitted in their place, and the rest of the row shows the consequence
+    `first_at`, `ended_at`          the times of the first content and of the pipeline's end
+    `items`, `text`                 the number of items that the pipeline emitted, and their text
+    `cut_at`                        the time at which the pipeline left a recorded answer before its end
+    `tokens`, `cost`                the usage reported until then
+    `missing`                       the times and names of answers that the pipeline needs but that are not recorded;
+                                    nothing is emitted in their place
     ==============================  ====================================================================================
     """
 
@@ -125,20 +125,20 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    `recordings` is a folder with ``.jsonl`` files of `record` and `Cassette`, or one such file, or several of both;
-    they are read one file at a time. A stream of events that lives in virtual time, such as ``from_iterable(events)``,
-    may stand in the place of a file. `pipeline` is a function from an Observable to an Observable, such as an operator,
-    or a list of operators; it is applied for each recording, and to those of a cassette as an engine's operators are.
-    ``progress(row)`` is called as each row is done.
+    `recordings` is a folder of ``.jsonl`` files that `record` and `Cassette` have written, or one such file, or a list
+    of folders and files, which are read one file at a time. A stream of events that runs in virtual time, such as
+    ``from_iterable(events)``, can replace a file. `pipeline` is an operator or a list of operators. It is applied to
+    each recording; to a cassette's recordings it is applied as the operators of an engine are.
+    ``progress(row)`` is called after each row.
 
     A pipeline that subscribes again (retry, ``hedge``) gets the next recording of the same request, if its cassette has
-    one. An engine that it asks (``fallback``) answers if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``,
-    whose ``speed=1`` keeps the time; no other engine is ever called. What is not recorded is in the row's `missing`.
-    Async functions need a loop, and fail in virtual time: write plain ones, or such as return a stream. An error of the
-    pipeline while it is applied is raised.
+    one. An engine that the pipeline calls (``fallback``) answers if its adapter is a ``Fake`` or a
+    ``Cassette(..., "replay")``, which keeps its recorded times with ``speed=1``; no other engine is ever called. The
+    row's `missing` lists answers that are not recorded. Async functions fail, since virtual time has no event loop:
+    write sync functions, or functions that return a stream.
 
-    Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
-    for a path where nothing is.
+    An error raised while the pipeline is applied is passed on. Raises ``ValidationError("invalid_option")`` for a
+    pipeline that is not made of operators, and ``FileNotFoundError`` for a path that does not exist.
     """
     operators = _operators(pipeline)
     if progress is not None:
@@ -186,7 +186,7 @@ def _rows(origin: Path | Observable[Any], operators: Sequence[Operator]) -> Iter
             Run(tapes_of(origin)[index], operators, shown).start()
 
         row = _row(tape, operators)
-        # A row does not keep its events: there would be those of all files in memory.
+        # A row does not keep its events, since a table would then hold the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -219,7 +219,7 @@ PATIENCE = 3600.0
 
 @dataclass(frozen=True)
 class Tape:
-    """A recording, and later ones that answer the same request."""
+    """A recording, and the later recordings of the same request."""
 
     name: str
     takes: Sequence[Recorded | Observable[Any]]
@@ -232,13 +232,13 @@ class Tape:
     @property
     def request(self) -> Request:
         data = {name: entry for name, entry in self.described.items() if name not in ("provider", "raw")}
-        with suppress(ValidationError):  # a cassette has only the hash of bytes
+        with suppress(ValidationError):  # a cassette keeps only the hash of bytes
             return from_json(msgspec.json.encode(data), Request, local_files=True)
         return Request(model=data.get("model"))
 
 
 def tapes_of(origin: Path | Observable[Any]) -> list[Tape]:
-    """Return the recordings of a file, or the one that is a stream."""
+    """Return the tapes of a file, or of a stream in its place."""
     if isinstance(origin, Observable):
         return [Tape(type(origin).__name__, [origin], {})]
     recordings = recordings_in(origin)
@@ -279,7 +279,7 @@ class Run:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
             if self.ended_at is None:
                 self._scheduler.advance_to(length + PATIENCE)
-        except Exception as error:  # from an operator's timer
+        except Exception as error:  # raised in an operator's timer
             self._fail(error)
         else:
             self._is_over = True
@@ -305,10 +305,10 @@ class Run:
             return Disposable()
         source = play(take.notes(), 1.0) if isinstance(take, Recorded) else take
         source = priced(source, self._tape.described.get("provider"), self._tape.request.model)
-        return self._listen(source, "what follows, as its subscriber had left", observer)
+        return self._listen(source, "the rest of the answer, whose subscriber left", observer)
 
     def _ask(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Answer for another engine, if its answer needs no call."""
+        """Return the answer of another engine, if that needs no call."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -326,7 +326,7 @@ class Run:
         return Stream(subscribe)
 
     def _listen(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer; note its usage, when it is left, and `what` if it is not recorded."""
+        """Subscribe to an answer; note its usage, the time at which it is left, and `what` if it is missing."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
@@ -453,7 +453,7 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     totals = [f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)]
     cut, missing = (sum(row[name] not in (None, "") for row in rows) for name in ("cut_at", "missing"))
     tokens, cost = (sum(row[name] or 0 for row in rows) for name in ("tokens", "cost"))
-    totals += [f"{cut} cut"] * bool(cut) + [f"{missing} lack an answer"] * bool(missing)
+    totals += [f"{cut} cut"] * bool(cut) + [f"{missing} with missing answers"] * bool(missing)
     totals += [f"{tokens} tokens"] * bool(tokens) + [f"cost {cost:g}"] * bool(cost)
     more = f"{len(rows) - _ROWS} more rows; " if len(rows) > _ROWS else ""
     return f"{more}{len(rows)} recording{'s' * (len(rows) != 1)}: {', '.join(totals) or 'nothing'}"

@@ -15,17 +15,17 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks between two items of a source; what a run does to it falls in between."""
+"""Ticks between two items of a source; a run disposes in between."""
 
 SILENCE = 600
 """Ticks for which a source with a silence emits nothing before its last item, so that timers fire."""
 
 LIMIT = 10_000
-"""Ticks after which a run is over, even if timers still wait."""
+"""Ticks after which a run is over, even if timers are pending."""
 
 
 class Clock(TestScheduler):
-    """A virtual clock that counts the timers that still wait."""
+    """A virtual clock that counts its pending timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Source(Observable[Any]):
     """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
 
     Before the last item it is silent for `silence` more ticks. Like rxllm's own sources, it ends with a subscriber's
-    exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are the
-    exceptions that the subscriber's handlers of the end raised.
+    exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are
+    exceptions that the subscriber raised when it received the end.
     """
 
     def __init__(
@@ -134,8 +134,9 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are its notifications, in ticks since it began; `late` those after the dispose; `left_over` the timers and
-    threads that remained at its end or dispose; `escaped` the error that was raised instead of passed to ``on_error``.
+    `notes` are its notifications, in ticks since it began, and `late` the notifications after the dispose. `left_over`
+    are the timers and threads that remained at its end or dispose. `escaped` is the error that was raised instead of
+    passed to ``on_error``.
     The subscriber calls ``on_item(run, number)`` at each item.
     """
 
