@@ -70,7 +70,7 @@ class ChatPanel(abc.DisposableBase):
         self.widget: Any = widgets.VBox([self._earlier, self._history, self._questions.widget, row])
         if session.messages:
             self._add(value_html(session.thread) or "")
-        self._rest()
+        self._enable_input()
 
     @property
     def session(self) -> Session:
@@ -135,9 +135,9 @@ class ChatPanel(abc.DisposableBase):
             self._ends += 1
             ended = self._ends == 2
         if ended:
-            self._rest()
+            self._enable_input()
 
-    def _rest(self) -> None:
+    def _enable_input(self) -> None:
         """Enable the controls for the next message, or for the answers to the pending calls."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
@@ -181,7 +181,7 @@ class _Answer(Screen):
 
     def redraw(self) -> None:
         rows, texts = rows_and_status(self._card, self._now)
-        rows = self._unasked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
+        rows = self._drop_asked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
         look = "waiting" if self._questions.calls else self._card.look
         self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
 
@@ -190,10 +190,10 @@ class _Answer(Screen):
         *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
         if self._card.state.steps:
             self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
-        self._halted = [*self._unasked([*self._halted, *last]), *answered]
+        self._halted = [*self._drop_asked([*self._halted, *last]), *answered]
         self._card = Card(self._now)
 
-    def _unasked(self, rows: list[Row]) -> list[Row]:
+    def _drop_asked(self, rows: list[Row]) -> list[Row]:
         return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
 
 

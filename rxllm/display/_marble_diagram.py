@@ -18,7 +18,7 @@ from reactivex import operators as rx
 from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
-from rxllm.display._card import clipped
+from rxllm.display._card import truncate
 from rxllm.display._marble_drawing import Lane, Span, draw_svg, draw_text
 from rxllm.display._plain import ipython_shell
 from rxllm.runtime import Stream, run, stopwatch, to_iter
@@ -209,7 +209,7 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
     nodes = call.args if isinstance(call, ast.Call) else []
     if nodes and isinstance(nodes[0], ast.List):
         nodes = [*nodes[0].elts, *nodes[1:]]
-    names = [clipped(ast.unparse(node), 30) for node in nodes]
+    names = [truncate(ast.unparse(node), 30) for node in nodes]
     if isinstance(streams, Observable) and nodes and not isinstance(nodes[0], ast.Name):
         names[0] = "source"
     if isinstance(streams, Mapping):

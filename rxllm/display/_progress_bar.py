@@ -13,7 +13,7 @@ from importlib import import_module
 from threading import RLock
 from typing import Any, cast
 
-from rxllm.display._card import spent
+from rxllm.display._card import usage_texts
 from rxllm.display._plain import ipython_shell
 from rxllm.values import Progress
 from rxllm.values.argument_checks import check_instance
@@ -79,7 +79,7 @@ def progress_line(progress: Progress, seconds: float) -> str:
     rate = (progress.done - progress.journaled) / seconds if seconds > 0 else 0.0
     left = _clock((progress.total - progress.done) / rate) if rate else "?"
     counts = {"failed": progress.failed, "retried": progress.retries, "from the journal": progress.journaled}
-    facts = [f"{rate:.3g}/s", *(f"{count:,} {what}" for what, count in counts.items() if count), *spent(progress.usage)]
+    facts = [f"{rate:.3g}/s", *(f"{n:,} {what}" for what, n in counts.items() if n), *usage_texts(progress.usage)]
     bar = f"{'█' * int(share * WIDTH):{WIDTH}}"
     return (
         f"{int(share * 100):3}%|{bar}| {progress.done}/{progress.total} [{_clock(seconds)}<{left}, {', '.join(facts)}]"

@@ -86,7 +86,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
         check_instance("stream", stream, Observable, expected)
         source, labels = stream, []
     showing = Showing[Any](source, labels, choose_screen())
-    return shown_once(showing.start() if not block else showing.run())
+    return suppress_repr(showing.start() if not block else showing.run())
 
 
 def choose_screen() -> Screen:
@@ -154,7 +154,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             # A notebook shows this one line. The timeouts of asyncio 3.12 would not recognise a subclass.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
-        return shown_once(future.result())
+        return suppress_repr(future.result())
 
     def _settle(self) -> None:
         try:
@@ -164,7 +164,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     def _show(self) -> T:
         context = contextvars.copy_context()
-        drawer = self._screen.thread(target=context.run, args=(self._draw_on,), name="rxllm-draw", daemon=True)
+        drawer = self._screen.thread(target=context.run, args=(self._draw_until_end,), name="rxllm-draw", daemon=True)
         drawer.start()
         end: End = "failed"
         failure: Exception | None = None
@@ -198,7 +198,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._cards = cards
         self._screen.add(item)
 
-    def _draw_on(self) -> None:
+    def _draw_until_end(self) -> None:
         drawn, pause = self._cards, REFRESH_SECONDS
         while not self._over.wait(pause):
             cards = self._cards
@@ -236,7 +236,7 @@ class Stopped(KeyboardInterrupt):
         return [_STOPPED]
 
 
-def shown_once(value: T) -> T:
+def suppress_repr(value: T) -> T:
     """Return `value`, and keep IPython from showing it again as the last expression of the running cell."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
     # IPython sets its hook for each cell and restores the previous one afterwards, which removes this one too.

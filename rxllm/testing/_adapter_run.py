@@ -225,12 +225,12 @@ class AdapterRun:
         """Raise ``AssertionError`` if this call differs from the plain one."""
         __tracebackhide__ = True
         before, now = (
-            [*self.way(call.events), *map(repr, call.errors), *["completed"] * call.completed]
+            [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]
             for call in (self.observed, observed)
         )
         expect_same(which, before, now)
 
-    def way(self, events: list[Event]) -> list[Any]:
+    def comparable_facts(self, events: list[Event]) -> list[Any]:
         """Return the facts about a call that are equal for every call, whatever the model answers."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
@@ -269,7 +269,7 @@ class ScriptedRun(AdapterRun):
 
     served: Served
 
-    def way(self, events: list[Event]) -> list[Any]:
+    def comparable_facts(self, events: list[Event]) -> list[Any]:
         return events
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:

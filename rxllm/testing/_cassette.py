@@ -103,7 +103,7 @@ class Cassette:
         check("mode", mode, mode in ("once", "replay", "record"), "'once', 'replay' or 'record'")
         check_speed(speed)
         self.mode, self.speed = mode, speed
-        self._engine = _bare(as_engine(engine))
+        self._engine = _require_bare(as_engine(engine))
         self._adapter: Adapter = as_adapter(self._engine.adapter)
         self.provider = provider_name(self._engine.adapter)
         self._lock = threading.RLock()
@@ -130,15 +130,15 @@ class Cassette:
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
-            return self._source(request, call).subscribe(observer, scheduler=scheduler)
+            return self._choose_source(request, call).subscribe(observer, scheduler=scheduler)
 
         stream = Stream(subscribe)
         # If the request names its model, the pipeline adds the costs.
-        return stream if is_named else priced(stream, self.provider, request.model)
+        return stream if is_named else add_costs(stream, self.provider, request.model)
 
-    def _source(self, request: Request, call: Call) -> Stream[Event]:
+    def _choose_source(self, request: Request, call: Call) -> Stream[Event]:
         secrets = secrets_of(self._engine.adapter, request, call)
-        description = described(request, self.provider, call.raw, secrets)
+        description = describe_request(request, self.provider, call.raw, secrets)
         key = key_of(description)
         with self._lock:
             recordings = () if self.mode == "record" else self._load().get(key, ())
@@ -147,10 +147,10 @@ class Cassette:
                 self._played[key] += 1
                 return play(recording.notes(), self.speed)
             if self.mode == "replay":
-                message = f'{self._miss(description)}\nwrite mode="once" to record what is missing'
+                message = f'{self._describe_miss(description)}\nwrite mode="once" to record what is missing'
                 raise AdapterError("no_scripted_response", message, provider=self.provider)
             if self.mode == "once" and self._tapes and log.isEnabledFor(logging.INFO):
-                log.info("%s", self._miss(description))
+                log.info("%s", self._describe_miss(description))
 
         def save(lines: str) -> None:
             self._save(key, head_line(description), without(lines, secrets))
@@ -162,16 +162,16 @@ class Cassette:
         """Return the recordings by their keys; the file is read once."""
         if self._tapes is None:
             tapes: dict[str, list[Recorded]] = {}
-            for recording in cassette_entries(self.path):
+            for recording in read_cassette(self.path):
                 tapes.setdefault(key_of(recording.request), []).append(recording)
             self._tapes = tapes
         return self._tapes
 
-    def _miss(self, description: Mapping[str, Any]) -> str:
+    def _describe_miss(self, description: Mapping[str, Any]) -> str:
         recorded = [recordings[0].request for recordings in self._load().values()]
         if not recorded:
             return f"{self.path} has no recordings"
-        differences = "".join(f"\n  {line}" for line in nearest(recorded, description))
+        differences = "".join(f"\n  {line}" for line in nearest_differences(recorded, description))
         return f"{self.path} has no recording of this request; the nearest recording differs in{differences}"
 
     def _save(self, key: str, head: str, lines: str) -> None:
@@ -180,7 +180,7 @@ class Cassette:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             entry = (head + lines).encode()
             if self.mode == "record" and key not in self._recorded and tapes.pop(key, None):
-                others = [other.text for other in cassette_entries(self.path) if key_of(other.request) != key]
+                others = [other.text for other in read_cassette(self.path) if key_of(other.request) != key]
                 _replace(self.path, b"\n".join([*others, entry]))
             else:
                 _append(self.path, entry)
@@ -245,7 +245,7 @@ class _Take(Recording):
             self._save(file.getvalue())
 
 
-def cassette_entries(path: Path) -> list[Recorded]:
+def read_cassette(path: Path) -> list[Recorded]:
     """Return the recordings of a cassette; none if the file is missing or empty."""
     recordings = recordings_in(path) if path.exists() else []
     if any(recording.head is None and recording.lines for recording in recordings):
@@ -269,7 +269,7 @@ def _replace(path: Path, data: bytes) -> None:
     os.replace(new, path)
 
 
-def _bare(engine: Engine) -> Engine:
+def _require_bare(engine: Engine) -> Engine:
     bare = Engine(engine.adapter, engine.model)
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
@@ -297,26 +297,26 @@ def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
     return list(secrets_in(sources))
 
 
-def described(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
+def describe_request(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
     """Return as JSON data the parts of `request` that the model sees, with bytes hashed and `secrets` masked."""
     tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
     data: dict[str, Any] = json.loads(
         to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
     )
     data = {"provider": provider, **{name: entry for name, entry in data.items() if name not in ("$", "v")}}
-    return without(_hashed(data | ({"raw": True} if raw else {})), secrets)
+    return without(_hash_bytes(data | ({"raw": True} if raw else {})), secrets)
 
 
-def _hashed(data: Any) -> Any:
+def _hash_bytes(data: Any) -> Any:
     match data:
         case {"$": "bytes", "base64": str(text)}:
             return {"$": "bytes", "sha256": _sha256(base64.b64decode(text))}
         case {"$": "Image", "source": "base64", "data": str(text)}:
             return {**cast(dict[str, Any], data), "data": f"sha256:{_sha256(text)}"}
         case dict():
-            return {name: _hashed(entry) for name, entry in cast(dict[str, Any], data).items()}
+            return {name: _hash_bytes(entry) for name, entry in cast(dict[str, Any], data).items()}
         case list():
-            return [_hashed(entry) for entry in cast(list[Any], data)]
+            return [_hash_bytes(entry) for entry in cast(list[Any], data)]
         case str() if data.startswith("data:") and ";base64," in data:
             kind, _, text = data.partition(";base64,")
             return f"{kind};sha256,{_sha256(text)}"
@@ -328,7 +328,7 @@ def _sha256(content: str | bytes) -> str:
     return hashlib.sha256(content.encode(errors="replace") if isinstance(content, str) else content).hexdigest()
 
 
-def priced(source: Any, provider: str | None, model: str | None) -> Any:
+def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
     """Return the stream of events, with costs added if the prices of the model are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
@@ -345,7 +345,7 @@ def head_line(description: Mapping[str, Any]) -> str:
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 
 
-def nearest(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
+def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
     """Return the differences of `description` from the most similar one in `recorded`, a line for each."""
     text = key_of(description)
 

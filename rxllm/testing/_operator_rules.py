@@ -156,7 +156,7 @@ class Tested:
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
 
-    def piped(self, clock: Clock) -> Observable[Any]:
+    def make_stream(self, clock: Clock) -> Observable[Any]:
         """Return the operator applied to a source, not yet subscribed."""
         return Source(self.items, clock=clock).pipe(self.make())
 
@@ -239,7 +239,7 @@ def _disposal(tested: Tested) -> None:
 @OPERATOR_RULES.rule("dispose_inside", "so does a dispose from inside on_next")
 def _dispose_inside(tested: Tested) -> None:
     for number, _, silence in tested.deliveries():
-        run, source = tested.run(on_item=_at(number, lambda run: run.dispose()), silence=silence)
+        run, source = tested.run(on_item=_call_at_item(number, lambda run: run.dispose()), silence=silence)
         expect(run.escaped is None, f"it raised {run.escaped!r}")
         expect(not run.late, f"it was disposed while it delivered item {number}, and then it emitted {run.late}")
         at = run.notes[number][0]
@@ -261,7 +261,7 @@ def _left_over(tested: Tested) -> None:
 @OPERATOR_RULES.rule("afresh", "a second subscription emits the same as the first")
 def _afresh(tested: Tested) -> None:
     clock = Clock()
-    piped = tested.piped(clock)
+    piped = tested.make_stream(clock)
     first, second = (OperatorRun(piped, clock).run().notes for _ in range(2))
     _expect_same("the second subscription", first, second)
 
@@ -317,7 +317,7 @@ def _subscribed_inside(tested: Tested) -> None:
         clock = Clock()
         piped = Source(tested.items, clock=None if at_once else clock).pipe(tested.make())
         inner = OperatorRun(piped, clock)
-        outer = OperatorRun(piped, clock, _at(0, lambda run, inner=inner: inner.begin())).run()
+        outer = OperatorRun(piped, clock, _call_at_item(0, lambda run, inner=inner: inner.begin())).run()
         alone = tested.run(at_once=at_once)[0].values
         _expect_same("the outer subscription", alone, outer.values)
         _expect_same("the inner subscription", alone, inner.values)
@@ -327,7 +327,7 @@ def _subscribed_inside(tested: Tested) -> None:
 def _subscriber(tested: Tested) -> None:
     for number, tick, silence in tested.deliveries():
         for error in (RuntimeError("the subscriber's own"), StreamError("cancelled", "the subscriber's own")):
-            run, source = tested.run(on_item=_at(number, _raising(error)), silence=silence)
+            run, source = tested.run(on_item=_call_at_item(number, _raiser(error)), silence=silence)
             lost = [*source.unheard, *([run.escaped] if run.escaped else [])]
             expect(not lost, f"the exception at item {number} was lost: {lost}")
             after = run.notes[number + 1 :]
@@ -393,7 +393,7 @@ def _increment(arguments: dict[str, Any]) -> int:
     return arguments["x"] + 1
 
 
-def _at(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorRun, int], None]:
+def _call_at_item(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorRun, int], None]:
     def on_item(run: OperatorRun, at: int) -> None:
         if at == number:
             do(run)
@@ -401,7 +401,7 @@ def _at(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorR
     return on_item
 
 
-def _raising(error: Exception) -> Callable[[OperatorRun], object]:
+def _raiser(error: Exception) -> Callable[[OperatorRun], object]:
     def do(run: OperatorRun) -> object:
         raise error
 

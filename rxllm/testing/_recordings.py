@@ -137,7 +137,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
                 delivering = False
 
             def on_error(error: Exception) -> None:
-                leave() if delivering else recording.end("error", _json(error))
+                leave() if delivering else recording.end("error", _error_json(error))
                 observer.on_error(error)
 
             def on_completed() -> None:
@@ -201,7 +201,7 @@ class Recording:
         file.close()
 
 
-def _json(error: Exception) -> str:
+def _error_json(error: Exception) -> str:
     with suppress(ValidationError):  # the fields of an error may have no JSON form
         if isinstance(error, LLMError):
             return to_json(error)
@@ -256,7 +256,7 @@ class Recorded:
         try:
             return _decode(line, dict[str, dict[str, Any]])["request"]
         except _FAULTS as error:
-            raise _bad(self.path, number, str(error)) from error
+            raise _malformed(self.path, number, str(error)) from error
 
     @property
     def text(self) -> bytes:
@@ -268,21 +268,21 @@ class Recorded:
         notes: list[Note] = []
         for number, line in self.lines:
             try:
-                note = _note(_decode(line, _Line))
+                note = _read_note(_decode(line, _Line))
             except _FAULTS as error:
-                raise _bad(self.path, number, str(error)) from error
+                raise _malformed(self.path, number, str(error)) from error
             if (note.item is None) != (number == self.lines[-1][0]):
-                raise _bad(self.path, number, "the stream's end must be in the last line, and in no other")
+                raise _malformed(self.path, number, "the stream's end must be in the last line, and in no other")
             notes.append(note)
         if not notes:
-            raise _bad(self.path, 1, "it is empty")
+            raise _malformed(self.path, 1, "it is empty")
         return notes
 
     @property
     def is_whole(self) -> bool:
         """Whether the last line is the end of a stream."""
         try:
-            return bool(self.lines) and _note(_decode(self.lines[-1][1], _Line)).item is None
+            return bool(self.lines) and _read_note(_decode(self.lines[-1][1], _Line)).item is None
         except _FAULTS:
             return False
 
@@ -290,15 +290,15 @@ class Recorded:
 def recordings_in(path: Path) -> list[Recorded]:
     """Return the streams of a file in order, without a cassette's entries that have no end."""
     with path.open("rb") as file:
-        first, *others = _entries(path, file)
+        first, *others = _split_entries(path, file)
     if first.head is None:
         for entry in others:
-            raise _bad(path, (entry.head or (0,))[0], "a file of `record` cannot also have entries of a Cassette")
+            raise _malformed(path, (entry.head or (0,))[0], "a file of `record` cannot also have entries of a Cassette")
         return [first]
     return [entry for entry in (first, *others) if entry.head is not None and entry.is_whole]
 
 
-def _entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
+def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
     entry = Recorded(path, [])
     for number, line in enumerate(lines, 1):
         if line.startswith(_HEAD):
@@ -330,7 +330,7 @@ def _decode(line: bytes, type: type[T]) -> T:
         return msgspec.convert(data, type)
 
 
-def _note(line: _Line) -> Note:
+def _read_note(line: _Line) -> Note:
     notifications = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
     if sum(notifications) != 1:
         raise ValueError('a line must have one of "next", "error", "completed" and "disposed"')
@@ -342,7 +342,7 @@ def _note(line: _Line) -> Note:
     return Note(line.at, error=cancelled if line.disposed else None)
 
 
-def _bad(path: Path, line: int, fault: str) -> ValidationError:
+def _malformed(path: Path, line: int, fault: str) -> ValidationError:
     metadata = {"path": str(path), "line": line}
     return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)
 
@@ -372,10 +372,10 @@ class _Play:
         self._waiting = SerialDisposable()
 
     def start(self) -> abc.DisposableBase:
-        self._soon()
+        self._schedule()
         return self._waiting
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         # Scheduled, so that the subscriber has its disposable before the first event.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
@@ -398,7 +398,7 @@ class _Play:
                     return
                 self._note = next(self._notes)
                 if self._gate is not None and self._gate.full:
-                    self._gate.when_open(self._soon)
+                    self._gate.when_open(self._schedule)
                     return
         except BaseException as error:  # raised by the subscriber
             fail(self._observer, error)

@@ -188,9 +188,9 @@ class Loopback:
         await asyncio.sleep(0)  # in this turn the transports call connection_lost
 
     def _connect(self) -> Connection:
-        return Connection(self._reply_to, self._changed, self._opened, self.errors.append)
+        return Connection(self._reply_to, self._changed, self._record_open, self.errors.append)
 
-    def _opened(self, connection: Connection) -> None:
+    def _record_open(self, connection: Connection) -> None:
         with self._changed:
             self.connections.append(connection)
             self._changed.notify_all()
@@ -267,10 +267,10 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def eof_received(self) -> None:
-        self._closed("client")
+        self._record_close("client")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed("client")
+        self._record_close("client")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -322,10 +322,10 @@ class Connection(asyncio.Protocol):
             # A socket that does not linger sends a reset on close.
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._closed(by)
+        self._record_close(by)
         self._transport.abort() if reset else self._transport.close()
 
-    def _closed(self, by: str) -> None:
+    def _record_close(self, by: str) -> None:
         if self.closed_at is not None:
             return
         with self._changed:

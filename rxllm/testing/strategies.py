@@ -327,8 +327,8 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
-        goes_on = number > 1 or ends == "approval"
-        kinds = [kind for kind in draw(_kinds) if goes_on or kind != "call"] + ["call"] * goes_on
+        continues = number > 1 or ends == "approval"
+        kinds = [kind for kind in draw(_kinds) if continues or kind != "call"] + ["call"] * continues
         step = draw(_body(kinds, f"{number}_"))
         message = fold_message(step)
         step.append(ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop"))

@@ -172,8 +172,8 @@ class OperatorRun:
         self._threads = set(threading.enumerate())
         self._subscription.disposable = self._stream.subscribe(
             self._next,
-            lambda error: self._ended("error", error),
-            lambda: self._ended("end", None),
+            lambda error: self._record_end("error", error),
+            lambda: self._record_end("end", None),
             scheduler=self._clock,
         )
         return self
@@ -197,24 +197,24 @@ class OperatorRun:
                 raise
             self._clock.stop()
             self._subscription.dispose()
-            self._ended("error", error)
+            self._record_end("error", error)
             self._clock.advance_to(float(self._start + LIMIT))
 
     def dispose(self) -> None:
         self._before_dispose = len(self.notes)
         self._subscription.dispose()
-        self._look()
+        self._record_left_over()
 
     def _next(self, item: Any) -> None:
         self.notes.append((self._clock.tick - self._start, "next", item))
         if self._on_item is not None:
             self._on_item(self, len(self.values) - 1)
 
-    def _ended(self, kind: str, error: Exception | None) -> None:
+    def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._look)  # once the end has reached every subscriber
+        self._clock.at(self._clock.tick, self._record_left_over)  # once the end has reached every subscriber
 
-    def _look(self) -> None:
+    def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)
         if self.left_over is None and (threads or self._clock.waiting):
             running = f", and the threads {threads} run" if threads else ""
