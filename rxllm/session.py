@@ -5,9 +5,10 @@
     turn = session.start(engine, "Hi").run()            # or session.start(engine, Session(id="s1", ...))
     turn = session.reply(engine, turn, "And in Rome?").run()
 
-A turn can be passed in place of its session, ``turn.session``, which JSON can store. Each function has a streaming
-form: ``operators.to_session`` folds its events to the same turn. Its first event is ``Custom("session_turn")``, which
-holds the whole session with its context: like ``StepCompleted`` and ``ChatCompleted``, it must not be forwarded raw.
+A turn can be passed in place of its session, ``turn.session``, which can be stored as JSON. Each function has a
+streaming form, whose events ``operators.to_session`` folds to the same turn. The first event is
+``Custom("session_turn")``, which holds the whole session with its context. Like ``StepCompleted`` and
+``ChatCompleted``, it must not be forwarded raw.
 
 A stopped stream emits no `Turn`. Here ``save(turn, outcome)`` is called at every end, and with `keep_partial` the
 session has the text so far, not only the user's message::
@@ -19,8 +20,8 @@ session has the text so far, not only the user's message::
 The functions take the options of ``rxllm.chat``; `step` takes the options of ``rxllm.step``. A tool's context is the
 engine's, updated with the session's and then the call's; its session id is the call's, or by default the session's.
 
-A `SessionError` goes to ``on_error`` if the session's status does not allow the operation, with the allowed operations
-in its message; a ``ValidationError("invalid_session")`` does if the session's fields contradict its status. No model is
+If the session's status does not allow the operation, a `SessionError` that lists the allowed operations goes to
+``on_error``; if the session's fields contradict its status, a ``ValidationError("invalid_session")`` does. No model is
 called then. An error of the first call to the model goes there too; the session that was passed in is still valid.
 """
 
@@ -179,9 +180,9 @@ def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable
 def _turn_events(
     session: Session, snapshot: Session, operation: str, events: Observable[Event], answered: tuple[str, ...] = ()
 ) -> Stream[Event]:
-    """Return `events` behind the event that holds `snapshot`, the session with the user's new message.
+    """Emit the event that holds `snapshot`, the session with the user's new message, and then `events`.
 
-    If `session` does not allow the operation, or the `answered` calls are not pending, there is only ``on_error``.
+    If `session` does not allow the operation, or the `answered` calls are not pending, only ``on_error`` is called.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -1,4 +1,4 @@
-"""Fold a stream to a card, the state that a screen draws.
+"""Fold a stream into a card, the state that a screen draws.
 
 The collector's state has the events. A card adds what the collector does not keep: times, running tools, the latest
 value of a stream without events, and how the stream ended. `rows_and_status` reads both.
@@ -108,7 +108,7 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A notice of rxllm's own, or an error."""
+    """A notice from rxllm, or an error."""
 
     text: str
     error: Exception | None = None

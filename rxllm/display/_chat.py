@@ -288,7 +288,7 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` and each change of it, or a button at each of its clicks.
+    """Emit the value of `widget` and each new value; for a button, emit the button at each click.
 
     A slider that starts a call once it rests, and cancels the answer to its previous value::
 

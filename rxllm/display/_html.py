@@ -156,7 +156,7 @@ def _value(value: Any) -> str:
     """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
-        with contextlib.suppress(Exception):  # a representation that fails leaves the next one
+        with contextlib.suppress(Exception):  # if a representation fails, the next one is tried
             if method is not None and (shown := method(value)):
                 return draw(shown)
     return f'<pre dir="auto">{escape(_text(value))}</pre>'
@@ -228,7 +228,7 @@ def markdown(text: str) -> str:
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
-    # A block closes those before it once its first line is complete: "2" may become "2.", a list's next item.
+    # A block closes the blocks before it once its first line is complete: "2" may become "2.", a list's next item.
     complete = tail.count("\n")
     starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
     last = starts[-1] if starts else 0

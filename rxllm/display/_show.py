@@ -62,7 +62,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` while it runs, with its thinking, tools, images, sources and costs, and return its result.
 
     Events fold to a `ChatResult`, a `StepResult` or a `Response`. For a stream of other items, the latest is shown in
-    place and the last is returned. Several streams, given as a mapping or by ``rxllm.merge_labelled``, are shown side
+    place, and the last is returned. Several streams, given as a mapping or by ``rxllm.merge_labelled``, are shown side
     by side; the result is a dict by their labels, and a stream that fails does not end the others.
 
     A notebook shows a card, redrawn in place; so does a terminal if rich is installed. Elsewhere only the text goes to
@@ -90,7 +90,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
 
 def choose_screen() -> Screen:
-    """Return the screen of this process."""
+    """Return the screen of this process: a cell, a terminal, or plain output."""
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
         return Cell()
@@ -295,7 +295,7 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""More than the outputs of one cell of marimo."""
+"""An index above the outputs of any cell of marimo."""
 
 
 class _MarimoCell(Screen):

@@ -1,4 +1,4 @@
-"""Call an adapter under test: the script of its service, the requests that it must send, and the calls."""
+"""An adapter under test: the script of its service, the requests that it must send, and calls to it."""
 
 from __future__ import annotations
 

@@ -164,7 +164,7 @@ class AdapterConformance:
         return error
 
     def refused_answer(self, script: Script, reason: str) -> AdapterError:
-        """Return the error of a refused call, which must have no answer."""
+        """Return the error of a call that must emit nothing else."""
         with self.running(script) as run:
             observed = run.observe(run.generate(**self.waiting(reason)))
         assert observed.events == []
@@ -182,7 +182,7 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Return the seconds until the service notices, once, that the client left."""
+        """Return the seconds until the service notices, exactly once, that the client left."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
         took = time.monotonic() - began

@@ -274,7 +274,7 @@ def _require_bare(engine: Engine) -> Engine:
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
         message = (
-            f"a Cassette takes only the adapter and the model of an engine, which also has {', '.join(lost)}; write "
+            f"a Cassette takes only the adapter and the model of an engine; this one also has {', '.join(lost)}; write "
             "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
         )
         raise EngineError("invalid_engine", message)
@@ -346,7 +346,7 @@ def head_line(description: Mapping[str, Any]) -> str:
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return the differences of `description` from the most similar one in `recorded`, a line for each."""
+    """Return the differences of `description` from the most similar one in `recorded`, one per line."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

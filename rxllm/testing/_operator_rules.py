@@ -122,7 +122,7 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # The signature is checked, since a TypeError of a call may be the maker's own.
+    # The signature is checked without a call, since `make` itself may raise a TypeError.
     if call_fault(make) is not None:
         remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
@@ -161,7 +161,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return the moment and the error that the operator raised itself, which alone breaks most rules."""
+        """Return the moment and the error if the operator itself raises one, which breaks most rules."""
         moments = {0: "when it was subscribed", self.end: "at the source's end"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:

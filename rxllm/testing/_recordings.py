@@ -1,4 +1,4 @@
-"""Record streams with their timing in files, list them, and play them.
+"""Record streams and their timing in files, and play them.
 
 A file has a line of JSON per notification: ``at``, in seconds since the subscription, and one of
 

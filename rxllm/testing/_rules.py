@@ -1,4 +1,4 @@
-"""Tables of rules, reports of the broken ones, and streams observed in bounded time."""
+"""Tables of rules, reports of broken rules, and streams observed in bounded time."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` that shows the first place where the two differ by `key`."""
+    """Raise an ``AssertionError`` that shows the first items that differ by `key`."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -134,7 +134,7 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """Return the texts from shortly before the place where they differ."""
+    """Return the texts from shortly before the first difference."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
@@ -159,7 +159,7 @@ class HangingError(AssertionError):
 def in_time(function: Callable[[], T], seconds: float) -> T:
     """Call ``function()`` on a new thread, in the caller's context, and return its result or raise its error.
 
-    Raises `HangingError` after `seconds`; the thread remains, since nothing can end it.
+    Raises `HangingError` after `seconds`; the thread remains, since Python cannot end it.
     """
     future: Future[T] = Future()
 

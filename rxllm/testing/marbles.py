@@ -12,11 +12,11 @@
 A character is one tick, a second of the scheduler:
 
 =========  ==================================================================
-``-``      no notification; the same as a space
+``-``      no notification; a space means the same
 ``a``      the value of that name, or the letter itself if there is none
 ``|``      the end
 ``X``      the error called X
-``(ab|)``  all notifications in the brackets, at the tick of the first
+``(ab|)``  all that is in the brackets, at the tick of the opening bracket
 =========  ==================================================================
 """
 
@@ -138,9 +138,7 @@ def _applied(operator: Any, source: Any) -> Observable[Any]:
 
 def _unsubscribed(subscribed: str) -> int:
     if subscribed.strip() != "^" + "-" * (len(subscribed.strip()) - 2) + "!" or subscribed[0] != "^":
-        raise ValueError(
-            f"{subscribed!r} is not a line of a subscription: write '^' at tick 0, then '-', then '!' at its end"
-        )
+        raise ValueError(f"{subscribed!r} is not a subscription: write '^' at tick 0, then '-', then '!' at its end")
     return subscribed.index("!")
 
 

@@ -98,7 +98,7 @@ usages = st.builds(
 tool_calls = st.builds(va.ToolCall, id=ids, name=texts, arguments=maps, raw_arguments=st.none() | texts, metadata=maps)
 images = st.builds(
     va.Image,
-    source=st.sampled_from(["binary", "base64", "url"]),  # JSON is read with "file" only with `local_files`
+    source=st.sampled_from(["binary", "base64", "url"]),  # "file" is read from JSON only with `local_files`
     data=st.binary(max_size=8) | texts,
     mime_type=st.none() | texts,
     width=st.none() | st.integers(1, 4096),

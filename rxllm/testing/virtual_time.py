@@ -167,7 +167,7 @@ class OperatorRun:
         return [] if self._before_dispose is None else self.notes[self._before_dispose :]
 
     def begin(self) -> Self:
-        """Subscribe, now."""
+        """Subscribe at the current tick."""
         self._start = self._clock.tick
         self._threads = set(threading.enumerate())
         self._subscription.disposable = self._stream.subscribe(

@@ -42,7 +42,7 @@ def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any
 
 @pytest.mark.parametrize("subscribed", ["", "---", "^", "^--", "-^-!", "^--!-!", "^-a!", "!--^", " ^--!"])
 def test_a_use_that_cannot_be_is_refused(subscribed: str) -> None:
-    with pytest.raises(ValueError, match="is not a line of a subscription"):
+    with pytest.raises(ValueError, match="is not a subscription: write"):
         check(rx.map(str), "-a-|", subscribed, "-a-|")
 
 
