@@ -236,7 +236,7 @@ def _disposal(tested: Tested) -> None:
         expect(not run.late, f"at {tick} it was disposed, and then it emitted {run.late}")
 
 
-@OPERATOR_RULES.rule("dispose_inside", "so does a dispose from inside on_next")
+@OPERATOR_RULES.rule("dispose_inside", "a dispose from inside on_next reaches the source at once")
 def _dispose_inside(tested: Tested) -> None:
     for number, _, silence in tested.deliveries():
         run, source = tested.run(on_item=_call_at_item(number, lambda run: run.dispose()), silence=silence)
