@@ -1,7 +1,7 @@
 """rxllm's pytest plugin: the fixtures that ``rxllm.testing`` describes.
 
-It lies beside the package, not in it: pytest imports plugins whenever it starts, and a module inside the package would
-import all of rxllm first.
+The module is outside the package, because pytest imports its plugins at every start, and a module inside the package
+would import all of rxllm first.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ pytest.register_assert_rewrite("rxllm.testing")  # before its import, so that fa
 
 @pytest.fixture
 def loopback() -> Iterator[Callable[..., Loopback]]:
-    """Starts servers: ``loopback(script)``, see `rxllm.testing.loopback.Loopback`.
+    """Return a function that starts a server: ``loopback(script)``, see `rxllm.testing.loopback.Loopback`.
 
-    They stop at the end of the test, which then raises the errors of their scripts.
+    The servers stop at the end of the test, which then raises the errors of their scripts.
     """
     from rxllm.testing.loopback import Loopback, Reply
 

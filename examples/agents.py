@@ -1,7 +1,7 @@
-"""Two agents, a person who approves an order, and a correction that is typed while the model speaks.
+"""Two agents, a person who approves an order, and a correction that is typed while the model answers.
 
-A desk asks a botanist and a florist; each is a chat on a model of its own. The florist's order waits for a person, and
-the whole chat waits with it, as JSON. The models are scripted. An argument asks a real one in the place of all three:
+A desk calls a botanist and a florist, each a chat with its own model. The florist's order waits for approval, and the
+whole chat waits with it, stored as JSON. The models are scripted. An argument replaces all three with a real one:
 python examples/agents.py openai:gpt-5
 """
 
@@ -51,7 +51,7 @@ def show(event: Event) -> None:
         case Steered(message=message):
             print(f"> {message.text}")
         case TextDelta(delta=text) if not path and "." in text:
-            typed.on_next("When exactly?")  # somebody is impatient
+            typed.on_next("When exactly?")  # the user is impatient
         case _:
             pass
 
@@ -60,13 +60,13 @@ question = "Please order twenty flowers that are in season."
 print(f"> {question}")
 halted = rxllm.stream(desk, question).pipe(ops.tap(show), ops.to_chat_result()).run()
 
-stored = serializer.to_json(halted)  # it may wait in a database, for days, and go on in another process
+stored = serializer.to_json(halted)  # it may wait in a database for days, and continue in another process
 halted = serializer.from_json(stored, rxllm.ChatResult)
 answers = {}
 for call in halted.pending_tool_calls:
     print(f"? {call.name} {dict(call.arguments)} ({call.id}): yes, but twelve are enough")
     answers[call.id] = {**call.arguments, "number": 12}
 
-goes_on = rxllm.stream_resume(desk, halted, approvals=answers, steer=typed.take(1))
-result = goes_on.pipe(ops.tap(show), ops.to_chat_result()).run()
+events = rxllm.stream_resume(desk, halted, approvals=answers, steer=typed.take(1))
+result = events.pipe(ops.tap(show), ops.to_chat_result()).run()
 print(f"({result.halted_reason})")

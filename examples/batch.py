@@ -1,10 +1,10 @@
-"""Answer the prompts of a file, a JSON object on each line, and append the answers to another as they come.
+"""Answer the prompts of a file, a JSON object on each line, and append the answers to another as they arrive.
 
     echo '{"id": 1, "prompt": "Name three primes."}' > prompts.jsonl
     python examples/batch.py prompts.jsonl answers.jsonl                     # a small model on this machine
     python examples/batch.py prompts.jsonl answers.jsonl openai:gpt-5-mini   # or another
 
-Run it again after a Ctrl-C, a crash or failures: what is answered is not asked again. Each line of the answers has the
+Run it again after a Ctrl-C, a crash or failures: answered prompts are not sent again. Each line of the answers has the
 `id` and the `response`, which `rxllm.serializer.from_data` reads.
 """
 
@@ -16,8 +16,8 @@ import rxllm
 from rxllm import operators as ops
 
 AT_A_TIME = 8
-MAX_TOKENS = 300  # of each answer: a small model may never come to an end
-LIMIT = ops.rate_limited(requests_per_minute=5_000, tokens_per_minute=2_000_000)  # of your account
+MAX_TOKENS = 300  # per answer: a small model may never stop
+LIMIT = ops.rate_limited(requests_per_minute=5_000, tokens_per_minute=2_000_000)  # the limits of your account
 
 
 def read(path: Path) -> dict[str | int, str]:
@@ -27,7 +27,7 @@ def read(path: Path) -> dict[str | int, str]:
 
 
 def run(prompts: Path, answers: Path, model: str) -> int:
-    """Return how many prompts have failed."""
+    """Answer the prompts, and return the number of failures."""
     engine = rxllm.Engine(model, operators=[LIMIT])
     responses = rxllm.generate_many(
         engine,
@@ -38,7 +38,7 @@ def run(prompts: Path, answers: Path, model: str) -> int:
         on_progress=rxllm.display.progress_bar(),
         max_tokens=MAX_TOKENS,
     )
-    failures = [f"{one.metadata['request_id']}: {one.error}" for one in responses if one.error]
+    failures = [f"{response.metadata['request_id']}: {response.error}" for response in responses if response.error]
     print(*failures, sep="\n", file=sys.stderr)
     return len(failures)
 
@@ -51,4 +51,4 @@ if __name__ == "__main__":
     except rxllm.LLMError as error:
         sys.exit(str(error))
     except KeyboardInterrupt:
-        sys.exit("\nstopped; run it again to go on")
+        sys.exit("\nstopped; run it again to continue")

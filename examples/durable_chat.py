@@ -1,10 +1,10 @@
-"""A chat that survives its process: kill it at any moment, start it again, and the answer goes on.
+"""A chat that survives its process: kill it at any moment, start it again, and the answer continues.
 
     python examples/durable_chat.py                             # a small model on this machine
     python examples/durable_chat.py chat.db openai:gpt-5-mini   # or another
 
-Have it roll a die, and end it with ``kill -9`` or by closing the terminal. What has been rolled stands, what has been
-answered is not asked again, and an answer that was cut off is asked for again.
+Ask it to roll a die, and end it with ``kill -9`` or by closing the terminal. Finished rolls and answers are kept, and
+an answer that was cut off is requested again.
 """
 
 import random
@@ -15,10 +15,10 @@ import rxllm
 from rxllm import durable
 from rxllm.session import stream_reply
 
-LEASE = 3.0  # for so many seconds after its process has died nobody else goes on with an answer
+LEASE = 3.0  # seconds after the death of a process until another one continues its answer
 
 
-@rxllm.tool(idempotent=True)  # nobody has seen a throw that was cut off, so the die may roll again
+@rxllm.tool(idempotent=True)  # the user has not seen a roll that was cut off, so it may be repeated
 def roll(sides: int) -> int:
     """Roll a die.
 
@@ -30,7 +30,7 @@ def roll(sides: int) -> int:
 
 
 def show(runs: durable.Runs, id: str) -> None:
-    """Print an answer from its beginning on, as it comes."""
+    """Print an answer from its beginning, as it arrives."""
     try:
         for event in runs.watch(id):
             match event:
@@ -56,7 +56,7 @@ def chat(path: str = "chat.db", model: str = "local") -> None:
         for message in saved.session.messages:
             print(f"{'> ' if message.role == 'user' else ''}{message.text}")
         if saved.run is not None:
-            print("[going on]", flush=True)
+            print("[continuing]", flush=True)
             while saved.run not in runs.produced and runs.session("me").run().run is not None:
                 runs.recover().run()
                 time.sleep(0.1)

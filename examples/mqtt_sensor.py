@@ -1,7 +1,7 @@
-"""A sensor's readings come over MQTT, a model remarks on the newest, and its remarks go back over MQTT.
+"""Read a sensor over MQTT, let a model remark on the newest reading, and publish the remarks over MQTT.
 
-The sensor is quicker than the model: while that works, older readings give way to newer ones. "off" on the topic
-room/remarks/switch stops the remarks, and "on" goes on with the newest reading.
+The sensor is faster than the model: while the model answers, newer readings replace older ones. "off" on the topic
+room/remarks/switch stops the remarks, and "on" continues with the newest reading.
 
     pip install rxllm[local] aiomqtt
     mosquitto -p 1883 &

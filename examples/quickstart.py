@@ -8,7 +8,7 @@ from rxllm import TextDelta
 from rxllm import operators as ops
 
 answer = rxllm.stream_generate("local", "Name three primes.", temperature=0.0).pipe(
-    ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),  # print each piece as it comes
+    ops.tap(lambda event: print(event.delta, end="", flush=True), TextDelta),  # print each piece as it arrives
     ops.to_response(),  # and fold the same stream into one result
 )
 response = answer.run()

@@ -1,6 +1,6 @@
 """Type questions: each answer streams, and a new question cancels the answer that is still streaming.
 
-Cancelling closes the connection, so the model stops working on the old answer. An error is shown, and the app goes on.
+Cancelling closes the connection, so the model stops working on the old answer. The app shows errors and continues.
 Ctrl-D or Ctrl-C ends it. An argument chooses another model: python examples/reactive_app.py openai:gpt-4.1-mini
 """
 

@@ -1,7 +1,7 @@
-"""A window that answers while you type: three models race for each question, and the first to answer goes on.
+"""A window that answers while you type: three models race for each question, and the first to answer wins.
 
-Every pause in your typing asks anew. That cancels the old answer, and the first answer cancels the models that lost,
-down to their connections. Ctrl-Q ends it.
+Each pause in your typing asks again and cancels the old answer. The first model to answer cancels the others, down to
+their connections. Ctrl-Q ends it.
 
     pip install rxllm textual
     python examples/type_ahead.py                                               # three stand-ins, no key
@@ -26,7 +26,7 @@ PAUSE = 0.4
 
 
 def stand_in(name: str) -> Engine:
-    """Return a model that thinks for a while and then says something, slowly."""
+    """Return a model that thinks for a while and then answers slowly."""
 
     def answer(request: rxllm.Request) -> list[object]:
         words = f"You ask: {request.messages[-1].text!r} I am {name}, and I was quick today.".split()
@@ -47,7 +47,7 @@ class TypeAhead(App[None]):
     def compose(self) -> ComposeResult:
         yield Input(placeholder="Why is the sky blue?")
         yield Static(id="answer", markup=False)
-        yield Label("Ask, and go on typing", id="asked")
+        yield Label("Ask, and continue typing", id="asked")
 
     def on_mount(self) -> None:
         answers = rxllm.Stream.of(self.questions).debounce(PAUSE).distinct_until_changed().switch_map(self.ask)

@@ -14,7 +14,7 @@ def lazy_exports(
     """Return the ``__getattr__`` of a package.
 
     `files` has the names of each file, separated by spaces; a file of another package is named in full. `refused` makes
-    the error for a name that is in none of them; without it, the error lists similar names.
+    the error for an unknown name; without it, the error lists similar names.
     """
     places = {name: file for file, names in files.items() for name in names.split()}
     namespace = vars(sys.modules[package])

@@ -5,23 +5,24 @@
     turn = session.start(engine, "Hi").run()            # or session.start(engine, Session(id="s1", ...))
     turn = session.reply(engine, turn, "And in Rome?").run()
 
-A turn that is passed in means its session, ``turn.session``, which goes to JSON and back. Each function has a streaming
-form, whose events ``operators.to_session`` folds to the same turn. The first of them is ``Custom("session_turn")``,
-which holds the whole session with its context: like ``StepCompleted`` and ``ChatCompleted``, it must not be forwarded
-raw.
+A turn can be passed in place of its session, ``turn.session``, which can be stored as JSON. Each function has a
+streaming form, whose events ``operators.to_session`` folds to the same turn. The first event is
+``Custom("session_turn")``, which holds the whole session with its context. Like ``StepCompleted`` and
+``ChatCompleted``, it must not be forwarded raw.
 
-A turn that is stopped emits no `Turn`. ``save(turn, outcome)`` is called at every end, and with `keep_partial` the
-session has the text so far, not the user's message alone::
+A stopped stream emits no `Turn`. Here ``save(turn, outcome)`` is called at every end, and with `keep_partial` the
+session has the text so far, not only the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
     answer.dispose()                                    # save(turn, "cancelled")
 
-The options are those of ``rxllm.chat``, and for `step` those of ``rxllm.step``. A tool's context is the engine's,
-overlaid by the session's, overlaid by the call's; its session id is the call's, else the session's. If the session's
-status does not allow the operation, a `SessionError` that lists what it does allow goes to ``on_error``; if the
-session's fields contradict its status, a ``ValidationError("invalid_session")``. No model is called then. If the first
-call to the model fails, its error goes there too, and the session that was passed in is still good.
+The functions take the options of ``rxllm.chat``; `step` takes the options of ``rxllm.step``. A tool's context is the
+engine's, updated with the session's and then the call's; its session id is the call's, or by default the session's.
+
+If the session's status does not allow the operation, a `SessionError` that lists the allowed operations goes to
+``on_error``; if the session's fields contradict its status, a ``ValidationError("invalid_session")`` does. No model is
+called then. An error of the first call to the model goes there too; the session that was passed in is still valid.
 """
 
 from __future__ import annotations
@@ -67,14 +68,14 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     >>> start(Fake("Hello"), "Hi").run()
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
-    A new session keeps the call's `context` and `session_id` for its later turns, so a `context` that is to be stored
-    is data; objects such as a connection belong in the engine's. A `Session` that is passed in keeps its own.
+    A new session keeps the call's `context` and `session_id` for its later turns, so a `context` that will be stored
+    must be data; objects such as a connection belong in the engine's. A `Session` that is passed in keeps its own.
 
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'
 
-    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or what ``rxllm.chat`` takes. A
-    session without messages begins with `reply`.
+    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or an input of ``rxllm.chat``. Begin
+    a session without messages with `reply`.
     """
     turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input, opts), opts))
     return returned_by("session.start", turns, items=Turn)
@@ -179,9 +180,9 @@ def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable
 def _turn_events(
     session: Session, snapshot: Session, operation: str, events: Observable[Event], answered: tuple[str, ...] = ()
 ) -> Stream[Event]:
-    """Return `events` behind the event that holds `snapshot`, the session with the user's new message.
+    """Emit the event that holds `snapshot`, the session with the user's new message, and then `events`.
 
-    If `session` does not allow the operation, or the `answered` calls are not pending, there is only ``on_error``.
+    If `session` does not allow the operation, or the `answered` calls are not pending, only ``on_error`` is called.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -206,7 +207,7 @@ def _turn_events(
                 return None
             return None if subscription.is_disposed else events.subscribe(observer, scheduler=scheduler)
 
-        # Not at once: the subscriber must have its disposable before the first event.
+        # Scheduled, since the subscriber must have its disposable before the first event.
         subscription.disposable = clock(scheduler).schedule(begin)
         return subscription
 
@@ -214,7 +215,7 @@ def _turn_events(
 
 
 def _options(session: Session, opts: Mapping[str, Any]) -> Any:
-    """Return `opts` over the context and the id of the session."""
+    """Return `opts` with the context and the id of the session as defaults."""
     options = set_options(opts)
     context = options.get("context", NOTHING)
     if session.context and isinstance(context, Mapping):
@@ -225,7 +226,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return the session that `input` is, or a new one that begins with it and keeps the call's context and id."""
+    """Return `input` if it is a session, or a new session that begins with it and keeps the call's context and id."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:
@@ -239,7 +240,7 @@ def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
 
 
 def _session_of(value: Any) -> Session:
-    """Return `value`, a session, or a turn, which means its session."""
+    """Return `value` if it is a session, or the session of a turn."""
     if isinstance(value, Session | Turn):
         return value if isinstance(value, Session) else value.session
     raise _invalid_input("session", "a Session or a Turn (session.start makes the first one)", value)

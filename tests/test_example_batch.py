@@ -83,7 +83,7 @@ def test_ctrl_c_keeps_what_is_answered_and_closes_the_connections(tmp_path: Path
             batch.send_signal(signal.SIGINT)
             rest = batch.stderr.read()
             assert batch.wait(SECONDS) == 1
-        assert rest.endswith("\nstopped; run it again to go on\n")
+        assert rest.endswith("\nstopped; run it again to continue\n")
         assert "Traceback" not in rest
         assert answers(tmp_path) == {0: "ONE", 2: "TWO"}
         server.wait_until(lambda: server.open_count == 0)

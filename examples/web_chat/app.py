@@ -3,7 +3,7 @@
     pip install '.[local,web]' && python examples/web_chat/app.py                 # and open http://127.0.0.1:8000
     python examples/web_chat/app.py openai:gpt-5-mini anthropic:claude-haiku-4-5  # or with other models
 
-The system prompt and the history stay here: of a browser, only its user's texts and approvals are believed.
+The system prompt and the history stay on the server, which accepts only texts and approvals from a browser.
 """
 
 import html
@@ -32,11 +32,11 @@ PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 CSP = "default-src 'none'; img-src data:; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 HEADERS = {"content-security-policy": CSP, "cache-control": "no-store", "referrer-policy": "no-referrer"}
 BEGIN = rxllm.Session(thread=rxllm.Thread().add_system("You are a friendly assistant."))
-VISITS, TURNS, BYTES = 100, 100, 20_000  # at most: conversations in memory, turns of one, bytes of a request
+VISITS, TURNS, BYTES = 100, 100, 20_000  # maximum conversations in memory, turns of a conversation, bytes of a request
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """What a browser may send: a text, or whether the calls that wait are approved, by their ids."""
+    """A message from the browser: a text, or the approvals of pending calls by their ids."""
 
     text: str = ""
     approvals: dict[str, bool] = {}
@@ -49,7 +49,7 @@ class Chat:
         self.id, self.engine, self.session = secrets.token_urlsafe(), engine, BEGIN
         self.turns: list[rxllm.Stream[rxllm.Event]] = []
 
-    def go_on(self, answer: Answer, runs: web.Runs) -> None:
+    def start_turn(self, answer: Answer, runs: web.Runs) -> None:
         """Start a turn. Raises ``LLMError`` if the conversation does not wait for this answer."""
         if answer.approvals:
             self.session.require("resume")
@@ -59,7 +59,7 @@ class Chat:
             self.session.require("reply")
             events = session.stream_reply(self.engine, self.session, answer.text)
         keep = ops.finally_result(self.keep, ops.to_session(self.session, keep_partial=True))
-        # What is kept for browsers that come back is what a client may see.
+        # Browsers that reconnect get the kept events, so only events that a client may see are kept.
         run = runs.start(self.id, events.pipe(keep, web.for_client())).pipe(ops.errors_as_events())
         begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text})
         pending = reactivex.defer(lambda _: reactivex.of(rxllm.Custom("pending", self.pending())))
@@ -69,12 +69,12 @@ class Chat:
         return [call.id for call in self.session.pending_tool_calls]
 
     def keep(self, turn: rxllm.values.Turn, outcome: rxllm.telemetry.Outcome) -> None:
-        if turn.session.thread != self.session.thread:  # else nothing has come, and what was pending still is
+        if turn.session.thread != self.session.thread:  # otherwise nothing was received, and the pending calls remain
             self.session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
 
 
 class Visit:
-    """An address: its chats, and how many pages show them."""
+    """An address: its chats, and the number of pages that show them."""
 
     def __init__(self, engines: Iterable[rxllm.Engine]) -> None:
         self.chats, self.pages = [Chat(engine) for engine in engines], 0
@@ -104,7 +104,7 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
         return HTMLResponse(content, headers=HEADERS)
 
     async def leave(request: Request) -> Response:
-        """Stop when the last page has gone. A page that is loaded again comes before the old one goes."""
+        """Stop when the last page is closed. A reload opens its new page before it closes the old one."""
         visit, _ = find(request)
         visit.pages -= 1
         for chat in visit.chats if visit.pages <= 0 else ():
@@ -128,7 +128,7 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
             answer = msgspec.json.decode(body, type=Answer)
             if bool(answer.text) == bool(answer.approvals):
                 raise HTTPException(422, "A message has either a text or approvals.")
-            chat.go_on(answer, runs)
+            chat.start_turn(answer, runs)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
             raise HTTPException(422, f"This is not a message: {error}") from error
         except rxllm.LLMError as error:

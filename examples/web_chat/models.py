@@ -1,4 +1,4 @@
-"""The models of this example, and their tools: a small one on this machine, and one that plays a script."""
+"""The models of this example and their tools: a small model on this machine, and a scripted model."""
 
 import asyncio
 from typing import Any
@@ -50,6 +50,6 @@ LOCAL = rxllm.Engine.from_model("local", params={"temperature": 0.0, "max_tokens
 AGENT = rxllm.Engine(rxllm.Fake(expert)).with_tools(weather).as_tool(name="expert", description="Ask for the weather.")
 MODELS = {
     "local": LOCAL,
-    "local with tools": LOCAL.with_tools(weather, order),  # small as it is, it calls one whatever you write
+    "local with tools": LOCAL.with_tools(weather, order),  # a small model: it calls a tool whatever you write
     "scripted": rxllm.Engine(rxllm.Fake(scripted)).with_tools(order, AGENT),
 }

@@ -1,4 +1,4 @@
-"""Show streams to people, in a notebook or a terminal."""
+"""Show streams in a notebook or a terminal."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Fold a stream to a card, the state that a screen draws.
+"""Fold a stream into a card, the state that a screen draws.
 
 The collector's state has the events. A card adds what the collector does not keep: times, running tools, the latest
 value of a stream without events, and how the stream ended. `rows_and_status` reads both.
@@ -55,7 +55,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The value of a card of events."""
+"""The `value` of a card that shows events."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -108,20 +108,20 @@ class ToolRow(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A notice of rxllm's own, or an error."""
+    """A notice from rxllm, or an error."""
 
     text: str
     error: Exception | None = None
 
 
-class Words(msgspec.Struct, frozen=True):
+class Correction(msgspec.Struct, frozen=True):
     """A correction that the user sent while the model was answering."""
 
     text: str
     used: bool
 
 
-Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | Note | Words
+Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | Note | Correction
 
 
 class Card(msgspec.Struct, frozen=True):
@@ -159,10 +159,10 @@ class Card(msgspec.Struct, frozen=True):
         if self.writing is not None and type(item) in _DELTAS:
             return msgspec.structs.replace(self, state=state)
         return msgspec.structs.replace(
-            _timed(self, item, now),
+            _update_times(self, item, now),
             state=state,
-            runs=_runs(self.runs, item, now),
-            agents=_agents(self.agents, item, now),
+            runs=_update_runs(self.runs, item, now),
+            agents=_update_agents(self.agents, item, now),
             steered=(*self.steered, (len(state.steps), item)) if type(item) is Steered else self.steered,
             has_events=True,
             has_tools=self.has_tools or type(item) in _TOOLS,
@@ -196,7 +196,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """The last value, or what the events fold to so far: a `ChatResult`, a `StepResult` or a `Response`."""
+        """The last value, or the fold of the events so far: a `ChatResult`, a `StepResult` or a `Response`."""
         state = self.state
         if self.has_value:
             return self.value
@@ -207,7 +207,7 @@ class Card(msgspec.Struct, frozen=True):
         return state.steps[-1] if state.steps else state.to_response()
 
 
-def _timed(card: Card, event: Event, now: float) -> Card:
+def _update_times(card: Card, event: Event, now: float) -> Card:
     first, writing, wrote, restarted = card.first, card.writing, card.wrote, card.restarted
     if isinstance(event, MessageCompleted | ErrorEvent | StepRestarted):
         writing, wrote = None, _seconds_writing(card, now)
@@ -221,7 +221,7 @@ def _seconds_writing(card: Card, now: float) -> float:
     return card.wrote + (now - card.writing if card.writing is not None else 0.0)
 
 
-def _runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run]:
+def _update_runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run]:
     match event:
         case ToolApprovalRequested(id=id, name=name, arguments=arguments):
             return {**runs, id: Run(name, arguments, waits=True)}
@@ -236,7 +236,7 @@ def _runs(runs: Mapping[str, Run], event: Event, now: float) -> Mapping[str, Run
             return runs
 
 
-def _agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapping[str, Card]:
+def _update_agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapping[str, Card]:
     match event:
         case Nested(path=(id, *path)):
             inner = Nested(tuple(path), event.event) if path else event.event
@@ -254,8 +254,8 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the responses of the steps, and the one that streams."""
-    # Right after a step the state's response is still that step's.
+    """Return the responses of the steps, and the response that streams."""
+    # Right after a step, the state's response still belongs to that step.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
@@ -263,7 +263,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
     """Return the rows of each step; resumed calls go with the first step, a question or an error with the last."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both scan all events, so a long text without tools skips them.
+    # Both calls scan all events, so a long text without tools skips them.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
@@ -273,12 +273,12 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
         agent = card.agents.get(call.id)
         return found if agent is None else _with_agent(found, agent, now)
 
-    def words(number: int) -> Iterator[Words]:
-        return (Words(event.message.text, event.used) for steps, event in card.steered if steps == number)
+    def corrections(number: int) -> Iterator[Correction]:
+        return (Correction(event.message.text, event.used) for steps, event in card.steered if steps == number)
 
     first: list[Row] = [row(call) for id, call in resumed.items() if id not in called and id not in streaming]
     first += [Note(f"started again: {card.restarted}")] if card.restarted else []
-    steps = [[*rows_of(message, row), *words(number)] for number, message in enumerate(messages, 1)] or [[]]
+    steps = [[*rows_of(message, row), *corrections(number)] for number, message in enumerate(messages, 1)] or [[]]
     steps[0] = first + steps[0]
     steps[-1] += [*(row(call) for id, call in streaming.items() if id not in called), *_last_rows(card)]
     return steps
@@ -328,7 +328,7 @@ def _with_agent(row: ToolRow, agent: Card, now: float) -> ToolRow:
         seconds=None if waits else row.seconds,
         result=None if is_shown else row.result,
         rows=tuple(inner for inner in rows if row.error is None or not isinstance(inner, Note) or inner.error is None),
-        facts=(*_models(responses), *spent(_used(agent))),
+        facts=(*_models(responses), *usage_texts(_used(agent))),
     )
 
 
@@ -352,7 +352,7 @@ def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]
     wrote = _seconds_writing(card, card.ended or now)
     if usage.output_tokens and wrote >= 0.001:
         texts.append(f"{usage.output_tokens / wrote:,.0f} tokens/s")
-    return [text for text in [*texts, *spent(_used(card))] if text]
+    return [text for text in [*texts, *usage_texts(_used(card))] if text]
 
 
 def _models(responses: list[Response[Any]]) -> list[str]:
@@ -368,7 +368,7 @@ def _used(card: Card) -> Usage:
     return sum(map(_used, card.agents.values()), _own_usage(card))
 
 
-def spent(usage: Usage) -> list[str]:
+def usage_texts(usage: Usage) -> list[str]:
     """Return the texts of the tokens and the cost that are known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
@@ -398,6 +398,6 @@ def _waits(card: Card) -> bool:
     return is_open and (any(run.waits for run in card.runs.values()) or any(map(_waits, card.agents.values())))
 
 
-def clipped(text: str, width: int) -> str:
+def truncate(text: str, width: int) -> str:
     """Return the first characters of `text`, at most `width`."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

@@ -1,4 +1,4 @@
-"""Widgets of notebooks: `chat`, a panel to talk with a model, and `from_widget`, a widget's values as a stream."""
+"""Notebook widgets: `chat`, a panel to talk with a model, and `from_widget`, a widget's values as a stream."""
 
 from __future__ import annotations
 
@@ -43,7 +43,8 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
     The conversation continues `session`, if given. A call of a tool with ``approval=True`` waits for the buttons
     "Approve" and "Deny", unless the options have `approve`; a call of a tool with ``manual=True`` waits for a result
     typed into its field. A stopped answer keeps its partial text; an error is shown on the card, and the next message
-    can be sent. The screen has the last 60 messages and answers, the session all. The options are ``rxllm.chat``'s.
+    can be sent. The screen shows the last 60 messages and answers; the session keeps all. The options are
+    ``rxllm.chat``'s.
 
     Raises ``EngineError("missing_dependency")`` without ipywidgets.
     """
@@ -69,7 +70,7 @@ class ChatPanel(abc.DisposableBase):
         self.widget: Any = widgets.VBox([self._earlier, self._history, self._questions.widget, row])
         if session.messages:
             self._add(value_html(session.thread) or "")
-        self._rest()
+        self._enable_input()
 
     @property
     def session(self) -> Session:
@@ -108,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Resume after the answered calls, on the card that has them."""
+        """Continue the chat after the answered calls, on the card that has them."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -129,15 +130,15 @@ class ChatPanel(abc.DisposableBase):
         self._end()
 
     def _end(self) -> None:
-        """Rest once both the session and the card have ended: each ends on its own thread."""
+        """Enable the controls once both the session and the card have ended, each on its own thread."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
         if ended:
-            self._rest()
+            self._enable_input()
 
-    def _rest(self) -> None:
-        """Wait for a message, or for the answers to the pending calls."""
+    def _enable_input(self) -> None:
+        """Enable the controls for the next message, or for the answers to the pending calls."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
         self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
@@ -180,7 +181,7 @@ class _Answer(Screen):
 
     def redraw(self) -> None:
         rows, texts = rows_and_status(self._card, self._now)
-        rows = self._unasked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
+        rows = self._drop_asked(self._earlier + ([] if self._card.state.steps else self._halted) + rows)
         look = "waiting" if self._questions.calls else self._card.look
         self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
 
@@ -189,10 +190,10 @@ class _Answer(Screen):
         *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
         if self._card.state.steps:
             self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
-        self._halted = [*self._unasked([*self._halted, *last]), *answered]
+        self._halted = [*self._drop_asked([*self._halted, *last]), *answered]
         self._card = Card(self._now)
 
-    def _unasked(self, rows: list[Row]) -> list[Row]:
+    def _drop_asked(self, rows: list[Row]) -> list[Row]:
         return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
 
 
@@ -201,7 +202,7 @@ _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"fle
 
 
 class _Questions:
-    """A line of controls for each pending tool call; calls `answered` once all are answered."""
+    """A line of controls for each pending tool call. Calls `answered` once all calls are answered."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -287,9 +288,9 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` and each change of it, or a button at each of its clicks.
+    """Emit the value of `widget` and each new value; for a button, emit the button at each click.
 
-    A slider that asks again once it rests, and cancels the answer to its previous value::
+    A slider that starts a call once it rests, and cancels the answer to its previous value::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))

@@ -12,11 +12,11 @@ from functools import lru_cache
 from importlib import import_module
 from typing import Any, cast
 
-from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
+from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""How many characters of arguments, progress and results are shown."""
+"""Maximum characters shown of arguments, progress and results."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
@@ -36,7 +36,7 @@ def page(drawn: str) -> str:
 
 
 def _card(card: Card, label: str | None, now: float) -> str:
-    title = "" if label is None else f"<header>{isolated(label)}</header>"
+    title = "" if label is None else f"<header>{isolate(label)}</header>"
     if card.has_value:
         error = card.error or card.state.error
         body = f'<div class="rxllm-value">{_value(card.value)}</div>{"" if error is None else _error(error)}'
@@ -49,7 +49,7 @@ def _card(card: Card, label: str | None, now: float) -> str:
 
 def article(look: str, body: str, texts: Iterable[str]) -> str:
     """Return a card with a body and a status line of `texts`."""
-    line = " · ".join(map(isolated, texts))
+    line = " · ".join(map(isolate, texts))
     footer = f"<footer>{line}</footer>" if line else ""
     return f'<article data-state="{look}">{body}{footer}</article>'
 
@@ -81,14 +81,14 @@ def row_html(row: Row) -> str:
         case FilePart(file=file):
             return f'<div class="rxllm-file">{_file(file)}</div>'
         case ImagePart(image=image):
-            return f'<div class="rxllm-file">{isolated(repr(image))}</div>'
+            return f'<div class="rxllm-file">{isolate(repr(image))}</div>'
         case Note(error=Exception() as error):
             return _error(error)
         case Note(text=text):
-            return f'<div class="rxllm-note">{isolated(text)}</div>'
-        case Words(text=text, used=used):
+            return f'<div class="rxllm-note">{isolate(text)}</div>'
+        case Correction(text=text, used=used):
             unused = "" if used else "<span>not used</span>"
-            return f'<div class="rxllm-words" dir="auto">{escape(clipped(text, SHOWN))}{unused}</div>'
+            return f'<div class="rxllm-words" dir="auto">{escape(truncate(text, SHOWN))}{unused}</div>'
 
 
 def _thinking(text: str, attribute: str = "") -> str:
@@ -97,8 +97,8 @@ def _thinking(text: str, attribute: str = "") -> str:
 
 
 def _tool(row: ToolRow) -> str:
-    name, arguments = isolated(row.call.name), isolated(clipped(row.arguments, SHOWN))
-    about = " · ".join((row.description, *map(isolated, row.facts)))
+    name, arguments = isolate(row.call.name), isolate(truncate(row.arguments, SHOWN))
+    about = " · ".join((row.description, *map(isolate, row.facts)))
     head = f"<b>{name}</b> <code>{arguments}</code> <span>{about}</span>"
     body = f'<div class="rxllm-agent">{"".join(map(row_html, row.rows))}</div>' if row.rows else ""
     body += "" if row.progress is None else _block("progress", _text(row.progress))
@@ -114,26 +114,26 @@ def _text(value: Any) -> str:
 
 
 def _block(kind: str, text: str) -> str:
-    return f'<pre class="rxllm-{kind}" dir="auto">{escape(clipped(text, SHOWN))}</pre>'
+    return f'<pre class="rxllm-{kind}" dir="auto">{escape(truncate(text, SHOWN))}</pre>'
 
 
 def _error(error: Exception) -> str:
     fields = error.fields() if isinstance(error, LLMError) else {}
     names = ("reason", "provider", "status", "code", "retry_after")
     facts = ", ".join(f"{name.replace('_', ' ')} {fields[name]}" for name in names if name in fields)
-    about = f" <span>{isolated(facts)}</span>" if facts else ""
-    message = f'<div dir="auto">{escape(clipped(str(error), SHOWN))}</div>'
-    return f'<div class="rxllm-error"><b>{isolated(type(error).__name__)}</b>{about}{message}</div>'
+    about = f" <span>{isolate(facts)}</span>" if facts else ""
+    message = f'<div dir="auto">{escape(truncate(str(error), SHOWN))}</div>'
+    return f'<div class="rxllm-error"><b>{isolate(type(error).__name__)}</b>{about}{message}</div>'
 
 
 def _source(source: Mapping[str, Any]) -> str:
     url = str(source.get("url") or source.get("uri") or "")
     title = str(source.get("title") or source.get("cited_text") or source.get("text") or url or source)
-    return _link(url, title) if is_link(url) else isolated(clipped(title, SHOWN))
+    return _link(url, title) if is_link(url) else isolate(truncate(title, SHOWN))
 
 
 def _link(url: str, title: str) -> str:
-    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{isolated(clipped(title, SHOWN))}</a>'
+    return f'<a href="{escape(url)}" rel="noopener noreferrer" target="_blank">{isolate(truncate(title, SHOWN))}</a>'
 
 
 _IMAGES = ("image/png", "image/jpeg", "image/gif", "image/webp")
@@ -144,7 +144,7 @@ def _file(file: Mapping[str, Any]) -> str:
     name = str(file.get("name") or mime or "file")
     if mime in _IMAGES and isinstance(data, bytes):
         return f'<img alt="{escape(name)}" src="data:{mime};base64,{_base64(data)}">'
-    return _link(url, name) if is_link(url) else isolated(name)
+    return _link(url, name) if is_link(url) else isolate(name)
 
 
 @lru_cache(4)
@@ -156,7 +156,7 @@ def _value(value: Any) -> str:
     """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
-        with contextlib.suppress(Exception):  # a representation that fails leaves the next one
+        with contextlib.suppress(Exception):  # if a representation fails, the next one is tried
             if method is not None and (shown := method(value)):
                 return draw(shown)
     return f'<pre dir="auto">{escape(_text(value))}</pre>'
@@ -169,7 +169,7 @@ def _pictures(bundle: Any) -> str:
     )
 
 
-def isolated(text: str) -> str:
+def isolate(text: str) -> str:
     """Return `text` as HTML whose writing direction does not affect its surroundings."""
     return f"<bdi>{escape(text)}</bdi>"
 
@@ -228,7 +228,7 @@ def markdown(text: str) -> str:
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
-    # A block closes those before it once its first line is complete: "2" may become "2.", a list's next item.
+    # A block closes the blocks before it once its first line is complete: "2" may become "2.", a list's next item.
     complete = tail.count("\n")
     starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
     last = starts[-1] if starts else 0

@@ -18,7 +18,7 @@ from reactivex import operators as rx
 from reactivex.scheduler import HistoricalScheduler
 
 from rxllm import operators as ops
-from rxllm.display._card import clipped
+from rxllm.display._card import truncate
 from rxllm.display._marble_drawing import Lane, Span, draw_svg, draw_text
 from rxllm.display._plain import ipython_shell
 from rxllm.runtime import Stream, run, stopwatch, to_iter
@@ -29,7 +29,7 @@ T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
 
 REDRAW_SECONDS = 0.25
-"""How often a cell is redrawn while its streams run."""
+"""Seconds between two draws of a cell while its streams run."""
 
 VIRTUAL_SECONDS = 86_400.0
 """Maximum duration of a run in virtual time."""
@@ -55,7 +55,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that draws a stream, unchanged: its items, its end and each subscription."""
+        """Return an operator that passes a stream on and draws its items, its end and each subscription."""
         check_instance("label", label, str, "a string")
         lane = Lane(label)
         self._lanes.append(lane)
@@ -145,8 +145,8 @@ def marble_diagram(
     a character is 1 s
 
     The text is in the notation of ``rxllm.testing.marbles``, whose ``check`` takes it if a character is 1 s. Write
-    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. It waits until all streams end, or disposes them after
-    `until` seconds; errors are drawn, not raised. A notebook shows the picture while it grows.
+    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. The call waits until all streams end, or disposes them
+    after `until` seconds; errors are drawn, not raised. A notebook shows the picture while it grows.
 
     Several streams are a list or a dict, with a lane each. The first operator joins them; it receives the streams of a
     list as its arguments, or the dict: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by side.
@@ -154,11 +154,11 @@ def marble_diagram(
 
     With `virtual`, time is virtual: pauses take no time, the picture is exact, and the run ends after a day of virtual
     time. A recording is drawn at once, with the times in its file:
-    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Networks have no virtual time.
+    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls have no virtual time.
 
     `labels` name the lanes; by default they are the source text of the arguments.
 
-    Raises ``ValidationError("invalid_option")`` for arguments of another kind.
+    Raises ``ValidationError("invalid_option")`` for an argument of the wrong type.
     """
     check("until", until, until is None or is_positive(until), "a number of seconds above 0")
     sources = _sources(streams)
@@ -191,7 +191,7 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
         several = dict(enumerate(cast(Any, streams) if isinstance(streams, list | tuple) else [streams], 1))
     sources = dict(cast(Mapping[Any, Any], several))
     fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
-    remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) is that of a recording"
+    remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) plays a recording"
     check("streams", cast(object, streams), fits, remedy)
     return sources
 
@@ -209,7 +209,7 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
     nodes = call.args if isinstance(call, ast.Call) else []
     if nodes and isinstance(nodes[0], ast.List):
         nodes = [*nodes[0].elts, *nodes[1:]]
-    names = [clipped(ast.unparse(node), 30) for node in nodes]
+    names = [truncate(ast.unparse(node), 30) for node in nodes]
     if isinstance(streams, Observable) and nodes and not isinstance(nodes[0], ast.Name):
         names[0] = "source"
     if isinstance(streams, Mapping):

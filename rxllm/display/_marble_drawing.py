@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, cast
 from unicodedata import east_asian_width
 
-from rxllm.display._card import clipped
+from rxllm.display._card import truncate
 from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
@@ -74,7 +74,7 @@ class Span:
         if kind == "next":
             self.marks.append(mark_of(item, at))
             if len(self.marks) > MAX_MARKS:
-                self.marks = joined(self.marks, (at - self.start) * 4 / MAX_MARKS, MAX_MARKS // 2)
+                self.marks = join_marks(self.marks, (at - self.start) * 4 / MAX_MARKS, MAX_MARKS // 2)
         elif kind != "subscribe":
             self.error = mark_of(item, at) if kind == "error" else None
             self.outcome = kind
@@ -102,7 +102,7 @@ class Lane:
         return rows
 
 
-def joined(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
+def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
     """Join neighbours of one kind at most `gap` apart, then neighbours of any kind if more than `most` are left."""
     result: list[Mark] = []
     for mark in marks:
@@ -112,24 +112,24 @@ def joined(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
             result[-1] = last._replace(until=mark.until, kind=kind, size=last.size + mark.size)
         else:
             result.append(mark)
-    return joined(result, gap, 0) if 0 < most < len(result) else result
+    return join_marks(result, gap, 0) if 0 < most < len(result) else result
 
 
 def mark_of(item: Any, at: float) -> Mark:
     try:
-        (kind, label), detail = _described(item), repr(item)
+        (kind, label), detail = _describe(item), repr(item)
     except Exception:  # a repr or a property of the user's class
         kind, label, detail = ("value", False), type(item).__name__, object.__repr__(item)
-    return Mark(at, at, kind, clipped(label, 40), clipped(detail, 80), hash(detail))
+    return Mark(at, at, kind, truncate(label, 40), truncate(detail, 80), hash(detail))
 
 
-def _described(item: Any) -> tuple[Kind, str]:
+def _describe(item: Any) -> tuple[Kind, str]:
     if isinstance(item, Labelled):
         labelled = cast(Labelled[Any], item)
-        kind, label = _described(labelled.item)
+        kind, label = _describe(labelled.item)
         return kind, f"{labelled.label}: {label}"
     if isinstance(item, Nested):
-        kind, label = _described(item.event)
+        kind, label = _describe(item.event)
         return kind, f"{'/'.join(item.path)}: {label}"
     if isinstance(item, Steered):
         return ("message", False), item.message.text
@@ -139,7 +139,7 @@ def _described(item: Any) -> tuple[Kind, str]:
     if type(item) not in EVENT_CLASSES or not field:
         return ("value", False), item if isinstance(item, str) else repr(item)
     error = getattr(item, "error", None)
-    value = getattr(item, field, field) if error is None else _described(error)[1]
+    value = getattr(item, field, field) if error is None else _describe(error)[1]
     return (name, is_complete), value if isinstance(value, str) else repr(value)
 
 
@@ -147,10 +147,10 @@ COLUMNS = 100
 """Approximate number of characters in a line of marbles."""
 
 MAX_SYMBOLS = 40
-"""Maximum different items with a symbol each; beyond it, each kind has one."""
+"""Maximum different items with their own symbols; beyond it, each kind has one symbol."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
-"""The seconds that a character may stand for."""
+"""The possible durations of a character, in seconds."""
 
 _LETTERS = string.ascii_letters.replace("X", "")
 
@@ -296,7 +296,7 @@ Place = tuple[float, float, Mark]
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
     """Return the picture of the `lanes`; running spans end at `now`."""
     rows = [(lane.label, spans) for lane in lanes for spans in lane.rows()]
-    picture = _Picture(36 + CHARACTER * max((_width(clipped(label, LABEL)) for label, _ in rows), default=0), now)
+    picture = _Picture(36 + CHARACTER * max((_width(truncate(label, LABEL)) for label, _ in rows), default=0), now)
     for index, (label, spans) in enumerate(rows[:MAX_ROWS]):
         picture.add_row("" if index and label == rows[index - 1][0] else label, spans)
     if len(rows) > MAX_ROWS:
@@ -346,7 +346,7 @@ class _Picture:
             self.add_path(_SHAPES[kind[0]][0], "hollow" if kind[1] else "", shapes)
         self._kinds |= paths.keys()
         self._add_labels(places, taken, y)
-        self.add_text(12, y + 4, clipped(label, LABEL))
+        self.add_text(12, y + 4, truncate(label, LABEL))
 
     def grid(self) -> list[str]:
         """Add the times below the rows, and return the vertical lines, to be drawn behind the rows."""
@@ -388,23 +388,23 @@ class _Picture:
     def _columns(self, marks: list[Mark]) -> dict[int, list[Mark]]:
         """Return the marks by their horizontal pixel."""
         if len(marks) > MAX_LABELS:
-            marks = joined(marks, 3 / self._second, WIDTH)
+            marks = join_marks(marks, 3 / self._second, WIDTH)
         columns: dict[int, list[Mark]] = {}
         for mark in marks:
             column = columns.setdefault(self._x(mark.at), [])
             column.append(mark)
             if len(column) > MAX_STACK:
-                column[-2:] = joined(column[-2:], math.inf, 0)
+                column[-2:] = join_marks(column[-2:], math.inf, 0)
         return columns
 
     def _add_labels(self, places: list[Place], taken: list[Box], y: int) -> None:
-        """Add the labels that fit, in full or clipped: above or below a mark, to the right of stacked marks."""
+        """Add the labels that fit, in full or truncated: above or below a mark, to the right of stacked marks."""
         taken += [(x - 6, x + 6 + self._bar(mark), at - 6, at + 6) for x, at, mark in places]
         stacked = {x for x, at, _ in places if at < y}
         for x, at, mark in sorted(places, key=lambda place: place[0]) if len(places) <= MAX_LABELS else ():
             visible = re.sub("^ +| +$", lambda spaces: "␣" * len(spaces[0]), mark.label)
             text = visible if mark.size == 1 else f"{mark.size} x"
-            for label in (clipped(text, 24), clipped(text, 10), clipped(text, 5)):
+            for label in (truncate(text, 24), truncate(text, 10), truncate(text, 5)):
                 width = CHARACTER * _width(label)
                 middle = x + (self._bar(mark) - width) / 2
                 spots = [(middle, at - 10), (middle, at + 18)]

@@ -1,4 +1,4 @@
-"""Screens where cards are drawn, and the plain one: all events on a terminal, only the text in a pipe."""
+"""`Screen`, a place for cards, and `Plain`: all events on a terminal, only the text in a pipe."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from textwrap import indent
 from typing import Any
 
-from rxllm.display._card import EVENTS, Card, Note, ToolRow, Words, clipped, rows_and_status
+from rxllm.display._card import EVENTS, Card, Correction, Note, ToolRow, rows_and_status, truncate
 from rxllm.display._html import clean
 from rxllm.events import (
     AskUserRequested,
@@ -75,7 +75,7 @@ class Plain(Screen):
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
-            return  # `finish` prints each of several streams as a whole
+            return  # `finish` prints several streams one after the other
         path, event = (item.path, item.event) if type(item) is Nested else ((), item)
         if isinstance(event, ToolExecutionStarted):
             self._names[*path, event.id] = event.name
@@ -122,18 +122,18 @@ def _addition(event: Event) -> tuple[str, str]:
         case ToolApprovalRequested(name=name):
             return "note", f"{name} waits for approval"
         case ToolProgress(name=name, data=data):
-            return "note", f"{name}: {clipped(str(data), WIDTH)}"
+            return "note", f"{name}: {truncate(str(data), WIDTH)}"
         case ToolResultEncoded(content=content):
-            return "note", f"→ {clipped(content, WIDTH)}"
+            return "note", f"→ {truncate(content, WIDTH)}"
         case StepRestarted(reason=reason):
             return "note", f"starting again: {reason}"
         case Steered(message=message, used=used):
-            return "note", words(message.text, used)
+            return "note", quote(message.text, used)
         case _:
             return "", ""
 
 
-def words(text: str, used: bool) -> str:
+def quote(text: str, used: bool) -> str:
     """Return a user's correction as a quotation."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
@@ -159,9 +159,9 @@ def _row(row: Any) -> str:
         case ToolRow(call=call, result=result):
             rows = "\n\n".join(filter(None, map(_row, row.rows)))
             inside = f"\n{indent(rows, '  ')}" if rows else ""
-            return f"{call!r}{'' if result is None else f' → {clipped(result, WIDTH)}'}{inside}"
-        case Words(text=text, used=used):
-            return words(text, used)
+            return f"{call!r}{'' if result is None else f' → {truncate(result, WIDTH)}'}{inside}"
+        case Correction(text=text, used=used):
+            return quote(text, used)
         case Note(text=text, error=error):
             return text if error is None else f"{type(error).__name__}: {error}"
         case _:

@@ -13,7 +13,7 @@ from importlib import import_module
 from threading import RLock
 from typing import Any, cast
 
-from rxllm.display._card import spent
+from rxllm.display._card import usage_texts
 from rxllm.display._plain import ipython_shell
 from rxllm.values import Progress
 from rxllm.values.argument_checks import check_instance
@@ -41,7 +41,7 @@ def progress_bar(label: str = "") -> Callable[[Progress], None]:
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
     """
-    check_instance("label", label, str, "a text")
+    check_instance("label", label, str, "a string")
     if hasattr(ipython_shell(), "kernel"):
         return _Bar(label, _in_cell(), EVERY)
     if sys.stderr is not None and sys.stderr.isatty():  # pyright: ignore[reportUnnecessaryComparison]
@@ -79,7 +79,7 @@ def progress_line(progress: Progress, seconds: float) -> str:
     rate = (progress.done - progress.journaled) / seconds if seconds > 0 else 0.0
     left = _clock((progress.total - progress.done) / rate) if rate else "?"
     counts = {"failed": progress.failed, "retried": progress.retries, "from the journal": progress.journaled}
-    facts = [f"{rate:.3g}/s", *(f"{count:,} {what}" for what, count in counts.items() if count), *spent(progress.usage)]
+    facts = [f"{rate:.3g}/s", *(f"{n:,} {what}" for what, n in counts.items() if n), *usage_texts(progress.usage)]
     bar = f"{'█' * int(share * WIDTH):{WIDTH}}"
     return (
         f"{int(share * 100):3}%|{bar}| {progress.done}/{progress.total} [{_clock(seconds)}<{left}, {', '.join(facts)}]"
@@ -135,7 +135,7 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                setattr(owner, name, guard)  # not setStream: a thread that waits for our lock may hold its lock
+                setattr(owner, name, guard)  # not setStream: a thread that waits for this lock may hold the handler's
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []

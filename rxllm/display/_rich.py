@@ -13,9 +13,9 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from rxllm.display._card import Card, Note, Row, ToolRow, Words, clipped, rows_and_status
+from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_status, truncate
 from rxllm.display._html import clean
-from rxllm.display._plain import Cards, Screen, words
+from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
@@ -68,8 +68,8 @@ def _row(row: Row, is_last: bool) -> list[RenderableType]:
             return [Text(clean(text[-THINKING:]) if is_last else "(thinking)", style="dim italic")]
         case ToolRow():
             return _tool(row)
-        case Words(text=text, used=used):
-            return [Text(clean(words(text, used)), style="bold")]
+        case Correction(text=text, used=used):
+            return [Text(clean(quote(text, used)), style="bold")]
         case SourcePart(source=source):
             return [Text(clean(str(source.get("title") or source.get("url") or source)), style="dim")]
         case FilePart(file=file):
@@ -95,4 +95,4 @@ def _tool(row: ToolRow) -> list[RenderableType]:
 
 
 def _line(text: str) -> str:
-    return clipped(clean(" ".join(text.split())), 200)
+    return truncate(clean(" ".join(text.split())), 200)

@@ -45,7 +45,7 @@ WAKE_SECONDS = 0.1
 last: Any = None
 """The result of the latest `show` that has ended."""
 
-_STOPPED = "Stopped. What had come is in rxllm.display.last."
+_STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
 
 @overload
@@ -62,7 +62,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
     """Show `stream` while it runs, with its thinking, tools, images, sources and costs, and return its result.
 
     Events fold to a `ChatResult`, a `StepResult` or a `Response`. For a stream of other items, the latest is shown in
-    place and the last is returned. Several streams, given as a mapping or by ``rxllm.merge_labelled``, are shown side
+    place, and the last is returned. Several streams, given as a mapping or by ``rxllm.merge_labelled``, are shown side
     by side; the result is a dict by their labels, and a stream that fails does not end the others.
 
     A notebook shows a card, redrawn in place; so does a terminal if rich is installed. Elsewhere only the text goes to
@@ -86,11 +86,11 @@ def show(stream: Any, *, block: bool = True) -> Any:
         check_instance("stream", stream, Observable, expected)
         source, labels = stream, []
     showing = Showing[Any](source, labels, choose_screen())
-    return shown_once(showing.start() if not block else showing.run())
+    return suppress_repr(showing.start() if not block else showing.run())
 
 
 def choose_screen() -> Screen:
-    """Return the screen of this process."""
+    """Return the screen of this process: a cell, a terminal, or plain output."""
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
         return Cell()
@@ -128,7 +128,7 @@ class Showing(abc.DisposableBase, Generic[T]):
     def start(self) -> Showing[T]:
         """Show the stream on its own thread."""
         self._screen.open(self._cards, self.dispose)
-        context = contextvars.copy_context()  # a notebook attributes outputs by context
+        context = contextvars.copy_context()  # a notebook assigns outputs to cells by context
         self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
@@ -154,7 +154,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             # A notebook shows this one line. The timeouts of asyncio 3.12 would not recognise a subclass.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
-        return shown_once(future.result())
+        return suppress_repr(future.result())
 
     def _settle(self) -> None:
         try:
@@ -164,7 +164,7 @@ class Showing(abc.DisposableBase, Generic[T]):
 
     def _show(self) -> T:
         context = contextvars.copy_context()
-        drawer = self._screen.thread(target=context.run, args=(self._draw_on,), name="rxllm-draw", daemon=True)
+        drawer = self._screen.thread(target=context.run, args=(self._draw_until_end,), name="rxllm-draw", daemon=True)
         drawer.start()
         end: End = "failed"
         failure: Exception | None = None
@@ -198,7 +198,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._cards = cards
         self._screen.add(item)
 
-    def _draw_on(self) -> None:
+    def _draw_until_end(self) -> None:
         drawn, pause = self._cards, REFRESH_SECONDS
         while not self._over.wait(pause):
             cards = self._cards
@@ -208,7 +208,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             try:
                 self._screen.draw(cards, time.monotonic())
             except Exception:
-                log.exception("a stream is not drawn any more until its end")
+                log.exception("a draw failed; the stream is not drawn again until its end")
                 return
             pause = pause_after(time.thread_time() - began)
 
@@ -236,7 +236,7 @@ class Stopped(KeyboardInterrupt):
         return [_STOPPED]
 
 
-def shown_once(value: T) -> T:
+def suppress_repr(value: T) -> T:
     """Return `value`, and keep IPython from showing it again as the last expression of the running cell."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
     # IPython sets its hook for each cell and restores the previous one afterwards, which removes this one too.
@@ -256,7 +256,7 @@ class _Hook:
 
 
 class Cell(Screen):
-    """A notebook cell: one output, redrawn, with a stop button of ipywidgets until the end if there is a `stop`.
+    """A notebook cell: one output, redrawn, with an ipywidgets stop button until the end if there is a `stop`.
 
     At the end the output is plain HTML, which a saved notebook keeps.
     """
@@ -295,7 +295,7 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""More than the outputs of one cell of marimo."""
+"""An index above the outputs of any cell of marimo."""
 
 
 class _MarimoCell(Screen):

@@ -1,7 +1,7 @@
 """Draw values, messages and threads as notebooks show them, in the style of the cards.
 
-Everything is bounded, so that a notebook stays usable with a long thread or a huge answer: the first message and the
-last ones are open, those before the last are folded, and the rest are only counted.
+Everything is bounded, so that a notebook stays usable with a long thread or a huge answer: the first and the last
+messages are open, the messages before the last are folded, and the rest are only counted.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from itertools import islice
 from typing import Any, Literal, cast
 
 from rxllm.collector import StreamCollector
-from rxllm.display._card import Card, Note, Row, ToolRow, clipped, content_of, rows_and_status, rows_of, spent
-from rxllm.display._html import SHOWN, article, escape, is_link, isolated, markdown, page, row_html
+from rxllm.display._card import Card, Note, Row, ToolRow, content_of, rows_and_status, rows_of, truncate, usage_texts
+from rxllm.display._html import SHOWN, article, escape, is_link, isolate, markdown, page, row_html
 from rxllm.engine import Engine, settings
 from rxllm.values import (
     ChatResult,
@@ -47,7 +47,7 @@ Drawing = tuple[str, Sequence[str], str]
 
 
 def value_html(value: Any) -> str | None:
-    """Return the HTML of a value, None for types without a drawing.
+    """Return the HTML of a value, or None for a type without a drawing.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]
@@ -93,7 +93,7 @@ def _drawing(value: Any) -> Drawing | None:
         case StreamCollector():
             found, _ = rows_and_status(Card(0.0, value, has_events=True, has_tools=True), 0.0)
             body = "".join(part_html(row, "assistant") for row in found[:MANY])
-            texts = [value.finish_reason or "streaming", *spent(value.usage)]
+            texts = [value.finish_reason or "streaming", *usage_texts(value.usage)]
             return body, texts, "done" if value.finish_reason else "running"
         case _:
             text: Any = getattr(value, "_repr_markdown_", None)
@@ -105,8 +105,8 @@ def _answer(value: Response[Any] | StepResult[Any]) -> Drawing:
     message = response.message or Message("assistant", response.output_text, tool_calls=response.tool_calls)
     body = "".join(message_rows(message, results))
     if response.parsed is not None:
-        body = f'<pre dir="auto">{escape(clip(repr(response.parsed)))}</pre>{folded("Text", body)}'
-    texts = [response.finish_reason or "", response.model or "", *spent(value.usage)]
+        body = f'<pre dir="auto">{escape(clip(repr(response.parsed)))}</pre>{fold("Text", body)}'
+    texts = [response.finish_reason or "", response.model or "", *usage_texts(value.usage)]
     return body + _error(response.error), texts, "failed" if response.error else "done"
 
 
@@ -116,7 +116,7 @@ def _chat(chat: ChatResult[Any]) -> Drawing:
         body += message_html(Message("assistant", chat.pending_question))
     models = dict.fromkeys(step.response.model for step in chat.steps if step.response.model)
     reason = chat.halted_reason or ""
-    texts = [reason, ", ".join(models), count(len(chat.steps), "step"), *spent(chat.usage)]
+    texts = [reason, ", ".join(models), count(len(chat.steps), "step"), *usage_texts(chat.usage)]
     return body + _error(chat.error), texts, _LOOKS.get(reason, "stopped")
 
 
@@ -126,7 +126,7 @@ _LOOKS = {"completed": "done", "idle": "done", "error": "failed", "tool_error": 
 def _session(session: Session, usage: Usage) -> Drawing:
     error = session.metadata.get("error") if session.status == "error" else None
     names = ", ".join(call.name for call in session.pending_tool_calls[:MANY])
-    texts = [session.status, f"waits for {names}" if names else "", *spent(usage), session.id or ""]
+    texts = [session.status, f"waits for {names}" if names else "", *usage_texts(usage), session.id or ""]
     texts += [f"next: {', '.join(session.legal)}"] if session.legal else []
     return thread_html(session.thread) + _error(error), texts, _LOOKS.get(session.status, "stopped")
 
@@ -144,7 +144,7 @@ def _images(response: ImageResponse) -> Drawing:
         note = row_html(Note(clip(image.revised_prompt))) if image.revised_prompt else ""
         body += f"<figure>{picture}{note}</figure>"
     usage = Usage(response.usage.input_tokens, response.usage.output_tokens, total_cost=response.usage.total_cost)
-    return body, [response.model or "", count(len(response.images), "image"), *spent(usage)], "value"
+    return body, [response.model or "", count(len(response.images), "image"), *usage_texts(usage)], "value"
 
 
 def _steps(steps: Sequence[StepResult[Any]]) -> str:
@@ -154,7 +154,7 @@ def _steps(steps: Sequence[StepResult[Any]]) -> str:
         calls = ", ".join(call.name for call in step.response.tool_calls) or None
         lines.append((number, step.response.finish_reason, calls, *(getattr(step.usage, name) for name in names)))
     head = ("step", "finish_reason", "tool_calls", *names)
-    return folded(count(len(steps), "step"), _table(head, lines)) if len(steps) > 1 else ""
+    return fold(count(len(steps), "step"), _table(head, lines)) if len(steps) > 1 else ""
 
 
 def _tool(tool: Tool) -> Drawing:
@@ -166,7 +166,7 @@ def _tool(tool: Tool) -> Drawing:
         needed = "required" if name in (tool.schema.get("required") or ()) else default
         lines.append((name, _type(spec), needed, about))
     table = _table(("argument", "type", "default", "description"), lines) if lines else ""
-    body = f"<b>{isolated(clip(tool.name))}</b>{part_html(TextPart(tool.description), 'user')}{table}"
+    body = f"<b>{isolate(clip(tool.name))}</b>{part_html(TextPart(tool.description), 'user')}{table}"
     return body, ["run by the caller" if tool.manual else "", "needs approval" if tool.approval else ""], "value"
 
 
@@ -188,7 +188,7 @@ def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, int | float) and not isinstance(value, bool):
         return f'<td class="rxllm-number">{value:{"," if isinstance(value, int) else ".6g"}}</td>'
-    return f"<td>{isolated(clip('' if value is None else str(value)))}</td>"
+    return f"<td>{isolate(clip('' if value is None else str(value)))}</td>"
 
 
 State = Literal["called", "waiting"]
@@ -214,7 +214,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
     if left > 1:
         more = f"{starts[left] - starts[1]:,} more messages: thread[{starts[1]}:{starts[left]}]"
         earlier = row_html(Note(more)) + earlier
-    between = folded(count(starts[last] - starts[1], "message"), earlier) if earlier else ""
+    between = fold(count(starts[last] - starts[1], "message"), earlier) if earlier else ""
     first = "".join(message_html(message, answers, unanswered) for _, message, answers in exchanges[:1])
     return first + between + "".join(drawn[-OPEN:])
 
@@ -224,8 +224,8 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:
-        return folded(name, f"<section>{body}</section>")
-    return f'<section><div class="rxllm-role">{isolated(name)}</div>{body}</section>'
+        return fold(name, f"<section>{body}</section>")
+    return f'<section><div class="rxllm-role">{isolate(name)}</div>{body}</section>'
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
@@ -284,16 +284,16 @@ def cut(text: str) -> str:
 
 def clip(text: str) -> str:
     """Return the beginning of a text beside a message, such as a name or a tool's result."""
-    return clipped(text, SHOWN)
+    return truncate(text, SHOWN)
 
 
 def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
     return {name: clip(entry) if isinstance(entry, str) else entry for name, entry in data.items()}
 
 
-def folded(title: str, body: str) -> str:
+def fold(title: str, body: str) -> str:
     """Return `body` folded behind its title."""
-    return f'<details class="rxllm-folded"><summary>{isolated(clip(title))}</summary>{body}</details>'
+    return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'
 
 
 def count(number: int, noun: str) -> str:

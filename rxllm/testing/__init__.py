@@ -1,18 +1,18 @@
-"""The kit for authors of operators and adapters, and for tests of programs that use rxllm.
+"""A test kit for operators, adapters and tools, and for programs that use rxllm.
 
 =================  =====================================================================================================
 for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn
 for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HTTPAdapterConformance` and
-                   `ImageConformance`: suites of tests, in which a service follows a `Script` (`PNG`, `REQUEST_ID`,
-                   `refusal`), and a `Served` counts its calls; `loopback`: a real server that notes who closed when;
-                   `chunkings`, `cut`: bytes in chunks
+                   `ImageConformance`: test suites in which a service follows a `Script` (`PNG`, `REQUEST_ID`,
+                   `refusal`), and a `Served` counts its calls; `loopback`: a real server that records who closed a
+                   connection, and when; `chunkings`, `cut`: bytes in chunks
 for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
-for programs       `sandbox`: replace the model that the code names; `Cassette`: answers that are recorded once, by
-                   their request; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
-                   `BacktestRow`): operators over recordings; `simulate`, `simulate_many`, `simulate_cancels`: a
-                   program in a `World` with virtual time and faults (`FAULTS`) from a seed, to a `Simulation` or a
-                   `SimulationError`; ``rxllm.Fake``, the scripted model
-for all            `events`: those that an adapter emits; `strategies`: any value and any event, for hypothesis
+for programs       `sandbox`: replace the model that the code names; `Cassette`: record each answer once, and play it
+                   for equal requests; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
+                   `BacktestRow`): operators over recordings; `simulate`, `simulate_many`, `simulate_cancels`: run
+                   a program in a `World` with virtual time and faults (`FAULTS`) from a seed, which gives a
+                   `Simulation` or a `SimulationError`; ``rxllm.Fake``: a scripted model
+for all            `events`: the events of an adapter; `strategies`: hypothesis strategies for any value and event
 =================  =====================================================================================================
 
 Check that an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
@@ -24,9 +24,8 @@ Check that an adapter keeps the rules of adapters; ``HTTPAdapterConformance`` al
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-A rule that is rightly broken is left out by its name, as in ``without={"at_once"}``. The docstrings of the
-``assert_`` functions and of `AdapterConformance` list the rules, and when to leave one out; those of the other parts
-have examples.
+``without={"at_once"}`` omits a rule that the subject breaks for a good reason. The docstrings of the ``assert_``
+functions and of `AdapterConformance` list the rules, and when to omit one; the other docstrings have examples.
 
 A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
 
@@ -38,9 +37,9 @@ A server that follows a script; with pytest, the fixture `loopback` stops it and
         rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
         server.connections[0].wait_closed()
 
-The fixture comes with rxllm: pytest loads its plugin, which imports nothing before it is used, and lets pytest rewrite
-the assertions of this kit. ``pytest -p no:rxllm`` leaves it out. `strategies` need hypothesis, the suites of tests and
-the fixture need pytest; rxllm installs neither, and the rest of the kit works without them.
+rxllm's pytest plugin has the fixture. The plugin imports nothing before it is used, and lets pytest rewrite the
+assertions of this kit; ``pytest -p no:rxllm`` disables it. `strategies` needs hypothesis, the test suites and the
+fixture need pytest; rxllm installs neither, and the rest of the kit works without them.
 """
 
 from __future__ import annotations

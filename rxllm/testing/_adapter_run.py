@@ -1,4 +1,4 @@
-"""An adapter under test: the script of its service, the requests that it must send, and the calls of the rules."""
+"""An adapter under test: the script of its service, the requests that it must send, and calls to it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.responses import shorten
 
 REQUEST_ID = "req-conformance"
-"""The provider's id of a refused call."""
+"""The request id with which a provider refuses a call."""
 
 TEXTS = ("Two, ", "three ", "and five.")
 CALLS = (ToolCall("call_a", "f", {"x": 1}), ToolCall("call_b", "f", {"x": 2}))
@@ -49,11 +49,11 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """The answer of a service: `thinking` and `texts`, piece by piece, then `calls`, `usage`, and the end.
+    """The answer of a service: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
-    `finish_reason` defaults to ``"tool_calls"`` with calls and ``"stop"`` without. Instead of a proper end there may
-    be an `error`, with the reason that the adapter must report; without texts and calls, the service refuses the call
-    before it streams. A service that `stalls` sends nothing more.
+    `finish_reason` defaults to ``"tool_calls"`` with calls and ``"stop"`` without. An `error` replaces the proper end,
+    and the adapter must report its reason; if there are neither texts nor calls, the service refuses the call before
+    it streams. A service that `stalls` stops sending, and does not end its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -76,10 +76,10 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter, and functions that count the calls `asked` of its service and those `left` by the client.
+    """An adapter, and functions that count the calls of its service (`asked`) and the calls that the client left.
 
-    ``requests()`` returns those of a service over HTTP, as ``Loopback.requests``; without it, the cases of what is sent
-    are skipped.
+    ``requests()`` returns the requests of an HTTP service, as ``Loopback.requests`` has them. Without it, the rules of
+    sent requests are skipped, unless the adapter is an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -90,7 +90,7 @@ class Served:
 
 def missing(suite: object, hook: str) -> NoReturn:
     """Raise a ``NotImplementedError`` that names a hook missing in the suite."""
-    raise NotImplementedError(f"{type(suite).__name__} has no {hook}(); its docstring in the base says what it returns")
+    raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): write it as its base class describes")
 
 
 # The request that must be sent
@@ -122,35 +122,35 @@ KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
 
 
-def word(rule: str) -> str:
+def canary(rule: str) -> str:
     """Return the word that the rule searches for, such as ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
-CALL = ToolCall(word("sends_call_id"), "f", {"x": word("sends_arguments")})
+CALL = ToolCall(canary("sends_call_id"), "f", {"x": canary("sends_arguments")})
 
 MESSAGES = (
-    system(word("sends_system")),
-    user(word("sends_user")),
-    Message("assistant", word("sends_assistant"), tool_calls=(CALL,)),
-    tool_result(CALL.id, word("sends_result")),
+    system(canary("sends_system")),
+    user(canary("sends_user")),
+    Message("assistant", canary("sends_assistant"), tool_calls=(CALL,)),
+    tool_result(CALL.id, canary("sends_result")),
 )
 
-SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": word("sends_tool_schema")}}}
+SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
 # The earlier call names another tool, so that its name alone does not show that the tools are sent.
-TOOLS = (Tool("f", "A tool."), Tool(word("sends_tool_name"), word("sends_tool_description"), SCHEMA))
+TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
-OPTIONS = {"canary": word("sends_options")}
+OPTIONS = {"canary": canary("sends_options")}
 
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Each wire has its own field for these, so that only a difference is checked.
+# Each wire has its own fields for these settings, so a rule only checks that its two requests differ.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
-    "sends_stop": ({}, {"stop": (word("sends_stop"),)}),
-    "sends_tool_choice": ({}, {"tool_choice": word("sends_tool_name")}),
+    "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
+    "sends_tool_choice": ({}, {"tool_choice": canary("sends_tool_name")}),
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
@@ -170,13 +170,13 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
         case "hides_key":
             expect(all(KEY not in request.path for request in requests), "the key is in the address")
         case "sends_call_id":
-            id = word(rule)
-            expect(body.count(id) != 1, "the call is sent with its id, and its result is not")
+            id = canary(rule)
+            expect(body.count(id) != 1, "the call is sent with its id, but its result without it")
         case "sends_temperature":
             number = rf"[:,\[]\s*{TEMPERATURE}\s*[,}}\]]"
             expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")
         case _:
-            expect(word(rule) in heads + body, f"{word(rule)!r} is not in {shorten(body, 120)}")
+            expect(canary(rule) in heads + body, f"{canary(rule)!r} is not in {shorten(body, 120)}")
 
 
 # The adapter under test, and calls to it
@@ -202,7 +202,7 @@ class AdapterRun:
         return stream_generate(self.engine, request, **{**self.options, **options})
 
     def bare(self) -> Stream[Event]:
-        """The adapter's own stream, without the pipeline."""
+        """Return the adapter's own stream, without the pipeline."""
         return Stream.of(as_adapter(self.engine.adapter).stream(*self.received))
 
     def observe(self, source: Observable[Any], **options: Any) -> Observed:
@@ -218,20 +218,20 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """The plain call, made once."""
+        """The result of the plain call, which is made once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
         """Raise ``AssertionError`` if this call differs from the plain one."""
         __tracebackhide__ = True
         before, now = (
-            [*self.way(call.events), *map(repr, call.errors), *["completed"] * call.completed]
+            [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]
             for call in (self.observed, observed)
         )
         expect_same(which, before, now)
 
-    def way(self, events: list[Event]) -> list[Any]:
-        """Return what two calls have in common even if the model's words differ."""
+    def comparable_facts(self, events: list[Event]) -> list[Any]:
+        """Return the facts about a call that are equal for every call, whatever the model answers."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
@@ -253,7 +253,7 @@ class AdapterRun:
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return `sent` for that request with `changes`. Raises ``LLMError`` if it is refused."""
+        """Return the HTTP requests for that request with `changes`. Raises ``LLMError`` if it is refused."""
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None
         request, call = self.received
@@ -265,11 +265,11 @@ class AdapterRun:
 
 @dataclass(frozen=True)
 class ScriptedRun(AdapterRun):
-    """An adapter whose service answers every call alike, and records its calls."""
+    """An adapter whose service gives every call the same answer, and counts its calls."""
 
     served: Served
 
-    def way(self, events: list[Event]) -> list[Any]:
+    def comparable_facts(self, events: list[Event]) -> list[Any]:
         return events
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:

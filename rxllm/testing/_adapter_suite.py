@@ -1,4 +1,4 @@
-"""`AdapterConformance`: the rules of chat adapters, their refusals, timeouts and clean-ups as tests for pytest."""
+"""`AdapterConformance`: pytest cases for the rules, refusals, timeouts and clean-up of chat adapters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """Marks tests without any effect; everything else raises."""
+            """A stand-in for pytest: its marks have no effect, and everything else raises."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -59,7 +59,7 @@ REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 RETRY_AFTER = 0.5
 
 SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
-"""Names for a suite's `without` besides `ADAPTER_RULES`."""
+"""Names in a suite's `without` that are not in `ADAPTER_RULES`."""
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
 
@@ -77,25 +77,25 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are those by which the service can refuse a call; the cases of others are skipped. `breaks` is the reason
-    of an error inside its streams. `silence` is how long a call waits for a service that sends nothing more,
-    `patience` the time in which a service must see that a call was left, `seconds` the time after which a stream
-    counts as hanging, all in seconds. For an adapter that speaks HTTP there is ``HTTPAdapterConformance``.
+    `reasons` are the reasons with which the service can refuse a call; the cases of other reasons are skipped. `breaks`
+    is the reason of an error inside a stream. `silence` is the timeout of a call whose service stops sending,
+    `patience` the time within which a service must notice that the client left, and `seconds` the time after which a
+    stream counts as hanging, all in seconds. Use ``HTTPAdapterConformance`` for an adapter that speaks HTTP.
 
-    `without` names features that the service rightly lacks, with the reason; those cases are skipped:
+    `without` maps features that the service does not have to the reason; their cases are skipped:
 
     ======================  ============================================  ==========================================
-    name                    the case                                      leave it out where
+    name                    the case                                      omit it if
     ======================  ============================================  ==========================================
-    ``calls``               tool calls are whole, under ids of their own  the service has no tools
-    ``thinking``            thinking comes in its pieces                  the model shows none
-    ``usage``               the tokens that are counted arrive            the service counts none
-    ``length``              the finish reason ``length`` arrives          the service does not say why it ends
-    ``content_filter``      the finish reason ``content_filter`` arrives  it has no filter, or refuses by an error
-    ``cancelled``           a stream that ends as cancelled keeps all     the service has no words for that
+    ``calls``               tool calls are complete, with unique ids      the service has no tools
+    ``thinking``            thinking arrives in its pieces                the model shows no thinking
+    ``usage``               the counts of tokens arrive                   the service counts no tokens
+    ``length``              the finish reason ``length`` arrives          the service does not report why it ends
+    ``content_filter``      the finish reason ``content_filter`` arrives  it has no filter, or refuses with an error
+    ``cancelled``           a stream that ends as cancelled keeps all     the service cannot report it
     ======================  ============================================  ==========================================
 
-    and the rules of ``assert_adapter``, with the same names and reasons.
+    It can also name the rules of ``assert_adapter``.
     """
 
     model: ClassVar[str] = "conformance"
@@ -107,17 +107,17 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """Return an adapter whose service answers each call by `script`.
+        """Return an adapter whose service follows `script` in each call.
 
         A refusal has the request id `REQUEST_ID` and the ``retry_after`` of the script's error.
         """
         missing(self, "serving")
 
-    # Helpers of the cases
+    # Helpers for the cases
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Return the served adapter, without retries, and a call to it that has a tool."""
+        """Yield the served adapter, without retries, and a call to it that has a tool."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
@@ -137,24 +137,24 @@ class AdapterConformance:
         """Skip the case if the suite's `without` names its rule; add a hint to its failure."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
-            reasons: Any = self.without  # a set of names, without reasons, is fine
-            pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'left out by the suite'}")
+            reasons: Any = self.without  # a set of names without reasons is allowed
+            pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'omitted by the suite'}")
         try:
             yield
         except AssertionError as error:
-            hooks = f"Do the suite's hooks say what the script says ({rule})? " if rule in SCRIPT_RULES else ""
+            hooks = f"Do the suite's hooks send what the script has ({rule})? " if rule in SCRIPT_RULES else ""
             if rule in (*SCRIPT_RULES, *SENT_RULES):
-                error.add_note(f"{hooks}If the service rightly lacks it, leave it out: without = {{{rule!r}: 'why'}}")
+                error.add_note(f"{hooks}If the service does not have it, omit the case: without = {{{rule!r}: 'why'}}")
             raise
 
     def refusal(self, reason: str) -> Script:
-        """Return the script of a refusal; skip the case if the service does not know it."""
+        """Return the script of a refusal; skip the case if the service cannot refuse with that reason."""
         if reason not in self.reasons:
-            pytest.skip(f"the service has no words for {reason}")
+            pytest.skip(f"the service cannot refuse a call as {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """Return the options of a call that fails by `reason`, with a short wait for a timeout."""
+        """Return the options of a call that fails with `reason`: a short timeout for ``"timeout"``."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
@@ -164,7 +164,7 @@ class AdapterConformance:
         return error
 
     def refused_answer(self, script: Script, reason: str) -> AdapterError:
-        """Return the error of a call that gives no answer."""
+        """Return the error of a call that must emit nothing else."""
         with self.running(script) as run:
             observed = run.observe(run.generate(**self.waiting(reason)))
         assert observed.events == []
@@ -182,9 +182,9 @@ class AdapterConformance:
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Return the seconds until the service sees that its call was left, once."""
+        """Return the seconds until the service notices, exactly once, that the client left."""
         left, began = run.served.left, time.monotonic()
-        assert becomes(lambda: left() > 0, self.seconds), "the service never saw that it was left"
+        assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
         took = time.monotonic() - began
         assert left() == 1
         return took
@@ -251,7 +251,7 @@ class AdapterConformance:
     def test_nothing_happens_before_subscribe(self) -> None:
         with self.running(Script(TEXTS)) as run:
             stream = run.bare()
-            assert run.served.asked() == 0, "the service was asked before the first subscription"
+            assert run.served.asked() == 0, "the service was called before the first subscription"
             run.observe(stream)
             assert run.served.asked() == 1
 
@@ -287,13 +287,13 @@ class AdapterConformance:
             events = run.events(request=Thread(tuple(earlier)))
             ids = [event.id for event in events if isinstance(event, ToolCallStarted)]
             assert len(ids) == len(CALLS), f"there were {len(ids)} calls and not {len(CALLS)}"
-            assert len({*ids, *taken}) == 4, f"of the ids {ids} some are taken by earlier calls: {taken}"
+            assert len({*ids, *taken}) == 4, f"some of the ids {ids} belong to earlier calls: {taken}"
 
     def test_an_error_inside_the_stream_keeps_what_came(self) -> None:
         try:
             self.broken(AdapterError(self.breaks))
         except (AssertionError, KeyError) as error:
-            hint = f"The error has the reason breaks = {self.breaks!r}; if its streams fail by another one, set"
+            hint = f"The error has the reason breaks = {self.breaks!r}; if streams fail with another reason, set"
             error.add_note(f"{hint} breaks = '...' in the suite, one of {', '.join(REASONS)}")
             raise
 
@@ -316,15 +316,15 @@ class AdapterConformance:
                 observed = run.observe(run.verified().take(2))
                 assert (len(observed.events), observed.completed) == (2, 1)
                 took.append(self.seconds_until_left(run))
-        # A busy machine may delay one of three.
-        assert statistics.median(took) <= self.patience, f"the service saw it after {took} s"
+        # A busy machine may delay one of the three calls.
+        assert statistics.median(took) <= self.patience, f"the service noticed it after {took} s"
 
     def test_a_call_that_is_left_before_its_first_byte_is_cleaned_up(self) -> None:
         events, ends = list[Event](), list[Any]()
         with self.running(Script(stalls=True)) as run:
             calls = run.served.asked
             subscription = run.verified().subscribe(events.append, ends.append, lambda: ends.append(None))
-            assert becomes(lambda: calls() == 1, self.seconds), "the service was never asked"
+            assert becomes(lambda: calls() == 1, self.seconds), "the service was never called"
             subscription.dispose()
             before = list(events)
             self.seconds_until_left(run)

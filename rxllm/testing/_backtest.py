@@ -1,4 +1,4 @@
-"""`backtest`: run a pipeline over recorded streams in virtual time, and tabulate what it shows."""
+"""`backtest`: run a pipeline over recorded streams in virtual time, and tabulate the results."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rxllm.events import ErrorEvent, Event, TextDelta
 from rxllm.runtime import EngineCall, Stream, applying_operators, is_content, provider_name
 from rxllm.runtime.stream_arguments import check_operators, check_source
 from rxllm.serializer import from_json
-from rxllm.testing._cassette import Cassette, key_of, priced
+from rxllm.testing._cassette import Cassette, add_costs, key_of
 from rxllm.testing._recordings import Recorded, as_path, is_left, play, recordings_in
 from rxllm.values import AdapterError, Call, Request, Usage, ValidationError
 from rxllm.values.argument_checks import check, check_function
@@ -40,14 +40,14 @@ class BacktestRow:
 
     ==============================  ====================================================================================
     `recording`                     the file, with the number of the stream if it has several
-    `outcome`                       ``"completed"``; ``"error"``, with the `error`; ``"unanswered"``: it has not ended;
+    `outcome`                       ``"completed"``; ``"error"``, with the `error`; ``"unanswered"``: no end;
                                     ``"unreadable"``: the file cannot be read, with the `error`
-    `first_at`, `ended_at`          when the first content was shown, and when the pipeline ended
-    `items`, `text`                 how many items were shown, and their text
-    `cut_at`                        when the pipeline left a recorded answer before its end
-    `tokens`, `cost`                the usage that had been reported by then
-    `missing`                       the times and names of answers that the pipeline needs and that are not recorded;
-                                    none is emitted in their place, and the rest of the row shows the consequence
+    `first_at`, `ended_at`          the times of the first content and of the pipeline's end
+    `items`, `text`                 the number of items that the pipeline emitted, and their text
+    `cut_at`                        the time at which the pipeline left a recorded answer before its end
+    `tokens`, `cost`                the usage reported until then
+    `missing`                       the times and names of answers that the pipeline needs but that are not recorded;
+                                    nothing is emitted in their place
     ==============================  ====================================================================================
     """
 
@@ -125,27 +125,27 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    `recordings` is a folder with ``.jsonl`` files of `record` and `Cassette`, or one such file, or several of both;
-    they are read one file at a time. A stream of events that lives in virtual time, such as ``from_iterable(events)``,
-    may stand in the place of a file. `pipeline` is a function from an Observable to an Observable, such as an operator,
-    or a list of operators; it is applied for each recording, and to those of a cassette as an engine's operators are.
-    ``progress(row)`` is called as each row is done.
+    `recordings` is a folder of ``.jsonl`` files that `record` and `Cassette` have written, or one such file, or a list
+    of folders and files, which are read one file at a time. A stream of events that runs in virtual time, such as
+    ``from_iterable(events)``, can replace a file. `pipeline` is an operator or a list of operators. It is applied to
+    each recording; to a cassette's recordings it is applied as the operators of an engine are.
+    ``progress(row)`` is called after each row.
 
     A pipeline that subscribes again (retry, ``hedge``) gets the next recording of the same request, if its cassette has
-    one. An engine that it asks (``fallback``) answers if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``,
-    whose ``speed=1`` keeps the time; no other engine is ever called. What is not recorded is in the row's `missing`.
-    Async functions need a loop, and fail in virtual time: write plain ones, or such as return a stream. An error of the
-    pipeline while it is applied is raised.
+    one. An engine that the pipeline calls (``fallback``) answers if its adapter is a ``Fake`` or a
+    ``Cassette(..., "replay")``, which keeps its recorded times with ``speed=1``; no other engine is ever called. The
+    row's `missing` lists answers that are not recorded. Async functions fail, since virtual time has no event loop:
+    write sync functions, or functions that return a stream.
 
-    Raises ``ValidationError("invalid_option")`` for a pipeline that is not made of operators, and ``FileNotFoundError``
-    for a path where nothing is.
+    An error raised while the pipeline is applied is passed on. Raises ``ValidationError("invalid_option")`` for a
+    pipeline that is not made of operators, and ``FileNotFoundError`` for a path that does not exist.
     """
     operators = _operators(pipeline)
     if progress is not None:
         check_function("progress", progress)
     rows: list[BacktestRow] = []
-    for origin in _origins(recordings):
-        for row in _rows(origin, operators):
+    for origin in _iterate_origins(recordings):
+        for row in _run_tapes(origin, operators):
             rows.append(row)
             if progress is not None:
                 progress(row)
@@ -160,13 +160,13 @@ def _operators(pipeline: Any) -> list[Operator]:
     return operators
 
 
-def _origins(recordings: Any) -> Iterator[Path | Observable[Any]]:
+def _iterate_origins(recordings: Any) -> Iterator[Path | Observable[Any]]:
     """Yield the files and streams, one by one."""
     if isinstance(recordings, Observable):
         yield cast(Observable[Any], recordings)
     elif isinstance(recordings, Iterable) and not isinstance(recordings, str):
         for entry in cast(Iterable[Any], recordings):
-            yield from _origins(entry)
+            yield from _iterate_origins(entry)
     else:
         path = as_path(recordings)
         if not path.exists():
@@ -174,23 +174,23 @@ def _origins(recordings: Any) -> Iterator[Path | Observable[Any]]:
         yield from sorted(path.rglob("*.jsonl")) if path.is_dir() else [path]
 
 
-def _rows(origin: Path | Observable[Any], operators: Sequence[Operator]) -> Iterator[BacktestRow]:
+def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) -> Iterator[BacktestRow]:
     try:
-        tapes = tapes_of(origin)
+        tapes = load_tapes(origin)
     except (OSError, ValidationError) as error:
         yield BacktestRow(str(origin), "unreadable", error=error)
         return
     for index, tape in enumerate(tapes):
 
         def again(shown: list[Shown], index: int = index) -> None:
-            Run(tapes_of(origin)[index], operators, shown).start()
+            Run(load_tapes(origin)[index], operators, shown).start()
 
-        row = _row(tape, operators)
-        # A row does not keep its events: there would be those of all files in memory.
+        row = _run_tape(tape, operators)
+        # A row does not keep its events, since a table would then hold the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
-def _row(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
+def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
     try:
         tape.check()
     except ValidationError as error:
@@ -219,11 +219,11 @@ PATIENCE = 3600.0
 
 @dataclass(frozen=True)
 class Tape:
-    """A recording, and later ones that answer the same request."""
+    """A recording, and the later recordings of the same request."""
 
     name: str
     takes: Sequence[Recorded | Observable[Any]]
-    described: Mapping[str, Any]
+    description: Mapping[str, Any]
 
     def check(self) -> float:
         """Return the seconds of the recording. Raises ``ValidationError`` if it is malformed."""
@@ -231,14 +231,14 @@ class Tape:
 
     @property
     def request(self) -> Request:
-        data = {name: entry for name, entry in self.described.items() if name not in ("provider", "raw")}
-        with suppress(ValidationError):  # a cassette has only the hash of bytes
+        data = {name: entry for name, entry in self.description.items() if name not in ("provider", "raw")}
+        with suppress(ValidationError):  # a cassette keeps only the hash of bytes
             return from_json(msgspec.json.encode(data), Request, local_files=True)
         return Request(model=data.get("model"))
 
 
-def tapes_of(origin: Path | Observable[Any]) -> list[Tape]:
-    """Return the recordings of a file, or the one that is a stream."""
+def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
+    """Return the tapes of a file, or of a stream in its place."""
     if isinstance(origin, Observable):
         return [Tape(type(origin).__name__, [origin], {})]
     recordings = recordings_in(origin)
@@ -274,21 +274,21 @@ class Run:
 
     def start(self) -> None:
         """Advance the virtual time until the pipeline has ended."""
-        stream, length = self._piped(), self._tape.check()
+        stream, length = self._apply_operators(), self._tape.check()
         try:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
             if self.ended_at is None:
                 self._scheduler.advance_to(length + PATIENCE)
-        except Exception as error:  # from an operator's timer
+        except Exception as error:  # raised in an operator's timer
             self._fail(error)
         else:
             self._is_over = True
             subscription.dispose()
         self.text = "".join(self._pieces)
 
-    def _piped(self) -> Observable[Any]:
-        provider = self._tape.described.get("provider")
-        call = EngineCall(self._tape.request, Call(), self._ask, provider, Usage()) if provider else None
+    def _apply_operators(self) -> Observable[Any]:
+        provider = self._tape.description.get("provider")
+        call = EngineCall(self._tape.request, Call(), self._answer_of, provider, Usage()) if provider else None
         source: Observable[Any] = Stream(self._subscribe_again)
         with nullcontext() if call is None else applying_operators(call):
             for operator in self._operators:
@@ -301,14 +301,14 @@ class Run:
     ) -> abc.DisposableBase:
         take = next(self._takes, None)
         if take is None:
-            self._need("another answer to the same request")
+            self._record_missing("another answer to the same request")
             return Disposable()
         source = play(take.notes(), 1.0) if isinstance(take, Recorded) else take
-        source = priced(source, self._tape.described.get("provider"), self._tape.request.model)
-        return self._listen(source, "what follows, as its subscriber had left", observer)
+        source = add_costs(source, self._tape.description.get("provider"), self._tape.request.model)
+        return self._subscribe_to(source, "the rest of the answer, whose subscriber left", observer)
 
-    def _ask(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Answer for another engine, if its answer needs no call."""
+    def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
+        """Return the answer of another engine, if that needs no call."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -318,15 +318,15 @@ class Run:
         ) -> abc.DisposableBase:
             adapter = other.adapter
             if isinstance(adapter, Fake) or (isinstance(adapter, Cassette) and adapter.mode == "replay"):
-                source = priced(adapter.stream(request, Call()), provider_name(adapter), request.model)
-                return self._listen(source, what, observer)
-            self._need(what)
+                source = add_costs(adapter.stream(request, Call()), provider_name(adapter), request.model)
+                return self._subscribe_to(source, what, observer)
+            self._record_missing(what)
             return Disposable()
 
         return Stream(subscribe)
 
-    def _listen(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer; note its usage, when it is left, and `what` if it is not recorded."""
+    def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
+        """Subscribe to an answer; note its usage, the time at which it is left, and `what` if it is missing."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
@@ -343,7 +343,7 @@ class Run:
             nonlocal has_ended
             has_ended = True
             if is_left(error) or (isinstance(error, AdapterError) and error.reason == "no_scripted_response"):
-                self._need(what)
+                self._record_missing(what)
             else:
                 observer.on_error(error)
 
@@ -359,7 +359,7 @@ class Run:
         subscription = source.subscribe(on_next, on_error, on_completed, scheduler=self._scheduler)
         return CompositeDisposable(subscription, Disposable(leave))
 
-    def _need(self, what: str) -> None:
+    def _record_missing(self, what: str) -> None:
         self.missing.append((self._now(), what))
 
     def _now(self) -> float:
@@ -378,7 +378,7 @@ class Run:
                 self._pieces = [item.output_text]
             case _:
                 pass
-        self._note("next", item)
+        self._record_shown("next", item)
 
     def _fail(self, error: Exception) -> None:
         self.error = error
@@ -390,10 +390,10 @@ class Run:
     def _end(self, kind: Literal["error", "completed"], error: Exception | None) -> None:
         self.ended_at = self._now()
         self.outcome = "completed" if self.error is None else "error"
-        self._note(kind, error)
+        self._record_shown(kind, error)
         self._scheduler.stop()
 
-    def _note(self, kind: Literal["next", "error", "completed"], item: Any) -> None:
+    def _record_shown(self, kind: Literal["next", "error", "completed"], item: Any) -> None:
         if self._shown is not None:
             self._shown.append((self._now(), kind, item))
 
@@ -453,7 +453,7 @@ def _totals(rows: Sequence[Mapping[str, Any]]) -> str:
     totals = [f"{outcomes.count(outcome)} {outcome}" for outcome in dict.fromkeys(outcomes)]
     cut, missing = (sum(row[name] not in (None, "") for row in rows) for name in ("cut_at", "missing"))
     tokens, cost = (sum(row[name] or 0 for row in rows) for name in ("tokens", "cost"))
-    totals += [f"{cut} cut"] * bool(cut) + [f"{missing} lack an answer"] * bool(missing)
+    totals += [f"{cut} cut"] * bool(cut) + [f"{missing} with missing answers"] * bool(missing)
     totals += [f"{tokens} tokens"] * bool(tokens) + [f"cost {cost:g}"] * bool(cost)
     more = f"{len(rows) - _ROWS} more rows; " if len(rows) > _ROWS else ""
     return f"{more}{len(rows)} recording{'s' * (len(rows) != 1)}: {', '.join(totals) or 'nothing'}"

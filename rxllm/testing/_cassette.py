@@ -1,4 +1,4 @@
-"""`Cassette`, an adapter that plays the answers in a file and records others, and `sandbox`, which swaps the model."""
+"""`Cassette`: an adapter that records answers to a file and plays them. `sandbox`: replace the model of a program."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Mode = Literal["once", "replay", "record"]
 
 
 class Cassette:
-    """An adapter that plays recorded answers by their request, so that a cell or a test runs again for free.
+    """An adapter that plays the recorded answers to its requests, so that a cell or a test runs again for free.
 
     >>> import tempfile
     >>> from rxllm import Engine, Fake, generate
@@ -64,37 +64,37 @@ class Cassette:
     >>> generate(engine, "Name four primes.").run()  # doctest: +ELLIPSIS
     Traceback (most recent call last):
         ...
-    rxllm.AdapterError: ...primes.jsonl has no recording of this request; of the nearest differs
+    rxllm.AdapterError: ...primes.jsonl has no recording of this request; the nearest recording differs in
       messages.0.content: recorded 'Name three primes.', now 'Name four primes.'
     write mode="once" to record what is missing
     >>> folder.cleanup()
 
-    `engine` is an adapter, the name of a model, or an `Engine` with nothing but these; its other settings belong to the
-    engine around the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
+    `engine` is an adapter, the name of a model, or an `Engine` with only an adapter and a model; other settings belong
+    to the engine around the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
 
     ==============  ====================================================================================================
     `mode`          what it does
     ==============  ====================================================================================================
-    ``"once"``      plays recorded requests, and calls the model for others. An answer is recorded; a failure and a
-                    stream that is left early are not, so that they are called again.
+    ``"once"``      plays recorded answers, and calls the model for other requests. A complete answer is recorded; a
+                    failure or a stream that is left early is not, so the next equal request calls the model.
     ``"replay"``    never calls. A request without a recording is an ``AdapterError("no_scripted_response")``, which
-                    shows the differences from the nearest recorded one.
-    ``"record"``    always calls. The first call of a request replaces its recordings, the next ones are added, failures
-                    and streams that are left early among them: these play so far, then as ``StreamError("cancelled")``.
+                    shows the differences from the nearest recording.
+    ``"record"``    always calls. The first call of a request replaces its recordings; later calls are added. Failures
+                    are recorded too, and streams that are left early, which end with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    Answers play at once; with ``speed=1`` in their recorded time, by the scheduler of the subscription, and with
+    Answers play at once by default, with ``speed=1`` at their recorded times on the subscription's scheduler, and with
     ``speed=2`` twice as fast. Several recordings of one request (attempts of a retry, equal requests of a batch) play
-    in turn, and from the first again after the last.
+    in turn, and after the last from the first again.
 
-    Two requests are equal if their model sees the same: messages, tools, model, provider and settings. Ids of calls,
-    keys, headers, `metadata`, and options with the name of a secret do not count, and no key is written to the file;
-    bytes are written as their hash. The file has JSON lines, as `record` writes them, after a line with the request. A
-    complete answer is written in one piece, so that threads and processes may share the file, and a killed process
-    leaves nothing behind; only a process that records over other answers must be alone. A missing folder is created.
-    Images from ``generate_image`` are not recorded.
+    Two requests are equal if the model sees the same: messages, tools, model, provider and settings. Request ids, keys,
+    headers, `metadata`, and options with the name of a secret do not count, and no key is written to the file; bytes
+    are written as their hash. Each recording is a line with the request and the lines that `record` writes. An answer
+    is written in one piece when it is complete, so threads and processes may share the file, and a killed process
+    leaves nothing behind; only a process that replaces recordings must be the file's only writer. A missing folder is
+    created. Images from ``generate_image`` are not recorded.
 
-    Raises ``ValidationError("invalid_option")`` for another `mode`, ``EngineError("invalid_engine")`` for an engine
+    Raises ``ValidationError("invalid_option")`` for an unknown `mode`, ``EngineError("invalid_engine")`` for an engine
     with other settings, ``ValueError`` for a `speed` that is not positive, ``TypeError`` if `path` is not a path.
     """
 
@@ -103,7 +103,7 @@ class Cassette:
         check("mode", mode, mode in ("once", "replay", "record"), "'once', 'replay' or 'record'")
         check_speed(speed)
         self.mode, self.speed = mode, speed
-        self._engine = _bare(as_engine(engine))
+        self._engine = _require_bare(as_engine(engine))
         self._adapter: Adapter = as_adapter(self._engine.adapter)
         self.provider = provider_name(self._engine.adapter)
         self._lock = threading.RLock()
@@ -130,15 +130,15 @@ class Cassette:
         def subscribe(
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
-            return self._source(request, call).subscribe(observer, scheduler=scheduler)
+            return self._choose_source(request, call).subscribe(observer, scheduler=scheduler)
 
         stream = Stream(subscribe)
-        # The pipeline knows the price of a model that the request names.
-        return stream if is_named else priced(stream, self.provider, request.model)
+        # If the request names its model, the pipeline adds the costs.
+        return stream if is_named else add_costs(stream, self.provider, request.model)
 
-    def _source(self, request: Request, call: Call) -> Stream[Event]:
+    def _choose_source(self, request: Request, call: Call) -> Stream[Event]:
         secrets = secrets_of(self._engine.adapter, request, call)
-        description = described(request, self.provider, call.raw, secrets)
+        description = describe_request(request, self.provider, call.raw, secrets)
         key = key_of(description)
         with self._lock:
             recordings = () if self.mode == "record" else self._load().get(key, ())
@@ -147,10 +147,10 @@ class Cassette:
                 self._played[key] += 1
                 return play(recording.notes(), self.speed)
             if self.mode == "replay":
-                message = f'{self._miss(description)}\nwrite mode="once" to record what is missing'
+                message = f'{self._describe_miss(description)}\nwrite mode="once" to record what is missing'
                 raise AdapterError("no_scripted_response", message, provider=self.provider)
             if self.mode == "once" and self._tapes and log.isEnabledFor(logging.INFO):
-                log.info("%s", self._miss(description))
+                log.info("%s", self._describe_miss(description))
 
         def save(lines: str) -> None:
             self._save(key, head_line(description), without(lines, secrets))
@@ -162,17 +162,17 @@ class Cassette:
         """Return the recordings by their keys; the file is read once."""
         if self._tapes is None:
             tapes: dict[str, list[Recorded]] = {}
-            for recording in cassette_entries(self.path):
+            for recording in read_cassette(self.path):
                 tapes.setdefault(key_of(recording.request), []).append(recording)
             self._tapes = tapes
         return self._tapes
 
-    def _miss(self, description: Mapping[str, Any]) -> str:
+    def _describe_miss(self, description: Mapping[str, Any]) -> str:
         recorded = [recordings[0].request for recordings in self._load().values()]
         if not recorded:
             return f"{self.path} has no recordings"
-        differences = "".join(f"\n  {line}" for line in nearest(recorded, description))
-        return f"{self.path} has no recording of this request; of the nearest differs{differences}"
+        differences = "".join(f"\n  {line}" for line in nearest_differences(recorded, description))
+        return f"{self.path} has no recording of this request; the nearest recording differs in{differences}"
 
     def _save(self, key: str, head: str, lines: str) -> None:
         with self._lock, _writing:
@@ -180,7 +180,7 @@ class Cassette:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             entry = (head + lines).encode()
             if self.mode == "record" and key not in self._recorded and tapes.pop(key, None):
-                others = [other.text for other in cassette_entries(self.path) if key_of(other.request) != key]
+                others = [other.text for other in read_cassette(self.path) if key_of(other.request) != key]
                 _replace(self.path, b"\n".join([*others, entry]))
             else:
                 _append(self.path, entry)
@@ -202,10 +202,10 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    `engine` is an `Engine`, an adapter, or an image adapter; for both kinds of calls, an `Engine` with both. The model
-    is the one that the code names. A sandbox holds in this context and in those made from it (tasks, ``asyncio.run``,
-    ``asyncio.to_thread``), as context variables do, for the calls that are made inside, whenever they are subscribed
-    to; sandboxes side by side or within each other are independent. Engines made before stay as they are.
+    `engine` is an `Engine`, an adapter or an image adapter; for both kinds of calls, pass an `Engine` with both
+    adapters. Requests keep the model that the code names. A sandbox affects the calls that are made in its block,
+    whenever they are subscribed to, and follows the context to tasks, ``asyncio.run`` and ``asyncio.to_thread``.
+    Concurrent and nested sandboxes are independent. Engines made outside the block do not change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
@@ -220,7 +220,7 @@ _writing = threading.Lock()
 
 
 class _Take(Recording):
-    """The recording of a live answer, saved at its end if it is complete or `keeps_all`."""
+    """The recording of a live answer, saved at the end if it is complete; `keeps_all` saves every recording."""
 
     def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
         super().__init__(io.StringIO(), seconds)
@@ -245,19 +245,19 @@ class _Take(Recording):
             self._save(file.getvalue())
 
 
-def cassette_entries(path: Path) -> list[Recorded]:
+def read_cassette(path: Path) -> list[Recorded]:
     """Return the recordings of a cassette; none if the file is missing or empty."""
     recordings = recordings_in(path) if path.exists() else []
     if any(recording.head is None and recording.lines for recording in recordings):
         raise ValidationError(
-            "invalid_request", f"{path} is a file of `record`, without requests; replay_file plays it"
+            "invalid_request", f"{path} is a file of `record`, without requests: play it with replay_file"
         )
     return [recording for recording in recordings if recording.head is not None]
 
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line also ends the entry that a killed process may have left.
+        # The empty line also ends a partial entry of a killed process.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path} could not be written as a whole")
@@ -269,24 +269,24 @@ def _replace(path: Path, data: bytes) -> None:
     os.replace(new, path)
 
 
-def _bare(engine: Engine) -> Engine:
+def _require_bare(engine: Engine) -> Engine:
     bare = Engine(engine.adapter, engine.model)
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
         message = (
-            f"a Cassette takes the adapter and the model of an engine, which has {', '.join(lost)} too; write "
+            f"a Cassette takes only the adapter and the model of an engine; this one also has {', '.join(lost)}; write "
             "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
         )
         raise EngineError("invalid_engine", message)
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles have its name
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles refer to this name
     return Cassette(path, engine, mode, speed=speed)
 
 
 _SHOWN = 5
-"""Number of differences that a message shows."""
+"""Maximum differences in a message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
@@ -297,26 +297,26 @@ def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
     return list(secrets_in(sources))
 
 
-def described(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
-    """Return the parts of `request` that its model sees as JSON data; bytes are hashed, and `secrets` masked."""
+def describe_request(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
+    """Return as JSON data the parts of `request` that the model sees, with bytes hashed and `secrets` masked."""
     tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
     data: dict[str, Any] = json.loads(
         to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
     )
     data = {"provider": provider, **{name: entry for name, entry in data.items() if name not in ("$", "v")}}
-    return without(_hashed(data | ({"raw": True} if raw else {})), secrets)
+    return without(_hash_bytes(data | ({"raw": True} if raw else {})), secrets)
 
 
-def _hashed(data: Any) -> Any:
+def _hash_bytes(data: Any) -> Any:
     match data:
         case {"$": "bytes", "base64": str(text)}:
             return {"$": "bytes", "sha256": _sha256(base64.b64decode(text))}
         case {"$": "Image", "source": "base64", "data": str(text)}:
             return {**cast(dict[str, Any], data), "data": f"sha256:{_sha256(text)}"}
         case dict():
-            return {name: _hashed(entry) for name, entry in cast(dict[str, Any], data).items()}
+            return {name: _hash_bytes(entry) for name, entry in cast(dict[str, Any], data).items()}
         case list():
-            return [_hashed(entry) for entry in cast(list[Any], data)]
+            return [_hash_bytes(entry) for entry in cast(list[Any], data)]
         case str() if data.startswith("data:") and ";base64," in data:
             kind, _, text = data.partition(";base64,")
             return f"{kind};sha256,{_sha256(text)}"
@@ -328,8 +328,8 @@ def _sha256(content: str | bytes) -> str:
     return hashlib.sha256(content.encode(errors="replace") if isinstance(content, str) else content).hexdigest()
 
 
-def priced(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return the stream of events with the costs of the model, if its prices are known."""
+def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
+    """Return the stream of events, with costs added if the prices of the model are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 
@@ -345,8 +345,8 @@ def head_line(description: Mapping[str, Any]) -> str:
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 
 
-def nearest(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return how `description` differs from the most similar of `recorded`, a line for each difference."""
+def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
+    """Return the differences of `description` from the most similar one in `recorded`, one per line."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:
@@ -379,5 +379,5 @@ def _differences(path: str, old: Any, new: Any) -> Iterator[str]:
                 recorded, now = near_the_difference(repr(old), repr(new))
                 yield f"{path}: recorded {recorded}, now {now}"
             return
-    for name, one, other in pairs:
-        yield from _differences(f"{path}.{name}" if path else name, one, other)
+    for name, old_entry, new_entry in pairs:
+        yield from _differences(f"{path}.{name}" if path else name, old_entry, new_entry)

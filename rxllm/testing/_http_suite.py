@@ -1,4 +1,4 @@
-"""`HTTPAdapterConformance`, for chat adapters over a real socket, and `ImageConformance`, for image adapters."""
+"""`HTTPAdapterConformance` tests chat adapters over a real socket, `ImageConformance` tests image adapters."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from rxllm.values.responses import shorten
 PNG = Image.from_base64(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==", "image/png"
 )
-"""One pixel."""
+"""A picture of one pixel."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
 """Reasons without an HTTP status."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
-    """A subclass writes its provider's wire in five methods, and a loopback server speaks it::
+    """`AdapterConformance` over HTTP: a subclass writes its provider's wire in five methods::
 
         class TestMine(HTTPAdapterConformance):
             without = {"calls": "the service has no tools"}
@@ -54,8 +54,8 @@ class HTTPAdapterConformance(AdapterConformance):
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, cut streams and unreachable servers need no hook. `headers` are those of a stream's response; `without` is
-    as in ``AdapterConformance``.
+    Timeouts, cut streams and unreachable servers need no hook. `headers` are the headers of a stream's response;
+    `without` is as in ``AdapterConformance``.
     """
 
     reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
@@ -66,7 +66,7 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the reads before the end: a preamble, then the thinking, texts and calls of the script."""
+        """Return the chunks before the end: a preamble, then the thinking, texts and calls of the script."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
@@ -87,7 +87,7 @@ class HTTPAdapterConformance(AdapterConformance):
             with _closed_port() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(self._reply(script)) as server:  # made here, so that errors in a hook are raised unchanged
+        with Loopback(self._reply(script)) as server:  # the hooks run here, so their errors are raised unchanged
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
@@ -126,7 +126,7 @@ class HTTPAdapterConformance(AdapterConformance):
             async with asyncio.timeout(self.seconds):
                 await arrived.wait()
             observed.expect_events()
-            # The loop ends here, and with it the call.
+            # The end of the loop cancels the call.
 
         with self.running(Script(TEXTS, stalls=True)) as run:
             asyncio.run(leave(run.verified()))
@@ -160,7 +160,7 @@ class HTTPAdapterConformance(AdapterConformance):
             thinking = (part for part in message.parts if isinstance(part, ThinkingPart))
             signatures = [part.signature for part in thinking if part.signature]
             if not signatures:
-                pytest.skip("the suite's said() signs nothing")
+                pytest.skip("the suite's said() has no signature")
             results = [tool_result(call.id, "1") for call in message.tool_calls]
             run.observe(run.stream([user("Call f, twice."), message, *results, user("Go on.")]))
             body = run.served.requests()[-1].body.decode() if run.served.requests else ""
@@ -193,7 +193,7 @@ class HTTPAdapterConformance(AdapterConformance):
             with self.running(script) as run:
                 observed = run.observe(run.verified(api_key=KEY))
             last = [*observed.events, *observed.errors][-1:]
-            assert "is wrong" in repr(last), f"the provider's message got lost: {clip(last)}"
+            assert "is wrong" in repr(last), f"the provider's message is lost: {clip(last)}"
             errors = [(str(error), repr(error.__dict__)) for error in observed.errors]
             assert KEY not in f"{observed} {errors}"
 
@@ -202,14 +202,14 @@ class HTTPAdapterConformance(AdapterConformance):
 
 
 class ImageConformance:
-    """Nine cases. A subclass sets up its service in `serving`; `model` supports all operations of the adapter."""
+    """Nine cases. A subclass sets up its service in `serving`; `model` must support all operations of the adapter."""
 
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Return an adapter whose service answers each call with up to `images` copies of `PNG`, and no more than `n`.
+        """Return an adapter whose service answers each call with up to `images` copies of `PNG`, at most ``n``.
 
-        For None the service refuses each call, as with HTTP status 400, and gives the request id `REQUEST_ID`.
+        If `images` is None, the service refuses each call, as with HTTP status 400 and the request id `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -299,7 +299,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """The address of a port that is bound, and on which no server listens."""
+    """Yield the address of a bound port on which no server listens."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

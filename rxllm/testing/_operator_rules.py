@@ -39,7 +39,7 @@ from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
-"""The items of the source by default."""
+"""The default items of the source."""
 
 OPERATOR_RULES = RuleTable()
 """The rules of `assert_operator`, by name, in the order in which they are checked."""
@@ -58,21 +58,21 @@ def assert_operator(
     >>> from rxllm import operators as ops
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
-    `events` are what the source emits, by default a lawful response. For an operator from events to events they must
-    be lawful; for any other they are whatever it takes. An operator is tested only on what they contain: one that
-    passes a plain response on unchanged needs events that it acts on.
+    `events` are the items that the source emits, by default a lawful response. For an operator from events to events
+    they must be lawful; another operator takes items of its own kind. An operator is tested only on these items: if it
+    passes a plain response on unchanged, pass events on which it acts.
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check, and `without` those that this operator rightly breaks, as in
+    `only` names the rules to check, and `without` the rules that the operator breaks for a good reason, as in
     ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``:
 
     =====================  =================================================  ==========================================
-    rule                   what is checked                                    leave it out where
+    rule                   what is checked                                    omit it if
     =====================  =================================================  ==========================================
     ``cold``               nothing happens before it is subscribed            never
-    ``once``               it subscribes to its source once                   it asks again: retry, repeat
+    ``once``               it subscribes to its source once                   it subscribes again: retry, repeat
     ``scheduler``          the subscription's scheduler is passed on          it gives its source a scheduler of its own
     ``ends``               there is one end, and nothing after it             it never ends by itself
     ``ends_with_source``   it ends when its source does                       it ends early or late: take, delay
@@ -80,12 +80,12 @@ def assert_operator(
     ``disposal``           a dispose reaches the source at once               it shares its source with others: share
     ``dispose_inside``     so does a dispose from inside on_next              as `disposal`
     ``left_over``          no timer or thread is left after the end           it shares its source with others
-    ``afresh``             a second subscription starts afresh                it replays, or counts over subscriptions
-    ``apart``              subscriptions at the same time share nothing       it limits what runs at the same time
-    ``at_once``            items that come at once give what they give later  it puts together what comes at once
-    ``reentrant``          so does an item from inside on_next                as `at_once`
+    ``afresh``             a second subscription emits the same               it replays, or counts over subscriptions
+    ``apart``              concurrent subscriptions share nothing             it limits what runs at the same time
+    ``at_once``            a source that emits all at once gives the same     it joins items of the same moment
+    ``reentrant``          so does an item that arrives inside on_next        as `at_once`
     ``subscribed_inside``  it can be subscribed from inside on_next           as `apart`
-    ``subscriber``         a subscriber's exception comes to its on_error     never
+    ``subscriber``         a subscriber's exception reaches its on_error      never
     ``consistent``         deltas, completions and messages agree             its output is not meant for a fold
     ``error_event``        the error of an ErrorEvent is passed on            it selects items, or replaces what failed
     =====================  =================================================  ==========================================
@@ -96,13 +96,13 @@ def assert_operator(
         def test_the_contract(rule):
             assert_operator(my_operator, only=[rule])
 
-    Time is virtual: an operator must take its own from the subscription's scheduler. Timers fire in a silence of ten
-    minutes before the source's last item; what one raises ends the subscription, as in a `Stream`. An operator that
-    blocks for that many real `seconds` breaks the rule that is being checked, and the others are not checked. The
-    operator is made and run on a thread that is not the caller's, in the caller's context.
+    Time is virtual: an operator must use the subscription's scheduler. The source is silent for ten minutes before its
+    last item, so that timers fire; an exception in a timer ends the subscription, as in a `Stream`. An operator that
+    blocks for `seconds` of real time breaks the current rule, and later rules are not checked. The operator is made
+    and run on another thread, in the caller's context.
 
-    Raises ``AssertionError``, which names every broken rule and says how, after the operator's own error if it raised
-    one; ``ValueError`` for an unknown rule, and ``TypeError`` for an operator instead of its maker.
+    Raises ``AssertionError`` with the operator's own error, if any, and the reason for each broken rule; ``ValueError``
+    for an unknown rule, and ``TypeError`` if `make` is the operator itself.
     """
     __tracebackhide__ = True
     names = OPERATOR_RULES.chosen(only, without)
@@ -122,9 +122,9 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # The signature is checked, since a TypeError of a call may be the maker's own.
+    # The signature is checked without a call, since `make` itself may raise a TypeError.
     if call_fault(make) is not None:
-        remedy = "give a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
+        remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
 
 
@@ -148,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return for each emitted item its number, its tick, and the silence of the source in that run.
+        """Return the number and tick of each emitted item, and the silence of the source in that run.
 
         The first two items that a timer emits during a silence are included.
         """
@@ -156,12 +156,12 @@ class Tested:
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
 
-    def piped(self, clock: Clock) -> Observable[Any]:
+    def make_stream(self, clock: Clock) -> Observable[Any]:
         """Return the operator applied to a source, not yet subscribed."""
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return when the operator raised an error of its own, and the error: it breaks most rules by that alone."""
+        """Return the moment and the error if the operator itself raises one, which breaks most rules."""
         moments = {0: "when it was subscribed", self.end: "at the source's end"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
@@ -228,7 +228,7 @@ def _errors(tested: Tested) -> None:
         expect(source.released(at), f"the source was used {source.uses}, and failed at {at}")
 
 
-@OPERATOR_RULES.rule("disposal", "a dispose reaches the source at once, and nothing comes afterwards")
+@OPERATOR_RULES.rule("disposal", "a dispose reaches the source at once, and nothing is emitted afterwards")
 def _disposal(tested: Tested) -> None:
     for tick in range(1, tested.end, EVERY):
         run, source = tested.run(dispose_at=tick)
@@ -236,10 +236,10 @@ def _disposal(tested: Tested) -> None:
         expect(not run.late, f"at {tick} it was disposed, and then it emitted {run.late}")
 
 
-@OPERATOR_RULES.rule("dispose_inside", "so does a dispose from inside on_next")
+@OPERATOR_RULES.rule("dispose_inside", "a dispose from inside on_next reaches the source at once")
 def _dispose_inside(tested: Tested) -> None:
     for number, _, silence in tested.deliveries():
-        run, source = tested.run(on_item=_at(number, lambda run: run.dispose()), silence=silence)
+        run, source = tested.run(on_item=_call_at_item(number, lambda run: run.dispose()), silence=silence)
         expect(run.escaped is None, f"it raised {run.escaped!r}")
         expect(not run.late, f"it was disposed while it delivered item {number}, and then it emitted {run.late}")
         at = run.notes[number][0]
@@ -258,15 +258,15 @@ def _left_over(tested: Tested) -> None:
 # Several subscriptions
 
 
-@OPERATOR_RULES.rule("afresh", "a second subscription starts afresh")
+@OPERATOR_RULES.rule("afresh", "a second subscription emits the same as the first")
 def _afresh(tested: Tested) -> None:
     clock = Clock()
-    piped = tested.piped(clock)
+    piped = tested.make_stream(clock)
     first, second = (OperatorRun(piped, clock).run().notes for _ in range(2))
     _expect_same("the second subscription", first, second)
 
 
-@OPERATOR_RULES.rule("apart", "subscriptions at the same time share nothing")
+@OPERATOR_RULES.rule("apart", "concurrent subscriptions share nothing")
 def _apart(tested: Tested) -> None:
     alone = tested.run()[0].notes
     operator, clock = tested.make(), Clock()
@@ -294,7 +294,7 @@ def _at_once(tested: Tested) -> None:
     expect(source.released(0), "take(1) did not release the source")
 
 
-@OPERATOR_RULES.rule("reentrant", "an item that comes while another is being delivered gives what it gives later")
+@OPERATOR_RULES.rule("reentrant", "an item that arrives while another is being delivered gives the same items")
 def _reentrant(tested: Tested) -> None:
     subject, clock, pending = Subject[Any](), Clock(), tested.items
 
@@ -317,19 +317,19 @@ def _subscribed_inside(tested: Tested) -> None:
         clock = Clock()
         piped = Source(tested.items, clock=None if at_once else clock).pipe(tested.make())
         inner = OperatorRun(piped, clock)
-        outer = OperatorRun(piped, clock, _at(0, lambda run, inner=inner: inner.begin())).run()
+        outer = OperatorRun(piped, clock, _call_at_item(0, lambda run, inner=inner: inner.begin())).run()
         alone = tested.run(at_once=at_once)[0].values
         _expect_same("the outer subscription", alone, outer.values)
         _expect_same("the inner subscription", alone, inner.values)
 
 
-@OPERATOR_RULES.rule("subscriber", "a subscriber's exception comes to its on_error, once, and releases the source")
+@OPERATOR_RULES.rule("subscriber", "a subscriber's exception reaches its on_error, once, and releases the source")
 def _subscriber(tested: Tested) -> None:
     for number, tick, silence in tested.deliveries():
         for error in (RuntimeError("the subscriber's own"), StreamError("cancelled", "the subscriber's own")):
-            run, source = tested.run(on_item=_at(number, _raising(error)), silence=silence)
+            run, source = tested.run(on_item=_call_at_item(number, _raiser(error)), silence=silence)
             lost = [*source.unheard, *([run.escaped] if run.escaped else [])]
-            expect(not lost, f"what was raised at item {number} got lost: {lost}")
+            expect(not lost, f"the exception at item {number} was lost: {lost}")
             after = run.notes[number + 1 :]
             arrived = [(kind, value) for _, kind, value in after] == [("error", error)] and after[0][2] is error
             expect(arrived, f"{error!r} was raised at item {number}, and then it emitted {after}")
@@ -359,7 +359,7 @@ def _error_event(tested: Tested) -> None:
         at = (len(before) + 1) * EVERY
         completed = any(kind == "end" and tick >= at for tick, kind, _ in run.ends)
         passed = any(_contains(value, error) for _, _, value in run.notes)
-        expect(passed or not completed, f"one that came after {len(before)} events was lost, and it completed")
+        expect(passed or not completed, f"an ErrorEvent after {len(before)} events was lost, and it completed")
 
 
 def _are_events(items: list[Any]) -> bool:
@@ -385,7 +385,7 @@ def _lawful_inputs() -> list[list[Any]]:
         events(*blocks, TextCompleted("World", "b"), call),
         events("Hel", "lo", StreamError("truncated")),
         alone,
-        [*alone[:begun], *nested, *alone[begun:]],  # as if the tool were an agent
+        [*alone[:begun], *nested, *alone[begun:]],  # the same chat as an agent's
     ]
 
 
@@ -393,7 +393,7 @@ def _increment(arguments: dict[str, Any]) -> int:
     return arguments["x"] + 1
 
 
-def _at(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorRun, int], None]:
+def _call_at_item(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorRun, int], None]:
     def on_item(run: OperatorRun, at: int) -> None:
         if at == number:
             do(run)
@@ -401,7 +401,7 @@ def _at(number: int, do: Callable[[OperatorRun], object]) -> Callable[[OperatorR
     return on_item
 
 
-def _raising(error: Exception) -> Callable[[OperatorRun], object]:
+def _raiser(error: Exception) -> Callable[[OperatorRun], object]:
     def do(run: OperatorRun) -> object:
         raise error
 

@@ -1,6 +1,6 @@
-"""Streams in files: recorded with their timing, listed, and played again.
+"""Record streams and their timing in files, and play them.
 
-A file is lines of JSON, one per notification: ``at``, in seconds since the subscription, and one of
+A file has a line of JSON per notification: ``at``, in seconds since the subscription, and one of
 
 =================  ===================================================================================
 ``"next"``         an event or a value, as ``rxllm.serializer`` writes it
@@ -10,7 +10,7 @@ A file is lines of JSON, one per notification: ``at``, in seconds since the subs
 ``"disposed"``     true: the subscriber left
 =================  ===================================================================================
 
-The last line has one of the last three. A file of `record` is one stream. In a cassette a line with the ``"request"``
+The last line has one of the last three. A file of `record` has one stream. In a cassette a line with the ``"request"``
 precedes each stream, and an entry without an end, which a killed process leaves behind, is ignored.
 """
 
@@ -58,12 +58,12 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     ...     live == replay_file(f"{folder}/hi.jsonl").to_list().run()
     True
 
-    Every subscription writes a file of its own, over an existing one: the first at `path` (``hi.jsonl``), then
+    Each subscription writes its own file and replaces an existing one: the first at `path` (``hi.jsonl``), then
     ``hi.2.jsonl`` and so on. The file is written line by line, and is complete and closed before the stream's end is
-    passed on, or when the subscriber leaves. Times are those of the subscription's scheduler.
+    passed on, or when the subscriber leaves. The subscription's scheduler measures the times.
 
-    An item that has no JSON form ends the stream with ``ValidationError("not_serializable")``, a file that cannot be
-    written with its ``OSError``. Raises ``TypeError`` if `path` is not a path.
+    An item without a JSON form ends the stream with ``ValidationError("not_serializable")``, a file that cannot be
+    written ends it with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
     numbers = itertools.count(1)
@@ -77,17 +77,17 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play what `record` has written, in its own time or `speed` times as fast; with ``math.inf`` all at once.
+    """Play a file of `record` at its recorded times, or `speed` times as fast; ``math.inf`` plays it at once.
 
     ::
 
         replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
         replay_file(path, 0.5)      ----a-----b-----|
 
-    It ends as the recorded stream did: with a recorded error through ``on_error``, or with ``StreamError("cancelled")``
-    if the subscriber left. The file is read when the stream is subscribed. A file that `record` cannot have
-    written gives ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a
-    missing one gives its ``OSError``.
+    It ends as the recorded stream did: a recorded error goes to ``on_error``, as does ``StreamError("cancelled")`` if
+    the subscriber left. The file is read at each subscription. A malformed file fails with
+    ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a missing file
+    fails with its ``OSError``.
 
     Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
     """
@@ -106,7 +106,7 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
 
 def as_path(path: str | Path) -> Path:
     if not isinstance(path, str | os.PathLike):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise TypeError(f"record, replay_file, Cassette and backtest need the path of a file, not {path!r}")
+        raise TypeError(f"the path of a recording must be a string or a Path, not {path!r}")
     return Path(path)
 
 
@@ -116,7 +116,7 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes each subscription to a new ``begin(seconds)``."""
+    """Return an operator that writes each subscription to the new recording that ``begin(seconds)`` returns."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -137,7 +137,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
                 delivering = False
 
             def on_error(error: Exception) -> None:
-                leave() if delivering else recording.end("error", _json(error))
+                leave() if delivering else recording.end("error", _error_json(error))
                 observer.on_error(error)
 
             def on_completed() -> None:
@@ -165,7 +165,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """Writes the lines of one stream. The last line may come from another thread; later ones are ignored."""
+    """The writer of one stream's lines. Another thread may write the last line; later lines are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -201,7 +201,7 @@ class Recording:
         file.close()
 
 
-def _json(error: Exception) -> str:
+def _error_json(error: Exception) -> str:
     with suppress(ValidationError):  # the fields of an error may have no JSON form
         if isinstance(error, LLMError):
             return to_json(error)
@@ -249,14 +249,14 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request as the cassette has it; empty without a head."""
+        """The request in the cassette; empty without a head."""
         if self.head is None:
             return {}
         number, line = self.head
         try:
             return _decode(line, dict[str, dict[str, Any]])["request"]
         except _FAULTS as error:
-            raise _bad(self.path, number, str(error)) from error
+            raise _malformed(self.path, number, str(error)) from error
 
     @property
     def text(self) -> bytes:
@@ -268,21 +268,21 @@ class Recorded:
         notes: list[Note] = []
         for number, line in self.lines:
             try:
-                note = _note(_decode(line, _Line))
+                note = _read_note(_decode(line, _Line))
             except _FAULTS as error:
-                raise _bad(self.path, number, str(error)) from error
+                raise _malformed(self.path, number, str(error)) from error
             if (note.item is None) != (number == self.lines[-1][0]):
-                raise _bad(self.path, number, "the last line, and no other, has the stream's end")
+                raise _malformed(self.path, number, "the stream's end must be in the last line, and in no other")
             notes.append(note)
         if not notes:
-            raise _bad(self.path, 1, "it is empty")
+            raise _malformed(self.path, 1, "it is empty")
         return notes
 
     @property
     def is_whole(self) -> bool:
         """Whether the last line is the end of a stream."""
         try:
-            return bool(self.lines) and _note(_decode(self.lines[-1][1], _Line)).item is None
+            return bool(self.lines) and _read_note(_decode(self.lines[-1][1], _Line)).item is None
         except _FAULTS:
             return False
 
@@ -290,15 +290,15 @@ class Recorded:
 def recordings_in(path: Path) -> list[Recorded]:
     """Return the streams of a file in order, without a cassette's entries that have no end."""
     with path.open("rb") as file:
-        first, *others = _entries(path, file)
+        first, *others = _split_entries(path, file)
     if first.head is None:
         for entry in others:
-            raise _bad(path, (entry.head or (0,))[0], "a file of `record` cannot have entries of a Cassette too")
+            raise _malformed(path, (entry.head or (0,))[0], "a file of `record` cannot also have entries of a Cassette")
         return [first]
     return [entry for entry in (first, *others) if entry.head is not None and entry.is_whole]
 
 
-def _entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
+def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
     entry = Recorded(path, [])
     for number, line in enumerate(lines, 1):
         if line.startswith(_HEAD):
@@ -330,7 +330,7 @@ def _decode(line: bytes, type: type[T]) -> T:
         return msgspec.convert(data, type)
 
 
-def _note(line: _Line) -> Note:
+def _read_note(line: _Line) -> Note:
     notifications = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
     if sum(notifications) != 1:
         raise ValueError('a line must have one of "next", "error", "completed" and "disposed"')
@@ -342,7 +342,7 @@ def _note(line: _Line) -> Note:
     return Note(line.at, error=cancelled if line.disposed else None)
 
 
-def _bad(path: Path, line: int, fault: str) -> ValidationError:
+def _malformed(path: Path, line: int, fault: str) -> ValidationError:
     metadata = {"path": str(path), "line": line}
     return ValidationError("invalid_request", f"{path}, line {line}: {fault}", metadata=metadata)
 
@@ -372,10 +372,10 @@ class _Play:
         self._waiting = SerialDisposable()
 
     def start(self) -> abc.DisposableBase:
-        self._soon()
+        self._schedule()
         return self._waiting
 
-    def _soon(self) -> None:
+    def _schedule(self) -> None:
         # Scheduled, so that the subscriber has its disposable before the first event.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
@@ -398,9 +398,9 @@ class _Play:
                     return
                 self._note = next(self._notes)
                 if self._gate is not None and self._gate.full:
-                    self._gate.when_open(self._soon)
+                    self._gate.when_open(self._schedule)
                     return
-        except BaseException as error:  # the subscriber's own
+        except BaseException as error:  # raised by the subscriber
             fail(self._observer, error)
         else:
             self._end(self._note.error)

@@ -1,4 +1,4 @@
-"""Tables of rules, reports of the broken ones, and streams observed in bounded time."""
+"""Tables of rules, reports of broken rules, and streams observed in bounded time."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ C = TypeVar("C", bound=Callable[..., None])
 T = TypeVar("T")
 
 LINES = 15
-"""Lines of a report; in a longer one, the later broken rules get one line each."""
+"""Maximum lines of a report; beyond it, the later broken rules get one line each."""
 
 WIDTH = 100
-"""Characters shown of a value."""
+"""Maximum characters shown of a value."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class BrokenRule:
 class RuleTable(dict[str, str]):
     """Rules by name, each with the sentence that states it; `checks` are the functions that check them.
 
-    A check takes the subject, and raises an ``AssertionError`` that says how the rule is broken.
+    A check takes the subject, and raises an ``AssertionError`` with the reason if the rule is broken.
     """
 
     def __init__(self) -> None:
@@ -73,7 +73,7 @@ class RuleTable(dict[str, str]):
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # otherwise the subject has raised
+                failed = isinstance(error, AssertionError)  # otherwise the subject raised
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
@@ -86,7 +86,7 @@ class RuleTable(dict[str, str]):
 def check_names(names: Collection[str], known: Collection[str]) -> None:
     """Raise ``ValueError`` for a name that is not `known`."""
     if unknown := sorted(set(names) - set(known)):
-        raise ValueError(f"no such rule: {', '.join(unknown)}; there are {', '.join(known)}")
+        raise ValueError(f"no such rule: {', '.join(unknown)}; the rules are {', '.join(known)}")
 
 
 def report(broken: Iterable[BrokenRule]) -> None:
@@ -117,7 +117,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` that shows the first place where the two differ by `key`."""
+    """Raise an ``AssertionError`` that shows the first items that differ by `key`."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -134,7 +134,7 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """Return the texts from shortly before the place where they differ."""
+    """Return the texts from shortly before the first difference."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
@@ -159,7 +159,7 @@ class HangingError(AssertionError):
 def in_time(function: Callable[[], T], seconds: float) -> T:
     """Call ``function()`` on a new thread, in the caller's context, and return its result or raise its error.
 
-    Raises `HangingError` after `seconds`; the thread remains, since nothing can end it.
+    Raises `HangingError` after `seconds`; the thread remains, since Python cannot end it.
     """
     future: Future[T] = Future()
 
@@ -171,7 +171,7 @@ def in_time(function: Callable[[], T], seconds: float) -> T:
 
     _in_thread(run)
     if not wait([future], seconds).done:
-        raise HangingError(f"it did not come back in {seconds} s")
+        raise HangingError(f"it did not return within {seconds} s")
     return future.result()
 
 
@@ -246,7 +246,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # a thread without a loop, so that the streams run on the portal's
+    _in_thread(subscribe)  # a thread without a loop, so that the streams run on the portal's loop
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()

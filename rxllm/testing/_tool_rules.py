@@ -1,4 +1,4 @@
-"""The rules of tool executors and of encoders of tool results, which `assert_executor` and `assert_encoder` check."""
+"""The rules that `assert_executor` checks for tool executors, and `assert_encoder` for encoders of tool results."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = 
     >>> import json
     >>> assert_encoder(json.dumps)
 
-    `without` names the rules to leave out: ``text`` if its tools return only one kind of result, ``error`` if the
-    model must not see what failed, ``stable`` if the text contains the time; ``pure`` never.
+    `without` names the rules to omit: ``text`` if the tools return only one kind of result, ``error`` if the model must
+    not see errors, ``stable`` if the text contains the time. ``pure`` holds for all.
 
     Raises as ``assert_executor`` does.
     """
@@ -58,7 +58,7 @@ def _encoded(encoder: Encoder, result: Any) -> Any:
         raise AssertionError(f"for {result!r} it raised {error!r}") from error
 
 
-@ENCODER_RULES.rule("text", "it returns text for whatever a tool may return")
+@ENCODER_RULES.rule("text", "it returns text for every result of a tool")
 def _text(encoder: Encoder) -> None:
     for result in deepcopy(RESULTS):
         encoded = _encoded(encoder, result)
@@ -97,12 +97,12 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
 
     >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
 
-    `without` names the rules to leave out: ``context`` if tools run where the context cannot go, ``several`` if one
-    tool runs at a time, ``timeout`` if the executor has a limit of its own, ``halt`` and ``question`` if tools cannot
-    return rxllm's objects; ``result``, ``failure`` and ``arguments`` never.
+    `without` names the rules to omit: ``context`` if the tools cannot receive the context, ``several`` if one tool runs
+    at a time, ``timeout`` if the executor has its own limit, ``halt`` and ``question`` if tools cannot return rxllm's
+    objects. ``result``, ``failure`` and ``arguments`` hold for all.
 
-    The executor may be asynchronous. Raises ``AssertionError``, which names every broken rule and says how, and
-    ``ValueError`` for an unknown name in `without`.
+    The executor may be asynchronous. Raises ``AssertionError`` with the reason for each broken rule, and ``ValueError``
+    for an unknown name in `without`.
     """
     __tracebackhide__ = True
     EXECUTOR_RULES.check(executor, without)
@@ -142,7 +142,7 @@ def _result(executor: Executor) -> None:
 def _context(executor: Executor) -> None:
     @tool
     def whoami(x: int, context: ToolContext) -> str:
-        """Says who calls."""
+        """Return the name of the caller."""
         return f"{context.context['user']} {x}"
 
     events = _events(executor, [whoami], ToolCall("c", "whoami", {"x": 1}), context={"user": "ada"})
@@ -150,7 +150,7 @@ def _context(executor: Executor) -> None:
     expect(results == ["ada 1"], f"the tool of 'ada' returned {results}")
 
 
-@EXECUTOR_RULES.rule("failure", "what the tool raises becomes the call's ToolError, and the chat goes on")
+@EXECUTOR_RULES.rule("failure", "the tool's exception becomes the call's ToolError, and the chat continues")
 def _failure(executor: Executor) -> None:
     def fail(arguments: Any) -> Any:
         raise ValueError("no such city")
@@ -197,7 +197,7 @@ def _arguments(executor: Executor) -> None:
     expect(received == [arguments], f"it got {received} instead of {[arguments]}")
 
 
-@EXECUTOR_RULES.rule("timeout", "a tool that hangs is a ToolError after tool_timeout, and nothing waits for it")
+@EXECUTOR_RULES.rule("timeout", "a tool that hangs fails with a ToolError after tool_timeout, and nothing waits for it")
 def _timeout(executor: Executor) -> None:
     released = threading.Event()
 

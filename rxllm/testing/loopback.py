@@ -1,4 +1,4 @@
-"""A real HTTP/1.1 server on a socket and a thread of its own, which follows a script and notes who closed when.
+"""A real HTTP/1.1 server on its own thread, which follows a script and records who closed a connection, and when.
 
 ::
 
@@ -8,8 +8,8 @@
 
 The script is a `Reply` for every request, a list of them (the last one repeats), or a function of the `Request`. A
 body is bytes, sent with their length, or any iterable, sent chunked: bytes are one chunk, a `Pause` delays the next
-one, and a `Cut` ends it. A wrong script or body raises ``TypeError`` where it is written; errors while the server runs
-are raised when the ``with`` ends, in place of an exception from inside. Request bodies must have a length.
+chunk, and a `Cut` ends the body. A wrong script or body raises ``TypeError`` where it is written. Errors of the running
+server are raised at the end of the ``with``, in place of an exception from inside. Request bodies must have a length.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A wait in seconds, for ever by default."""
+    """A wait in seconds, forever by default."""
 
     seconds: float = math.inf
 
@@ -62,7 +62,7 @@ STALL = Pause()
 
 
 class Cut(Enum):
-    """The server closes in the middle of a chunk: with a FIN, as after a whole response, or with a reset."""
+    """A close by the server in the middle of a chunk: with a FIN, as after a whole response, or with a reset."""
 
     FIN = "fin"
     RESET = "reset"
@@ -111,14 +111,14 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""Turns of the event loop until a connection that is being accepted is made."""
+"""Turns of the event loop within which a connection that is being accepted is made."""
 
 
 class Loopback:
-    """The server: its `url`, `connections` and `requests` in the order of arrival, `open_count` of connections.
+    """The server: its `url`, the `connections` and `requests` in order of arrival, the `open_count` of connections.
 
-    It listens at once, but accepts connections only after `accept_after` seconds. `tls` is the server's side of HTTPS,
-    with a certificate for 127.0.0.1.
+    It listens at once, but accepts connections only after `accept_after` seconds. `tls` is the server's context for
+    HTTPS, with a certificate for 127.0.0.1.
     """
 
     def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
@@ -141,7 +141,7 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait until there are `count` requests; return them. Raises ``TimeoutError``."""
+        """Wait until there are `count` requests, and return all requests. Raises ``TimeoutError``."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
@@ -188,9 +188,9 @@ class Loopback:
         await asyncio.sleep(0)  # in this turn the transports call connection_lost
 
     def _connect(self) -> Connection:
-        return Connection(self._reply_to, self._changed, self._opened, self.errors.append)
+        return Connection(self._reply_to, self._changed, self._record_open, self.errors.append)
 
-    def _opened(self, connection: Connection) -> None:
+    def _record_open(self, connection: Connection) -> None:
         with self._changed:
             self.connections.append(connection)
             self._changed.notify_all()
@@ -210,10 +210,10 @@ class Loopback:
 
 
 class Connection(asyncio.Protocol):
-    """One connection, which answers request after request: its requests, the bytes sent, and who closed it when.
+    """A connection, which answers its requests in turn: the requests, the bytes sent, who closed it, and when.
 
-    `accepted_at` and `closed_at` are of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A close by
-    the client is seen at once, also while the server stalls, or waits because the client does not read.
+    `accepted_at` and `closed_at` are times of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A
+    close by the client is noticed at once, even while the server stalls, or waits because the client does not read.
     """
 
     def __init__(
@@ -241,7 +241,7 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait until the connection is closed; return when that was. Raises ``TimeoutError``."""
+        """Wait until the connection is closed, and return the time of the close. Raises ``TimeoutError``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -267,10 +267,10 @@ class Connection(asyncio.Protocol):
         self._next()
 
     def eof_received(self) -> None:
-        self._closed("client")
+        self._record_close("client")
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._closed("client")
+        self._record_close("client")
 
     def pause_writing(self) -> None:
         self._writable.clear()
@@ -322,10 +322,10 @@ class Connection(asyncio.Protocol):
             # A socket that does not linger sends a reset on close.
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-        self._closed(by)
+        self._record_close(by)
         self._transport.abort() if reset else self._transport.close()
 
-    def _closed(self, by: str) -> None:
+    def _record_close(self, by: str) -> None:
         if self.closed_at is not None:
             return
         with self._changed:
@@ -411,7 +411,7 @@ def chat(*texts: str) -> list[bytes]:
 
 
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Yield frames without end, as fast as the client reads or one in `every` seconds; each reply needs its own.
+    """Yield frames without end, as fast as the client reads or `every` seconds; each reply needs its own iterator.
 
     ``make(i)`` is a frame; without it the answer is the text ``"0 1 2 "`` and so on, a number in each frame.
     """

@@ -4,7 +4,7 @@
 >>> check(
 ...     ops.only(TextDelta),
 ...     "-d-t-d-|",      # the source
-...     "^------!",      # when it is subscribed, and until when
+...     "^------!",      # when the source is subscribed, and until when
 ...     "-d---d-|",      # what the operator emits
 ...     d=TextDelta("Hi"), t=ThinkingDelta("hm"),
 ... )
@@ -12,11 +12,11 @@
 A character is one tick, a second of the scheduler:
 
 =========  ==================================================================
-``-``      nothing; a space too
+``-``      no notification; a space means the same
 ``a``      the value of that name, or the letter itself if there is none
 ``|``      the end
 ``X``      the error called X
-``(ab|)``  all that is in the brackets, at the tick of the opening one
+``(ab|)``  all that is in the brackets, at the tick of the opening bracket
 =========  ==================================================================
 """
 
@@ -46,8 +46,8 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
     >>> list(parse("-a-(b|)", {"a": 1}))
     [(1, 'next', 1), (3, 'next', 'b'), (3, 'end', None)]
 
-    Raises ``ValueError`` for a malformed diagram: brackets that are unpaired or nested, something after the end, an X
-    that is not an exception.
+    Raises ``ValueError`` for a malformed diagram: unpaired or nested brackets, a notification after the end, an X that
+    is not an exception.
     """
     group: int | None = None
     ended = False
@@ -63,9 +63,9 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
                 group = None
                 continue
             case "(" | ")":
-                raise _malformed(marbles, tick, "brackets must be in pairs, and not inside one another")
+                raise _malformed(marbles, tick, "brackets must be in pairs, and cannot be nested")
             case _ if ended:
-                raise _malformed(marbles, tick, "something comes after the end")
+                raise _malformed(marbles, tick, "there is a notification after the end")
             case "|":
                 yield at, "end", None
             case "X" if isinstance(values.get("X"), Exception):
@@ -80,7 +80,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles`; its `subscriptions` are the times of each use."""
+    """Return a cold Observable that plays `marbles`; its `subscriptions` have the times of each subscription."""
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -138,9 +138,7 @@ def _applied(operator: Any, source: Any) -> Observable[Any]:
 
 def _unsubscribed(subscribed: str) -> int:
     if subscribed.strip() != "^" + "-" * (len(subscribed.strip()) - 2) + "!" or subscribed[0] != "^":
-        raise ValueError(
-            f"{subscribed!r} must be when the source is used: '^' at tick 0, then '-', then '!' at its end"
-        )
+        raise ValueError(f"{subscribed!r} is not a subscription: write '^' at tick 0, then '-', then '!' at its end")
     return subscribed.index("!")
 
 

@@ -11,8 +11,8 @@
 `lawful_events`                                                        one response, as every adapter emits it
 `lawful_chats`                                                         a chat: steps, tools, agents at any depth
 `events`, `event_lists`                                                any event, and any events in any order
-`errors`                                                               any error of rxllm's
-`values`; `messages`, `requests`, `responses`, `threads`, `tools` ...  any value, and those of one kind
+`errors`                                                               any error of rxllm
+`values`; `messages`, `requests`, `responses`, `threads`, `tools` ...  any value, and values of one kind
 `chunked(data)`                                                        bytes in any chunks
 =====================================================================  =============================================
 
@@ -98,7 +98,7 @@ usages = st.builds(
 tool_calls = st.builds(va.ToolCall, id=ids, name=texts, arguments=maps, raw_arguments=st.none() | texts, metadata=maps)
 images = st.builds(
     va.Image,
-    source=st.sampled_from(["binary", "base64", "url"]),  # "file" comes back from JSON only with `local_files`
+    source=st.sampled_from(["binary", "base64", "url"]),  # "file" is read from JSON only with `local_files`
     data=st.binary(max_size=8) | texts,
     mime_type=st.none() | texts,
     width=st.none() | st.integers(1, 4096),
@@ -246,7 +246,7 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
     special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
         ev.ChatCompleted: {"result": chat_results},
-        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # which is read as a UsageUpdated
+        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # a raw usage is read as a UsageUpdated
         ev.PartAdded: {"part": st.builds(va.ProviderPart, texts, maps)},
     }
     return st.builds(cls, **{**fields, **special.get(cls, {})})
@@ -321,12 +321,12 @@ lawful_events = _lawful()
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """A chat whose agents nest `depth` deep. It `ends` as ``"approval"`` if one of its agents does."""
+    """Draw a chat with agents up to `depth` deep; if it `ends` as ``"approval"``, its last tool call stays open."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
-        goes_on = number > 1 or ends == "approval"
-        kinds = [kind for kind in draw(_kinds) if goes_on or kind != "call"] + ["call"] * goes_on
+        continues = number > 1 or ends == "approval"
+        kinds = [kind for kind in draw(_kinds) if continues or kind != "call"] + ["call"] * continues
         step = draw(_body(kinds, f"{number}_"))
         message = fold_message(step)
         step.append(ev.MessageCompleted(message, "tool_calls" if message.tool_calls else "stop"))
@@ -349,7 +349,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 
 @st.composite
 def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
-    """The events of one tool call: of a tool, or of an agent that answers, breaks off or stays open."""
+    """Draw the events of one tool call: a tool, or an agent that answers, breaks off or stays open."""
     started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
     nested: list[ev.Event] = []
     if kind != "tool" and depth:
@@ -373,7 +373,7 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """`data` in any chunks, empty ones among them; it shrinks to a single one."""
+    """`data` in any chunks, empty ones among them; it shrinks to a single chunk."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

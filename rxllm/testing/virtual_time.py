@@ -15,17 +15,17 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks between two items of a source; what a run does to it falls in between."""
+"""Ticks between two items of a source; a run disposes in between."""
 
 SILENCE = 600
 """Ticks for which a source with a silence emits nothing before its last item, so that timers fire."""
 
 LIMIT = 10_000
-"""Ticks after which a run is over, even if timers still wait."""
+"""Ticks after which a run is over, even if timers are pending."""
 
 
 class Clock(TestScheduler):
-    """A virtual clock that counts the timers that still wait."""
+    """A virtual clock that counts its pending timers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -67,8 +67,8 @@ class Source(Observable[Any]):
     """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
 
     Before the last item it is silent for `silence` more ticks. Like rxllm's own sources, it ends with a subscriber's
-    exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are the
-    exceptions that the subscriber's handlers of the end raised.
+    exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are
+    exceptions that the subscriber raised when it received the end.
     """
 
     def __init__(
@@ -134,8 +134,9 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are its notifications, in ticks since it began; `late` those after the dispose; `left_over` the timers and
-    threads that remained at its end or dispose; `escaped` the error that was raised instead of passed to ``on_error``.
+    `notes` are its notifications, in ticks since it began, and `late` the notifications after the dispose. `left_over`
+    are the timers and threads that remained at its end or dispose. `escaped` is the error that was raised instead of
+    passed to ``on_error``.
     The subscriber calls ``on_item(run, number)`` at each item.
     """
 
@@ -166,13 +167,13 @@ class OperatorRun:
         return [] if self._before_dispose is None else self.notes[self._before_dispose :]
 
     def begin(self) -> Self:
-        """Subscribe, now."""
+        """Subscribe at the current tick."""
         self._start = self._clock.tick
         self._threads = set(threading.enumerate())
         self._subscription.disposable = self._stream.subscribe(
             self._next,
-            lambda error: self._ended("error", error),
-            lambda: self._ended("end", None),
+            lambda error: self._record_end("error", error),
+            lambda: self._record_end("end", None),
             scheduler=self._clock,
         )
         return self
@@ -196,24 +197,24 @@ class OperatorRun:
                 raise
             self._clock.stop()
             self._subscription.dispose()
-            self._ended("error", error)
+            self._record_end("error", error)
             self._clock.advance_to(float(self._start + LIMIT))
 
     def dispose(self) -> None:
         self._before_dispose = len(self.notes)
         self._subscription.dispose()
-        self._look()
+        self._record_left_over()
 
     def _next(self, item: Any) -> None:
         self.notes.append((self._clock.tick - self._start, "next", item))
         if self._on_item is not None:
             self._on_item(self, len(self.values) - 1)
 
-    def _ended(self, kind: str, error: Exception | None) -> None:
+    def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._look)  # once the end has reached every subscriber
+        self._clock.at(self._clock.tick, self._record_left_over)  # once the end has reached every subscriber
 
-    def _look(self) -> None:
+    def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)
         if self.left_over is None and (threads or self._clock.waiting):
             running = f", and the threads {threads} run" if threads else ""

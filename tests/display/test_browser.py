@@ -344,7 +344,7 @@ def test_the_stop_button_closes_the_connection_marks_the_card_and_raises_one_lin
     expect(notebook.card("stop").locator("article")).to_have_attribute("data-state", "stopped")
     expect(notebook.card("stop").locator("footer")).to_contain_text("stopped")
     expect(outputs).to_have_count(2)
-    expect(outputs.nth(1)).to_have_text("Stopped. What had come is in rxllm.display.last.")
+    expect(outputs.nth(1)).to_have_text("Stopped. The partial result is in rxllm.display.last.")
     notebook.picture("stop")
     after = notebook.run("after")
     expect(after).to_have_count(2)

@@ -88,7 +88,7 @@ def test_the_stop_button_leaves_the_card_raises_one_line_and_keeps_the_partial(k
     code = 'rxllm.show(answer(("thinking", "hm"), "half ", ("delay", 60), "whole"))'
     outputs = kernel.run(code, interrupt_at="half")
     assert 'data-state="stopped"' in outputs[-2][1]
-    assert outputs[-1] == ("error", "Stopped. What had come is in rxllm.display.last.")
+    assert outputs[-1] == ("error", "Stopped. The partial result is in rxllm.display.last.")
     assert kernel.run("rxllm.display.last.output_text, rxllm.display.last.thinking") == [
         ("execute_result", "('half ', 'hm')")
     ]
@@ -118,7 +118,7 @@ def test_values_are_one_output_in_place(kernel):
 def test_the_stop_button_stops_a_cell_that_awaits(kernel):
     code = 'await rxllm.show(answer("half ", ("delay", 60), "whole"), block=False)'
     outputs = kernel.run(code, interrupt_at="half")
-    assert ("error", "Stopped. What had come is in rxllm.display.last.") in outputs
+    assert ("error", "Stopped. The partial result is in rxllm.display.last.") in outputs
     kernel.run("import time; time.sleep(0.2)")
     assert kernel.run("rxllm.display.last.output_text") == [("execute_result", "'half '")]
 

@@ -80,7 +80,7 @@ def test_the_line() -> None:
 
 
 def test_the_label_is_a_text() -> None:
-    with pytest.raises(ValidationError, match="label must be a text"):
+    with pytest.raises(ValidationError, match="label must be a string"):
         rxllm.display.progress_bar(5)  # type: ignore[arg-type]
 
 

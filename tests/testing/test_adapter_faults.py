@@ -516,10 +516,10 @@ def test_a_service_lacks_what_it_rightly_lacks_by_name() -> None:
     assert Suite().whole.usage is None
     names: Any = {"usage"}
     Suite.without = names
-    with pytest.raises(pytest.skip.Exception, match="usage: left out by the suite"):
+    with pytest.raises(pytest.skip.Exception, match="usage: omitted by the suite"):
         Suite().test_usage_arrives()
     Suite.without = {"tidy": "why not"}
-    with pytest.raises(ValueError, match="no such rule: tidy; there are calls, thinking, usage, "):
+    with pytest.raises(ValueError, match="no such rule: tidy; the rules are calls, thinking, usage, "):
         Suite().test_usage_arrives()
 
 
@@ -527,8 +527,8 @@ def test_a_failure_says_how_to_leave_its_rule_out() -> None:
     with pytest.raises(AssertionError) as caught:
         Suite(without(UsageUpdated)).test_usage_arrives()
     assert caught.value.__notes__ == [
-        "Do the suite's hooks say what the script says (usage)? "
-        "If the service rightly lacks it, leave it out: without = {'usage': 'why'}"
+        "Do the suite's hooks send what the script has (usage)? "
+        "If the service does not have it, omit the case: without = {'usage': 'why'}"
     ]
 
 

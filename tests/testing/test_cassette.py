@@ -426,7 +426,7 @@ def test_the_name_of_a_model_needs_no_key_to_replay(path: Path, monkeypatch: pyt
 
 
 def test_an_engine_with_more_settings_is_refused(path: Path) -> None:
-    with pytest.raises(EngineError, match="has params too; write dataclasses"):
+    with pytest.raises(EngineError, match="also has params; write dataclasses"):
         Cassette(path, Engine(Fake("Hi"), params={"temperature": 0.0}))
 
 

@@ -23,9 +23,9 @@ def test_a_diagram_is_read_from_left_to_right() -> None:
 @pytest.mark.parametrize(
     ("marbles", "values", "what"),
     [
-        ("-a|b", {}, "at 3: something comes after the end"),
-        ("-a||", {}, "at 3: something comes after the end"),
-        ("-a|X", {"X": ValueError()}, "at 3: something comes after the end"),
+        ("-a|b", {}, "at 3: there is a notification after the end"),
+        ("-a||", {}, "at 3: there is a notification after the end"),
+        ("-a|X", {"X": ValueError()}, "at 3: there is a notification after the end"),
         ("-(a", {}, "at 1: this bracket is not closed"),
         ("-(a(b))", {}, "at 3: brackets must be in pairs"),
         ("-a)", {}, "at 2: brackets must be in pairs"),
@@ -42,7 +42,7 @@ def test_a_diagram_that_cannot_be_is_refused(marbles: str, values: dict[str, Any
 
 @pytest.mark.parametrize("subscribed", ["", "---", "^", "^--", "-^-!", "^--!-!", "^-a!", "!--^", " ^--!"])
 def test_a_use_that_cannot_be_is_refused(subscribed: str) -> None:
-    with pytest.raises(ValueError, match="must be when the source is used"):
+    with pytest.raises(ValueError, match="is not a subscription: write"):
         check(rx.map(str), "-a-|", subscribed, "-a-|")
 
 

@@ -505,7 +505,7 @@ def test_all_broken_rules_are_named_at_once() -> None:
 
 
 def test_an_unknown_rule_is_refused() -> None:
-    with pytest.raises(ValueError, match="no such rule: colour; there are cold, "):
+    with pytest.raises(ValueError, match="no such rule: colour; the rules are cold, "):
         assert_operator(early, without=["colour"])
 
 
@@ -540,7 +540,7 @@ def test_an_operator_that_blocks_is_broken_in_time(only: Any) -> None:
     try:
         with pytest.raises(AssertionError) as caught:
             assert_operator(lambda: waiting(until), only=only, seconds=0.2)
-        assert str(caught.value) == "cold: nothing happens before it is subscribed, but it did not come back in 0.2 s"
+        assert str(caught.value) == "cold: nothing happens before it is subscribed, but it did not return within 0.2 s"
     finally:
         until.set()
 
@@ -549,7 +549,7 @@ def test_an_operator_that_runs_its_source_is_broken_in_time() -> None:
     def collecting() -> Operator:
         return lambda source: from_iterable(source.to_list().run())
 
-    with pytest.raises(AssertionError, match=r"^cold: .*, but it did not come back in 0.2 s$"):
+    with pytest.raises(AssertionError, match=r"^cold: .*, but it did not return within 0.2 s$"):
         assert_operator(collecting, seconds=0.2)
 
 
@@ -572,7 +572,7 @@ def of_a_width(width: int) -> Operator:
 
 @pytest.mark.parametrize("operator", [rx.skip(0), ops.map_text(str.upper), ops.raise_errors(), of_a_width, None, 5])
 def test_an_operator_instead_of_its_maker_is_told_so(operator: Any) -> None:
-    hint = "cannot be called without arguments: give a function that makes the operator, as in assert_operator(lambda: "
+    hint = "cannot be called without arguments: pass a function that makes the operator, as in assert_operator(lambda: "
     with pytest.raises(TypeError, match=re.escape(hint)) as caught:
         assert_operator(operator)
     assert str(caught.value).startswith(repr(operator))

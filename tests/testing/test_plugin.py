@@ -82,7 +82,7 @@ def test_the_kits_assertions_are_rewritten(run) -> None:
 
 
 def test_its_fixtures_are_listed(run) -> None:
-    run("", "--fixtures").stdout.fnmatch_lines(["loopback*", "*Starts servers: ``loopback(script)``*"])
+    run("", "--fixtures").stdout.fnmatch_lines(["loopback*", "*starts a server: ``loopback(script)``*"])
 
 
 def test_without_hypothesis_the_rest_of_the_kit_works(run) -> None:

@@ -242,9 +242,9 @@ def test_a_speed_that_is_none_is_refused(path: Path, speed: Any) -> None:
 
 
 def test_what_is_no_path_is_refused() -> None:
-    with pytest.raises(TypeError, match="need the path of a file, not "):
+    with pytest.raises(TypeError, match="must be a string or a Path, not "):
         from_iterable(events("Hi")).pipe(record)
-    with pytest.raises(TypeError, match="need the path of a file, not 5"):
+    with pytest.raises(TypeError, match="must be a string or a Path, not 5"):
         replay_file(5)  # type: ignore[arg-type]
 
 

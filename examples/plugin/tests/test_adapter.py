@@ -27,7 +27,7 @@ from rxllm_cohere import Cohere, connect
 
 
 def event(type: str, delta: Any = None, **more: Any) -> bytes:
-    """One of Cohere's server-sent events."""
+    """Return one of Cohere's server-sent events."""
     data = {"type": type, **more} if delta is None else {"type": type, "delta": delta, **more}
     return f"event: {type}\ndata: {json.dumps(data)}\n\n".encode()
 
@@ -46,9 +46,9 @@ def end(reason: str = "COMPLETE", **more: Any) -> list[bytes]:
 
 
 class TestConformance(HTTPAdapterConformance):
-    """How Cohere's wire says what rxllm's cases need."""
+    """rxllm's cases on the wire of Cohere."""
 
-    breaks = "unknown"  # its streams do not tell the kind of an error
+    breaks = "unknown"  # its streams do not report the kind of an error
     without: ClassVar[dict[str, str]] = {"content_filter": "none of its finish reasons means it"}
 
     def adapter(self, url: str, **connection: Any) -> Cohere:
@@ -243,7 +243,7 @@ def test_an_error_at_the_end_of_a_stream() -> None:
     assert (error.message, error.metadata["type"]) == (fields["error"], fields["error_type"])
 
 
-def test_a_frame_that_breaks_the_decoder_ends_the_stream_after_what_came_before() -> None:
+def test_a_frame_that_breaks_the_decoder_ends_the_stream_after_the_earlier_text() -> None:
     reply = [start(), delta_event("content-delta", {"content": {"text": "Hi"}}), *end(usage={"tokens": [1]})]
     with Loopback(Reply(b"".join(reply))) as server:
         response = rxllm.generate(Cohere(base_url=server.url), "Hi", model="command-a", retry=False).run()

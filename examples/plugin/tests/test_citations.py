@@ -21,7 +21,7 @@ def test_each_source_comes_once_and_at_once() -> None:
     )
 
 
-def test_an_error_ends_the_list_so_that_nobody_takes_half_for_all() -> None:
+def test_an_error_ends_the_list_so_that_half_is_not_taken_for_all() -> None:
     error = StreamError("truncated")
     marbles.check(
         citations(),

@@ -1,11 +1,11 @@
 """Decode the stream of ``/v2/chat``, see https://docs.cohere.com/v2/docs/streaming.
 
 * ``message-start`` has the id; ``message-end`` the usage and the finish reason, or the error. ``[DONE]`` may follow.
-* Text and thinking come in ``content-delta``, between the start and the end of their block.
-* The model's plan for its tools comes in ``tool-plan-delta``, and is shown as thinking. Plan and thinking go back to
-  Cohere in different fields, so their `provider_data` tells them apart.
-* Tool calls come in pieces by index, and each has its own end.
-* Anything else becomes a ``RawChunk``: nothing is lost.
+* Text and thinking arrive in ``content-delta``, between the start and the end of their block.
+* The model's plan for its tools arrives in ``tool-plan-delta``, and becomes thinking. Plan and thinking go back to
+  Cohere in different fields, so their `provider_data` has the kind.
+* Tool calls arrive in pieces by index, and each has its own end.
+* Any other frame becomes a ``RawChunk``: nothing is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ToolCall(msgspec.Struct):
 
 
 class MessageDelta(msgspec.Struct):
-    """A piece of the message: one field at a time. In ``message-start`` all fields are there, as empty lists."""
+    """A piece of the message, with one field at a time. In ``message-start`` all fields are present, as empty lists."""
 
     content: Content | list[Any] | None = None
     tool_plan: str | None = None
@@ -77,7 +77,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class CohereDecoder(FrameDecoder):
-    """Decode one response to `messages`. It reports what it reads to `Blocks`, which keeps the order of the events."""
+    """Decode one response to `messages`. `Blocks` makes the events from its parts, and keeps their order."""
 
     def __init__(self, messages: Iterable[Message] = (), *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(messages))
