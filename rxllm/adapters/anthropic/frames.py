@@ -8,7 +8,8 @@ from typing import Any
 
 import msgspec
 
-from rxllm.adapters._usage_and_metadata import dicts, to_usage
+from rxllm.adapters._usage_and_metadata import dicts
+from rxllm.adapters._usage_and_metadata import to_usage as count_usage
 from rxllm.values import Usage
 
 CLIENT_CALL = "tool_use"
@@ -92,7 +93,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
 
 
 def _to_usage(counters: Mapping[str, Any]) -> Usage:
-    usage = to_usage(counters, _COUNTERS)
+    usage = count_usage(counters, _COUNTERS)
     uncached, cached, written = usage.input_tokens, usage.cached_input_tokens, usage.cache_write_input_tokens
     total_input = None if uncached is None else uncached + (cached or 0) + (written or 0)
     return replace(
