@@ -1,4 +1,4 @@
-"""Responses that begin again: in virtual time, and in every fold."""
+"""Retries before the first content (cases: tests/runtime/test_retry.py), restarts, and errors as events and back."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import logging
 from typing import Any
 
 import pytest
+from reactivex import operators as rx
 from reactivex.testing import TestScheduler
 
+import rxllm
 from rxllm import (
     AdapterError,
     Engine,
     Fake,
+    Request,
     RetryPolicy,
     StreamError,
     Thread,
@@ -39,8 +42,73 @@ from rxllm.events import (
     TextDelta,
     UsageUpdated,
 )
-from rxllm.testing.marbles import START, cold, record
-from rxllm.values import Message, Response
+from rxllm.testing.marbles import START, check, cold, record
+from rxllm.values import Call, Message, Response
+
+# retry_before_content
+
+
+AT_ONCE = RetryPolicy(base_delay=0.0, jitter=0.0)
+BUSY = AdapterError("rate_limited")
+
+
+def answer(fake: Fake) -> Any:
+    return rxllm.runtime.Stream.of(fake.stream(Request((user("Hi"),)), Call()))
+
+
+def test_behind_an_adapter_it_is_what_the_facade_does() -> None:
+    for script in ([[BUSY], ["Hello"]], [[BUSY], [BUSY], [BUSY]], [["Hel", StreamError("truncated")], ["Hello"]]):
+        by_hand = answer(Fake(scripts=script)).pipe(ops.retry_before_content(AT_ONCE), ops.errors_as_events())
+        facade = rxllm.stream_generate(Fake(scripts=script), "Hi", retry=AT_ONCE).pipe(ops.errors_as_events())
+        assert list(by_hand) == list(facade)
+
+
+def test_it_waits_on_the_schedulers_clock_and_subscribes_again() -> None:
+    scheduler = TestScheduler()
+    retries: list[tuple[int, float, Exception]] = []
+    source = cold(scheduler, "--X", {"X": BUSY})
+    policy = RetryPolicy(max_attempts=3, base_delay=5.0, jitter=0.0)
+    operator = ops.retry_before_content(policy, on_retry=lambda *told: retries.append(told))
+    assert record(scheduler, lambda: source.pipe(operator)) == [(21, "error", BUSY)]
+    assert [(s.subscribe - 200, s.unsubscribe - 200) for s in source.subscriptions] == [(0, 2), (7, 9), (19, 21)]
+    assert retries == [(1, 5.0, BUSY), (2, 10.0, BUSY)]
+
+
+def test_reactivexs_retry_does_not_see_a_streamed_error() -> None:
+    """The two channels of failure, of which the docstring warns."""
+    script: list[list[Any]] = [[("error", "rate_limited")], ["Hello"]]
+    assert isinstance(list(answer(Fake(scripts=script)).pipe(rx.retry(3)))[-1], ErrorEvent)
+    assert answer(Fake(scripts=script)).pipe(ops.retry_before_content(AT_ONCE), ops.to_text()).run() == "Hello"
+
+
+def test_below_run_tools_every_attempt_belongs_to_the_step() -> None:
+    ids: list[str] = []
+    engine = rxllm.Engine(Fake([BUSY], ["Hello"]), retry=False, observers=[lambda told: ids.append(told.request_id)])
+    source = rxllm.stream_generate(engine, "Hi").pipe(ops.retry_before_content(AT_ONCE), ops.run_tools(thread="Hi"))
+    chat = source.pipe(ops.repeat_until_halt(lambda thread: source))
+    assert chat.run().result.output_text == "Hello"
+    assert len(set(ids)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "name"),
+    [(("often",), "policy"), (({"attempts": 3},), "policy"), (({"max_attempts": -1},), "policy"), ((3,), "policy")],
+)
+def test_a_policy_that_is_none_is_refused_at_the_call(arguments: Any, name: str) -> None:
+    with pytest.raises(ValidationError) as caught:
+        ops.retry_before_content(*arguments)
+    assert caught.value.errors[0][0][0] == name
+    with pytest.raises(ValidationError):
+        ops.retry_before_content(on_retry=3)  # type: ignore[arg-type]
+
+
+def test_no_retry_is_the_source_itself() -> None:
+    source = answer(Fake("Hi"))
+    assert source.pipe(ops.retry_before_content(False)) is source
+
+
+# restart
+
 
 CUT, DOWN = StreamError("truncated"), AdapterError("provider_unavailable")
 POLICY = RetryPolicy(max_attempts=3, base_delay=10, jitter=0)
@@ -280,3 +348,58 @@ def test_retry_restart_and_fallback_come_one_after_the_other() -> None:
     assert (len(first.requests), len(other.requests)) == (6, 0)
     made = Engine(Fake([DOWN]), operators=(ops.restart(NOW), ops.fallback(other)), retry={**NOW, "max_attempts": 2})
     assert generate(made, "Hi").run().output_text == "Hello"
+
+
+# raise_errors
+
+
+ERROR = StreamError("truncated")
+
+
+def test_a_streamed_error_is_raised_and_releases_the_source() -> None:
+    check(
+        ops.raise_errors(),
+        "-d-e-d-|",
+        "^--!",
+        "-d-X",
+        d=TextDelta("Hi"),
+        e=ErrorEvent(ERROR),
+        X=ERROR,
+    )
+
+
+def test_the_two_error_operators_undo_one_another() -> None:
+    check(
+        lambda source: source.pipe(ops.raise_errors(), ops.errors_as_events()),
+        "-d-e|",
+        "^--!",
+        "-d-(e|)",
+        d=TextDelta("Hi"),
+        e=ErrorEvent(ERROR),
+    )
+
+
+# errors_as_events
+
+
+def test_a_raised_error_becomes_the_last_event() -> None:
+    check(
+        ops.errors_as_events(),
+        "-d-X",
+        "^--!",
+        "-d-(e|)",
+        d=TextDelta("Hi"),
+        e=ErrorEvent(ERROR),
+        X=ERROR,
+    )
+
+
+def test_another_exception_stays_one() -> None:
+    check(
+        ops.errors_as_events(),
+        "-d-X",
+        "^--!",
+        "-d-X",
+        d=TextDelta("Hi"),
+        X=KeyError("a bug is no part of a stream"),
+    )
