@@ -37,7 +37,7 @@ from rxllm.http.pools import in_use
 from rxllm.http.redirects import followed
 from rxllm.http.request_log import RequestLog, request_log
 from rxllm.http.secrets import address, hide_in_log
-from rxllm.http.timeouts import IdleTimeout
+from rxllm.http.timeouts import DRAIN_SECONDS, ERROR_BODY_SECONDS, IdleTimeout
 from rxllm.http.transport_errors import AddressError, may_be_cancelled, transport_error
 from rxllm.runtime import Pump, Stream, pumped
 from rxllm.values import AdapterError, LLMError, StreamError
@@ -56,9 +56,6 @@ for _name in ("httpx", "httpx2"):
     logging.getLogger(_name).addFilter(hide_in_log)
 
 ERROR_BODY_BYTES = 1 << 20
-ERROR_BODY_SECONDS = 5.0
-DRAIN_SECONDS = 0.25
-"""Seconds to wait for the end of a finished response, so that its connection can be used again."""
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
 """The traces of httpcore after which a call may be cancelled: it is connected, and over HTTP/2 its request is sent."""

@@ -28,6 +28,10 @@ CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
 """Maximum silence of a provider: a model may think for minutes before its first word."""
 WRITE_SECONDS = 60.0
+ERROR_BODY_SECONDS = 5.0
+"""Maximum silence while the body of an error is read; then the error has the part that arrived."""
+DRAIN_SECONDS = 0.25
+"""Seconds to wait for the end of a finished response, so that its connection can be used again."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):

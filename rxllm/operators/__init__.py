@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from rxllm.operators._share_folded import share_folded
     from rxllm.operators._slow_consumers import conflate, keep_latest
     from rxllm.operators._time_limits import stall_warning, time_limits
-    from rxllm.operators._timing import gate, smooth, snapshots
+    from rxllm.operators._pacing import gate, smooth, snapshots
     from rxllm.operators._verify import verify
     from rxllm.operators._words_and_sentences import sentences, words
 
