@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from rxllm.operators._guard import guard
     from rxllm.operators._json_answers import items, partials, text_at
     from rxllm.operators._look import journaled, tap, trace
+    from rxllm.operators._pacing import gate, smooth, snapshots
     from rxllm.operators._race_and_fallback import circuit_breaker, fallback, hedge, race
     from rxllm.operators._rate_limited import rate_limited
     from rxllm.operators._redact import map_text, redact
@@ -53,7 +54,6 @@ if TYPE_CHECKING:
     from rxllm.operators._share_folded import share_folded
     from rxllm.operators._slow_consumers import conflate, keep_latest
     from rxllm.operators._time_limits import stall_warning, time_limits
-    from rxllm.operators._pacing import gate, smooth, snapshots
     from rxllm.operators._verify import verify
     from rxllm.operators._words_and_sentences import sentences, words
 
@@ -146,7 +146,7 @@ if not TYPE_CHECKING:  # with a module __getattr__, a type checker accepts every
             "_share_folded": "share_folded",
             "_slow_consumers": "conflate keep_latest",
             "_time_limits": "stall_warning time_limits",
-            "_timing": "gate smooth snapshots",
+            "_pacing": "gate smooth snapshots",
             "_verify": "verify",
             "_words_and_sentences": "sentences words",
         },
