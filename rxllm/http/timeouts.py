@@ -29,7 +29,7 @@ READ_SECONDS = 600.0
 """Maximum silence of a provider: a model may think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""Maximum silence while the body of an error is read; then the error has the part that arrived."""
+"""Seconds in which the body of an error must arrive; later parts are missing in its message."""
 DRAIN_SECONDS = 0.25
 """Seconds to wait for the end of a finished response, so that its connection can be used again."""
 
