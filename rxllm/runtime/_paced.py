@@ -1,8 +1,8 @@
-"""Hold a source back from inside an operator: a gate of its own in front of the reader's.
+"""Back-pressure from inside an operator: the operator's gate in front of the reader's gate.
 
 An operator that keeps items waiting subscribes to its source with `paced`, behind a `Hold`. The source then waits while
-either is full: the operator, or the reader behind it. What the operator delivers is delivered outside, so that calls
-made there wait for the reader alone.
+the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made there wait
+for the reader only.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ def _at_once(wake: Callable[[], None]) -> None:
 
 
 class Hold(Gate):
-    """The gate of an operator in front of the gate of its reader, if any: a source sees the two as one.
+    """An operator's gate in front of the gate of its reader, if any; a source waits for both.
 
-    It is full while `maxsize` items are `waiting`, or while ``is_full()``; then its owner calls `open` when it has room
-    again. While it is `closed` it is neither idle nor requested. ``before_tools(start)`` of its owner, if any, delays
-    tools; see `Gate`.
+    It is full while `maxsize` items are `waiting` or, with `is_full`, while that returns True; its owner then calls
+    `open` once it has room. While it is `closed`, it is neither idle nor requested. The owner's `before_tools`, if any,
+    delays tools; see `Gate`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Close it no longer."""
+        """End `closed`, and wake the sources that wait for an idle gate."""
         self.closed = False
         self._wake_if_idle()
 
@@ -92,7 +92,7 @@ class Hold(Gate):
             self._before_tools(following)
 
     def _when(self, is_so: Callable[[], bool], here: _When, there: _When, wake: Callable[[], None]) -> None:
-        # Either gate may change while the other is waited for.
+        # One gate may change while the source waits for the other.
         def look() -> None:
             if is_so():
                 there(finish)
@@ -123,7 +123,7 @@ class Hold(Gate):
 
 
 class _Outside(abc.ObserverBase[Any]):
-    """An observer that is called for the reader of its subscription, whatever gate its source is behind."""
+    """Calls its observer with the reader of the subscription, whatever gate the source is behind."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -155,7 +155,7 @@ class _Outside(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources subscribed inside wait for `gate`, if any."""
+    """Make sources that are subscribed to inside wait for `gate`, if any."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -164,7 +164,7 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Return `source`, subscribed to behind `gate`, which its subscriber does not see. Behind None it never waits."""
+    """Return `source`, which waits for `gate`, or never for None. Its subscriber keeps its own gate."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _Outside(observer)

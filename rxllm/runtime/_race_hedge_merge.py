@@ -1,4 +1,4 @@
-"""Several streams of events as one: a race that the first content wins, a hedge, and a merge under labels."""
+"""Combine streams of events: a race that the first content wins, a hedge, and a labelled merge."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _ENDS = frozenset({MessageCompleted, StepCompleted, ChatCompleted})
 
 
 def race(*streams: Observable[Event]) -> Stream[Event]:
-    """Emit the events of the stream whose first content comes first; the others are cancelled, to the socket.
+    """Emit the events of the stream whose first content arrives first; cancel the others, down to the socket.
 
     ::
 
@@ -46,10 +46,10 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     'Yes.'
 
     Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
-    only shows that a server took the request. The result, a response's as well as a chat's, has the metadata
+    only shows that a server accepted the request. The result of a response or a chat has the metadata
     ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
-    out; if all do, the last failure passes unchanged. No result includes the usage of the losers. In a pipe it is
-    ``a.pipe(ops.race(b))``.
+    out; if all do, the last failure passes unchanged. The usage of the losers is not part of any result. In a pipe,
+    write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` without streams, and for one that is not an Observable.
     """
@@ -71,11 +71,11 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    Content is as in ``race``; the other subscription is cancelled, to the socket. If the first fails before the second
-    begins, the second begins at once. ``MessageCompleted`` has the metadata
-    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, it is ``ops.hedge``.
+    Content is the same as in ``race``; the other subscription is cancelled, down to the socket. If the first fails
+    before the second starts, the second starts at once. ``MessageCompleted`` has the metadata
+    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, use ``ops.hedge``.
 
-    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
     check_instance("stream", stream, Observable, "an Observable")
     check("after", after, is_positive(after), "a number of seconds above 0")
@@ -87,9 +87,9 @@ def _raced(name: str, sources: Sequence[Observable[Event]], delays: Sequence[flo
 
 
 class _Racing:
-    """One subscription to a race: the first of `sources` with content passes on, the others are disposed of.
+    """One subscription to a race: the first of `sources` with content is emitted, the others are disposed.
 
-    Source k begins ``delays[k]`` seconds after the start, or as soon as all running sources have failed. Its events
+    Source k starts ``delays[k]`` seconds after the first, or as soon as all running sources have failed. Its events
     wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
     chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
 
@@ -110,9 +110,9 @@ class _Racing:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # streams may be on several threads; locked for decisions only
-        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # of the sources still in the race
-        self._timers: dict[int, SingleAssignmentDisposable] = {}  # of the sources still to begin
+        self._guard = threading.Lock()  # streams may be on several threads; it covers decisions, not deliveries
+        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # one per source that is still in the race
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # one per source that has not started
         self._winner: int | None = None
         self._delivering = False  # the winner's waiting events; new ones queue behind them
         self._end: Callable[[], None] | None = None
@@ -139,12 +139,12 @@ class _Racing:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # raised by the source; no caller would deliver it
+        except BaseException as error:  # the source raised it; no caller would deliver it
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
         lane = self._lanes.get(index)
-        if lane is None:  # another source has won meanwhile
+        if lane is None:  # another source has won
             return
         waiting: deque[Event] = deque()
 
@@ -170,7 +170,7 @@ class _Racing:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # it may begin inside another's failure
+        with within(self._scope):  # the failure of another source may start this one
             lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
@@ -212,7 +212,7 @@ class _Racing:
         reason = repr(error) if error is not None else "it sent no content"
         following: int | None = None
         with self._guard:
-            if self._lanes.pop(index, None) is None:  # another has won, or this one has lost before
+            if self._lanes.pop(index, None) is None:  # another source has won, or this one is out already
                 return
             if self._lanes:
                 self._errors.append(f"{index}: {reason}")
@@ -226,7 +226,7 @@ class _Racing:
             self._begin_safely(following)
 
     def _next_now(self) -> int | None:
-        """Return the next source to begin if all that have begun are out."""
+        """Return the next source to start if all started sources are out."""
         if self._timers.keys() != self._lanes.keys():
             return None
         following = min(self._timers, key=self._delays.__getitem__)
@@ -269,7 +269,7 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    A stream that fails has an ``ErrorEvent`` as its last item, like an event stream's own, and the others continue.
+    A stream that fails ends with an ``ErrorEvent``, as an event stream does, and the others continue.
     Within a label the order is the stream's own.
 
     Raises ``ValidationError("invalid_option")`` without streams, for one that is not an Observable, and for a
@@ -286,7 +286,7 @@ def merge_labelled(
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             try:
                 observer.on_next(Labelled(labels[index], item))
-            except Exception as error:  # raised by the subscriber: not a failure of this stream
+            except Exception as error:  # the subscriber raised it, so this stream has not failed
                 running.dispose()
                 observer.on_error(error)
 
