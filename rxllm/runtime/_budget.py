@@ -7,7 +7,7 @@ place of the budget             where the call finds it                what coun
 ==============================  =====================================  =================================================
 in ``Engine(operators=)``       its engine, see ``Scope.under``        its model source, which applies ``ops.budget``
                                                                        for each budget
-around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` its model source; ``ops.budget`` counts the events
+around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` its model source; ``ops.budget`` counts events
                                 puts a `Share`                         itself if there is no model source below, or for
                                                                        tokens that are not shared
 around a batch or in its        either of the two                      its model source; `Budget.count_journaled` counts

@@ -21,10 +21,10 @@ from rxllm.runtime.context_variables import current_gate, current_reader
 T = TypeVar("T")
 
 
-_When = Callable[[Callable[[], None]], None]
+_Listen = Callable[[Callable[[], None]], None]
 
 
-def _at_once(wake: Callable[[], None]) -> None:
+def _wake_now(wake: Callable[[], None]) -> None:
     wake()
 
 
@@ -72,40 +72,42 @@ class Hold(Gate):
         return item
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        there = _at_once if self._reader is None else self._reader.when_open
-        self._when(self._has_room, super().when_open, there, wake)
+        at_reader = _wake_now if self._reader is None else self._reader.when_open
+        self._wake_when_both(self._has_room, super().when_open, at_reader, wake)
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        there = _at_once if self._reader is None else self._reader.when_idle
-        self._when(self._is_idle, super().when_idle, there, wake)
+        at_reader = _wake_now if self._reader is None else self._reader.when_idle
+        self._wake_when_both(self._is_idle, super().when_idle, at_reader, wake)
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        there = _at_once if self._reader is None else self._reader.when_requested
-        self._when(self._is_requested, super().when_requested, there, wake)
+        at_reader = _wake_now if self._reader is None else self._reader.when_requested
+        self._wake_when_both(self._is_requested, super().when_requested, at_reader, wake)
 
     def before_tools(self, start: Callable[[], None]) -> None:
         reader = self._reader
-        following = start if reader is None else lambda: reader.before_tools(start)
+        start_at_reader = start if reader is None else lambda: reader.before_tools(start)
         if self._before_tools is None:
-            following()
+            start_at_reader()
         else:
-            self._before_tools(following)
+            self._before_tools(start_at_reader)
 
-    def _when(self, is_so: Callable[[], bool], here: _When, there: _When, wake: Callable[[], None]) -> None:
+    def _wake_when_both(
+        self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
+    ) -> None:
         # One gate may change while the source waits for the other.
-        def look() -> None:
-            if is_so():
-                there(finish)
+        def recheck() -> None:
+            if is_ready():
+                at_reader(finish)
             else:
-                here(look)
+                at_gate(recheck)
 
         def finish() -> None:
-            if is_so():
+            if is_ready():
                 wake()
             else:
-                here(look)
+                at_gate(recheck)
 
-        look()
+        recheck()
 
     def _has_room(self) -> bool:
         return super()._has_room() if self._is_full is None else not self._is_full()
@@ -122,7 +124,7 @@ class Hold(Gate):
             self._wake(self._suppliers)
 
 
-class _Outside(abc.ObserverBase[Any]):
+class _ReaderObserver(abc.ObserverBase[Any]):
     """Calls its observer with the reader of the subscription, whatever gate the source is behind."""
 
     __slots__ = ("_observer", "_reader")
@@ -167,7 +169,7 @@ def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
     """Return `source`, which waits for `gate`, or never for None. Its subscriber keeps its own gate."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        subscriber = _Outside(observer)
+        subscriber = _ReaderObserver(observer)
         with behind(gate):
             return source.subscribe(subscriber, scheduler=scheduler)
 

@@ -190,7 +190,9 @@ class Pump(abc.DisposableBase, Generic[T]):
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # Python drops the task of a loop that ended
+            if (
+                isinstance(error, GeneratorExit) and not self._is_running()
+            ):  # Python drops the task of an ended loop
                 raise
             self._finish(error)
         else:

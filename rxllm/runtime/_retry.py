@@ -199,7 +199,7 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The number of attempts, and the seconds between them: `base_delay`, doubled up to `max_delay`, plus `jitter`.
 
-    `jitter` is the upper bound of a random addition. A longer Retry-After from the provider is obeyed, but if it exceeds
+    `jitter` is the maximum of a random addition. A longer Retry-After from the provider is obeyed, but if it exceeds
     `max_retry_after`, the failure is passed on. `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up
     credit is never retried. `max_attempts` includes the first attempt, so 1 never retries.
 
