@@ -33,7 +33,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
         local_model = model if provider == "local" else ""
-        return _new(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
+        return _make(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
     try:
         return plugins.connect(provider, model, options)
     except KeyError:
@@ -42,10 +42,10 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
 
 @lru_cache  # it is bounded, because every path of a local model is a key
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
-    return _new(provider, model, {})
+    return _make(provider, model, {})
 
 
-def _new(provider: str, model: str, options: Mapping[str, Any]) -> Any:
+def _make(provider: str, model: str, options: Mapping[str, Any]) -> Any:
     make, arguments = _class_of(provider), [model or None] if provider == "local" else []
     names = [name for name in signature(make).parameters if name != "model"]
     if unknown := sorted(options.keys() - {*names}):

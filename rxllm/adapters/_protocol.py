@@ -225,9 +225,9 @@ class _Bookends:
         if checked is None:
             return []
         missing = [] if self.started or isinstance(checked, MessageStarted) else [MessageStarted(Message("assistant"))]
-        return self._emit([*missing, *self._before(checked), checked])
+        return self._emit([*missing, *self._complete_before(checked), checked])
 
-    def _before(self, event: Event) -> list[Event]:
+    def _complete_before(self, event: Event) -> list[Event]:
         """Return the completion that `event` implies, and keep the text of a delta for its own completion."""
         match event:
             case TextDelta() | ThinkingDelta():

@@ -75,10 +75,10 @@ class HTTPBase(ABC):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.base_url = _url(base_url) if base_url else self._environment_url() or _url(self.default_base_url)
-        self.headers = _headers(headers)
+        self.base_url = _read_url(base_url) if base_url else self._environment_url() or _read_url(self.default_base_url)
+        self.headers = _read_headers(headers)
         self.timeout = timeout
-        self._api_key = _key(api_key)
+        self._api_key = _check_key(api_key)
         self._client = client
         self._clients = Clients(client)
 
@@ -113,14 +113,14 @@ class HTTPBase(ABC):
         self._clients = Clients(self._client)
 
     def __copy__(self) -> Self:
-        return self._copied(self._settings())
+        return self._copy_with(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         for shared in (self._client, self._api_key):  # a client or a function belongs to its owner, so it is shared
             memo[id(shared)] = shared
-        return self._copied(deepcopy(self._settings(), memo))
+        return self._copy_with(deepcopy(self._settings(), memo))
 
-    def _copied(self, settings: dict[str, Any]) -> Self:
+    def _copy_with(self, settings: dict[str, Any]) -> Self:
         copied = object.__new__(type(self))
         copied.__setstate__(settings)
         return copied
@@ -142,8 +142,8 @@ class HTTPBase(ABC):
             url = self.url_of_variable(text)
             _ = urlsplit(url).port
         except ValueError:
-            raise invalid_option(variable, f"must be a URL, not {_shown(text)!r}") from None
-        return _url(url, variable)
+            raise invalid_option(variable, f"must be a URL, not {_public_part(text)!r}") from None
+        return _read_url(url, variable)
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
@@ -259,7 +259,7 @@ class HTTPBase(ABC):
         return f"{type(self).__name__}({public_url(self.base_url)!r})"
 
 
-def _key(api_key: Any) -> ApiKey | None:
+def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
     # Only the class of a wrong value is shown, since the value may be a key in another form.
@@ -267,7 +267,7 @@ def _key(api_key: Any) -> ApiKey | None:
     raise invalid_option("api_key", fault)
 
 
-def _headers(headers: Any) -> dict[str, str]:
+def _read_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
     kind = type(headers).__name__  # the values may be keys
@@ -288,13 +288,13 @@ def versioned(url: str, version: str) -> str:
     return url if re.search(r"/v\d\w*$", url) else f"{url}/{version}"
 
 
-def _url(base_url: str, name: str = "base_url") -> str:
+def _read_url(base_url: str, name: str = "base_url") -> str:
     if not re.match(r"https?://[^/\s]+", base_url):
-        raise invalid_option(name, f"must begin with http:// or https://, not {_shown(base_url)!r}")
+        raise invalid_option(name, f"must begin with http:// or https://, not {_public_part(base_url)!r}")
     return base_url.rstrip("/")
 
 
-def _shown(wrong_url: str) -> str:
+def _public_part(wrong_url: str) -> str:
     """Return a URL that cannot be parsed, without its user and password; a password may contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 

@@ -4,9 +4,8 @@
 state                         effect of dispose
 ============================  ===============================================================================
 not started                   the body never runs
-held (connecting)             the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport
-                              does not report its connection; a cancelled connect costs httpcore a place in
-                              its pool
+held (connecting)             the task is cancelled at `release`, or `HOLD_SECONDS` later if the transport does
+                              not report its connection; a cancelled connect costs httpcore a place in its pool
 running                       the task is cancelled, once
 delivering to the subscriber  `emit` returns False, and the body ends by itself
 held (closing)                none; the body is ending
@@ -117,7 +116,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the subscriber has raised; the exception that passes through the body is then its own."""
+        """Whether the subscriber has raised; the exception that passes through the body is the subscriber's."""
         return self._delivering
 
     @property
@@ -132,7 +131,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Hold back cancellation inside, until `release` at most; after the block, the body checks `disposed`."""
+        """Hold back cancellation until `release` or the end of the block; the body then checks `disposed`."""
         self._holding = True
         try:
             yield
@@ -190,9 +189,7 @@ class Pump(abc.DisposableBase, Generic[T]):
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if (
-                isinstance(error, GeneratorExit) and not self._is_running()
-            ):  # Python drops the task of an ended loop
+            if isinstance(error, GeneratorExit) and not self._is_running():  # Python drops the task of an ended loop
                 raise
             self._finish(error)
         else:

@@ -171,9 +171,7 @@ class _Race:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
         with within(self._scope):  # the failure of another source may start this one
-            entry.disposable = self._sources[index].subscribe(
-                receive, on_failure, complete, scheduler=self._scheduler
-            )
+            entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
         with self._guard:

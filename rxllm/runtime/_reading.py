@@ -356,4 +356,4 @@ class _Waiter(abc.ObserverBase[T]):
 
     def result(self) -> T:
         """Return the last item."""
-        return self._last[0] if self._last is not None else empty().run()  # raises reactivex's error
+        return self._last[0] if self._last is not None else empty().run()  # reactivex raises its error here

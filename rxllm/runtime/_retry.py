@@ -59,7 +59,7 @@ class Attempts:
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
     ) -> None:
         self.observer = observer
-        self.begun = False  # whether an attempt has been passed on
+        self.begun = False  # it is set once an attempt is emitted
         self._plan = plan
         self._scheduler = scheduler
         self._scope = current_scope.get()
@@ -71,7 +71,7 @@ class Attempts:
         self._subscribe()
         return CompositeDisposable(self._source, self._timer)
 
-    def opened(self, events: list[Event]) -> list[Event]:
+    def events_to_emit(self, events: list[Event]) -> list[Event]:
         """Return the events to emit for an attempt whose held `events` end with its first content."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # a later attempt failed at once: the events of the earlier one stand
@@ -151,7 +151,7 @@ class _Attempt:
             return
         events.append(event)
         if not is_prelude(event):
-            self._release(self._attempts.opened(events))
+            self._release(self._attempts.events_to_emit(events))
 
     def _release(self, waiting: list[Event]) -> None:
         original, self._pending = self._pass, None

@@ -83,11 +83,11 @@ class Journal(Protocol):
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Note that the tool starts. It runs after this method returns; an exception here ends the stream."""
+        """Note that the tool starts. The tool runs after this method returns; an exception here ends the stream."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Note the outcome. It is emitted after this method returns; an exception here ends the stream."""
+        """Note the outcome. It is emitted once this method returns; an exception here ends the stream."""
         ...
 
 
@@ -188,7 +188,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return the scope of calls that are also under the budgets of `operators`; `chat` holds the chat's budgets."""
+        """Return the scope with the budgets of `operators` added; `chat` holds the chat's budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self

@@ -10,8 +10,8 @@ outcomes of pytest, ...
 ==========================================  ===========================================  ============================
 
 An ``Exception`` is a failure of the stream. Any other exception is meant for the program: no operator may retry it or
-pass it to a model. The callers that wait are ``run``, ``await`` and the iterators, which raise the exception. Without
-this, they would wait for ever if an operator raised in ``on_completed``, where no ``on_error`` is left to call.
+pass it to a model. The callers that wait are ``run``, ``await`` and the iterators, which raise the exception. Otherwise
+they would wait for ever if an operator raised in ``on_completed``, where no ``on_error`` is left to call.
 
 The log shows the user's frames of such an error, or all frames if the logger ``rxllm`` is at DEBUG, and one line for
 the failure of a call. It leaves ``error.__traceback__`` whole. An error raised to the caller has the same frames as the
@@ -45,7 +45,7 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    Operators call it once their source has ended. Its pump is gone, so a subscriber's exception is passed on here.
+    Operators call it once their source has ended: no pump is left to pass a subscriber's exception to ``on_error``.
     """
     try:
         for item in items:
@@ -63,7 +63,7 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
             observer.on_error(error)
         except BaseException as unhandled:
             report_unheard(unhandled)
-    elif not _is_taken(error):
+    elif not _pass_to_caller(error):
         _log(error)
         with contextlib.suppress(BaseException):  # the operators must still release what they hold
             observer.on_error(cast(Exception, error))
@@ -71,11 +71,11 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
 
 def report_unheard(error: BaseException) -> None:
     """Pass an error that no subscriber has handled to the waiting caller, or report it on the call's loop."""
-    if not _is_taken(error):
+    if not _pass_to_caller(error):
         _log(error)
 
 
-def _is_taken(error: BaseException) -> bool:
+def _pass_to_caller(error: BaseException) -> bool:
     listener = current_reader.get().on_unhandled
     return listener is not None and listener(error)
 

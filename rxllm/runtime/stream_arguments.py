@@ -101,7 +101,7 @@ class Origin(NamedTuple):
         fault = f"'Stream' object has no attribute {name!r}"
         if name.startswith("_"):
             return fault
-        if isinstance(self.items, str) and name in _operators():
+        if isinstance(self.items, str) and name in _operator_names():
             return f"{fault}; {advice('Stream', 'operator', operator=name)}"
         call, attribute = self._result_with(name)
         guess = "" if call else did_you_mean(name, methods)
@@ -144,6 +144,6 @@ class NotEncodable:
         raise TypeError(advice("Stream", "json"))
 
 
-def _operators() -> Iterable[str]:
+def _operator_names() -> Iterable[str]:
     operators = sys.modules.get("rxllm.operators")  # a higher layer, of which only the names are read
     return getattr(operators, "__all__", ())

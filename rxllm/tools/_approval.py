@@ -126,20 +126,20 @@ class WaitingCalls:
 def question_events(halt: Halt, call: ToolCall) -> list[Event]:
     """Return the events of `call` after its tool returned `halt`."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
-    asking = question(halt.question or "", QUESTION, opts)
-    return _events_of_question(replace(asking, metadata={**asking.metadata, STATE: halt.tool_state}), call)
+    message = question(halt.question or "", QUESTION, opts)
+    return _waiting_events(replace(message, metadata={**message.metadata, STATE: halt.tool_state}), call)
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
     """Return the events of `call` while its question in `thread` has no answer."""
-    return _events_of_question(thread[0], call)
+    return _waiting_events(thread[0], call)
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
     """Return the user's answer to a resumed call, and the state that the tool has kept."""
     match resumed[0].messages if resumed is not None else ():
-        case (asking, reply, *_) if is_question(asking):
-            return reply.text, asking.metadata.get(STATE)
+        case (message, reply, *_) if is_question(message):
+            return reply.text, message.metadata.get(STATE)
         case _:
             return None, None
 
@@ -149,17 +149,17 @@ def is_question(message: Message) -> bool:
     return bool(message.metadata.get("ask_user"))
 
 
-def _events_of_question(asking: Message, call: ToolCall) -> list[Event]:
-    opts = {name: value for name, value in asking.metadata.items() if name == "ask_user_opts"}
+def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
+    opts = {name: value for name, value in message.metadata.items() if name == "ask_user_opts"}
     result = ChatResult(
-        thread=Thread((asking,)),
+        thread=Thread((message,)),
         final_response=Response(),
         halted_reason="ask_user",
-        pending_question=asking.text,
+        pending_question=message.text,
         pending_tool_call_id=QUESTION,
         metadata=opts,
     )
-    requested = AskUserRequested(QUESTION, call.name, asking.text, opts.get("ask_user_opts", {}))
+    requested = AskUserRequested(QUESTION, call.name, message.text, opts.get("ask_user_opts", {}))
     return [nest(call.id, requested), nest(call.id, ChatCompleted(result))]
 
 

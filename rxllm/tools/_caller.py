@@ -151,11 +151,9 @@ class Caller(abc.DisposableBase):
     async def _run(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
         name = f"{'' if self.is_approved else 'the approver of '}the tool {self._call.name!r}"
         try:
-            if not is_async and (fault := _refuse_start()):
+            if not is_async and (fault := _start_fault()):
                 raise tool_error(self._call, "cancelled", f"{name} was not run: {fault}")
-            result = (
-                fn() if is_async else await in_thread(lambda: self._drain_generator(_replace_stop_iteration(fn)), name)
-            )
+            result = fn() if is_async else await in_thread(lambda: self._drain(_replace_stop_iteration(fn)), name)
             if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
                 result = await result
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
@@ -172,7 +170,7 @@ class Caller(abc.DisposableBase):
             self._loop.call_soon_threadsafe(fn, argument, context=self._own_context)
 
 
-def _refuse_start() -> str:
+def _start_fault() -> str:
     """Return the reason why no other plain function may start, with a remedy, or "" if one may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:

@@ -13,8 +13,8 @@ has noted only its start        runs it again with the same arguments if it is `
                                 as an approval does
 ==============================  =============================================================================
 
-An exception of a tool is logged with its traceback, unless it is a `ToolError`, and the model receives it by the policy
-``on_tool_error``. If an approver raises, gives a wrong answer, or returns arguments that do not fit the tool, the fault
+An exception of a tool is logged with its traceback, unless it is a `ToolError`, and ``on_tool_error`` decides what the
+model receives. If an approver raises, gives a wrong answer, or returns arguments that do not fit the tool, the fault
 is in the caller's code, and the stream ends through ``on_error``. An approver runs as a tool does, see ``_caller``. If
 its answer leaves the call to the caller, the stream ends without an outcome.
 """
@@ -346,7 +346,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the message for the model has no details of the program's fault
+            log.warning("%s", error.message)  # the model receives no details of the program's fault
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
@@ -355,7 +355,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a failed tool call, by the policy ``on_tool_error``."""
+    """Return the events of a failed tool call, under the policy ``on_tool_error``."""
     return [ToolExecutionCompleted(call.id, call.name, error=error), _apply_policy(error, call, settings)]
 
 
