@@ -220,7 +220,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error; if the fault is not in the request, its message names the server.
 
-        The message has the address if the base_url may be wrong, else the provider and the model.
+        The message has the address if the base_url may be wrong, otherwise the provider and the model.
         """
         try:
             error = self.error(status, headers, body)

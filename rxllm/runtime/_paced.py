@@ -125,7 +125,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls its observer with the reader of the subscription, whatever gate the source is behind."""
+    """Calls its observer with the reader of the subscription, although the source is behind another gate."""
 
     __slots__ = ("_observer", "_reader")
 

@@ -119,16 +119,16 @@ class _Race:
         self._errors: list[str] = []
 
     def start(self) -> abc.DisposableBase:
-        everything = CompositeDisposable()
+        subscriptions = CompositeDisposable()
         for index, delay in enumerate(self._delays):
-            everything.add(self._entries.setdefault(index, SingleAssignmentDisposable()))
+            subscriptions.add(self._entries.setdefault(index, SingleAssignmentDisposable()))
             if delay:
-                everything.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
+                subscriptions.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
         for index, timer in list(self._timers.items()):
             timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._begin_due, index)
         for index in [index for index, delay in enumerate(self._delays) if not delay]:
             self._begin(index)
-        return everything
+        return subscriptions
 
     def _begin_due(self, scheduler: abc.SchedulerBase, index: Any) -> None:
         with self._guard:

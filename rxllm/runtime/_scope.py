@@ -233,7 +233,7 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls its observer in the scope of the subscription, whatever the scope of the source.
+    """Calls its observer in the scope of the subscription, although the source may be in another scope.
 
     Otherwise a call that an operator makes at the end of another call (``concat``, ``repeat``, ``retry``, ``flat_map``)
     would be part of the ended call. After an end or an ``ErrorEvent``, a new subscription may replace the source, so it

@@ -69,7 +69,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
-        """The observer of the source: this object if it has a loop, else `observer` itself."""
+        """The observer of the source: this object if it has a loop, otherwise `observer` itself."""
         return self._observer if self._loop is None else self
 
     def on_next(self, value: S) -> None:

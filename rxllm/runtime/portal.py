@@ -1,4 +1,4 @@
-"""The event loop of a call: the running loop if there is one, else the portal's.
+"""The event loop of a call: the running loop if there is one, otherwise the portal's.
 
 The portal is one daemon thread with one event loop, for callers that have none.
 
@@ -163,7 +163,7 @@ class Starts:
 
     def release(self) -> None:
         self.is_subscribing = False
-        waiting, self.waiting = self.waiting, []  # copied contexts keep this object, which must keep nothing else
+        waiting, self.waiting = self.waiting, []  # copied contexts keep this object, so it must not keep the calls
         for start in waiting:
             start()
 

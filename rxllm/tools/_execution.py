@@ -5,7 +5,7 @@ With a journal, see ``operators.journaled``:
 ==============================  =============================================================================
 an earlier run of the stream    this run
 ==============================  =============================================================================
-has noted nothing of the call   notes the start before it calls the function, and the outcome, or a denial,
+has no note of the call         notes the start before it calls the function, and the outcome, or a denial,
                                 before it is emitted
 has noted its outcome           emits the noted outcome
 has noted only its start        runs it again with the same arguments if it is ``idempotent``, as agents are,
