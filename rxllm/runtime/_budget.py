@@ -268,11 +268,11 @@ def _sum(a: Spending, b: Spending) -> Spending:
 
 def _refusal(name: str, limit: float, used: float, needed: float | None) -> StreamError:
     unit = "dollars" if name == "usd" else name
-    left = max(limit - used, 0)
+    remaining = max(limit - used, 0)
     needs = f", and this request may use {needed:.10g}" if needed else ""
     remedy = "raise the budget, or pass a smaller max_tokens" if needed else "raise the budget"
-    message = f"the budget has {left:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
-    return StreamError("budget_exceeded", message, metadata={"limit": name, "left": left, "needed": needed})
+    message = f"the budget has {remaining:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
+    return StreamError("budget_exceeded", message, metadata={"limit": name, "left": remaining, "needed": needed})
 
 
 def unpriced_call(name: str) -> ValidationError:

@@ -91,11 +91,11 @@ def _log(error: BaseException) -> None:
 
 def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
     """Return the `exc_info` to log for `error`: with the user's frames, or with all frames at DEBUG."""
-    users = _user_frames(error.__traceback__)
+    user_frames = _user_frames(error.__traceback__)
     is_failed_call = isinstance(error, LLMError) and error.reason != "unknown"
-    if log.isEnabledFor(logging.DEBUG) or (users is None and not is_failed_call):
+    if log.isEnabledFor(logging.DEBUG) or (user_frames is None and not is_failed_call):
         return type(error), error, error.__traceback__
-    return (type(error), error, users) if users is not None else None
+    return (type(error), error, user_frames) if user_frames is not None else None
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
@@ -133,8 +133,8 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     kept: TracebackType | None = None
     is_below = True
     for frame in reversed(frames):
-        is_users = not frame.tb_frame.f_code.co_filename.startswith(_INTERNAL)
-        if is_users or (is_below and frame.tb_frame.f_code.co_name != "__getattr__"):
+        is_user_frame = not frame.tb_frame.f_code.co_filename.startswith(_INTERNAL)
+        if is_user_frame or (is_below and frame.tb_frame.f_code.co_name != "__getattr__"):
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-        is_below = is_below and not is_users
+        is_below = is_below and not is_user_frame
     return None if is_below else kept

@@ -165,9 +165,9 @@ class Gate:
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
         # A woken source resumes in the context of its own subscription, not of the reader that takes an item.
-        woken = partial(contextvars.copy_context().run, wake)
+        wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
-            sleepers.append(woken)
+            sleepers.append(wake_in_context)
 
     def _wake(self, sleepers: list[Callable[[], None]]) -> None:
         with self._guard:

@@ -116,5 +116,5 @@ def answer_of(result: ChatResult) -> Any:
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer
-    found = {name: value for name, value in result.metadata.items() if name == "halt_result"}
-    return {"output_text": answer, "halted_reason": result.halted_reason, **found}
+    halt_result = {name: value for name, value in result.metadata.items() if name == "halt_result"}
+    return {"output_text": answer, "halted_reason": result.halted_reason, **halt_result}

@@ -119,8 +119,8 @@ class ToolSettings(msgspec.Struct, frozen=True):
         try:
             text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
-            why = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-            raise _not_encoded(call, f"{shown(result)}: {why}") from error
+            reason = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+            raise _not_encoded(call, f"{shown(result)}: {reason}") from error
         if not isinstance(text, str):
             raise _not_encoded(call, f"tool_result_encoder must return text, not {shown(text)}")
         return text
