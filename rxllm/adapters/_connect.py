@@ -24,29 +24,28 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter of `provider`, one of `providers`, with the key of the usual places.
+    """Return the adapter of `provider`, one of `providers`, with its key from the usual places.
 
-    All callers of the same name share one adapter, and its connections; with `options`, such as `api_key` and
-    `base_url`, it is a new one. Raise ``EngineError``: ``unknown_provider``, with the names that exist;
-    ``unknown_option``, with the adapter's options; ``missing_dependency`` or ``invalid_engine`` for a plugin
-    that fails, with its package.
+    Callers of the same name share one adapter and its connections; with `options`, such as `api_key` and `base_url`,
+    the adapter is a new one. Raises ``EngineError``: ``unknown_provider``, with the known names; ``unknown_option``,
+    with the adapter's options; ``missing_dependency`` or ``invalid_engine``, with the package of a plugin that fails.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
         local_model = model if provider == "local" else ""
-        return _new(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
+        return _make(provider, local_model, options) if options else _shared(provider, local_model, _settings(provider))
     try:
         return plugins.connect(provider, model, options)
     except KeyError:
         raise EngineError("unknown_provider", unknown_provider(provider, model), provider=provider) from None
 
 
-@lru_cache  # bounded, because every path of a local model is a key
+@lru_cache  # it is bounded, because every path of a local model is a key
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
-    return _new(provider, model, {})
+    return _make(provider, model, {})
 
 
-def _new(provider: str, model: str, options: Mapping[str, Any]) -> Any:
+def _make(provider: str, model: str, options: Mapping[str, Any]) -> Any:
     make, arguments = _class_of(provider), [model or None] if provider == "local" else []
     names = [name for name in signature(make).parameters if name != "model"]
     if unknown := sorted(options.keys() - {*names}):
@@ -60,7 +59,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the address of `provider` in the environment, and the transport: a change means another adapter."""
+    """Return the address of `provider` in the environment, and the transport; a change selects another adapter."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
@@ -95,19 +94,19 @@ class Compatible(OpenAIChat):
         changed: dict[str, Any] = dict.fromkeys(profile.names)
         changed["options"] = {**profile.options, **renamed, **request.options}
         if profile.call_id:
-            changed["messages"] = tuple(_with_ids(message, profile.call_id) for message in request.messages)
+            changed["messages"] = tuple(_fit_ids(message, profile.call_id) for message in request.messages)
         return super().build(replace(request, **changed), call)
 
     def __repr__(self) -> str:
         return f"Compatible({self.provider!r}, {public_url(self.base_url)!r})"
 
 
-def _with_ids(message: Message, pattern: str) -> Message:
-    # Another provider may have made the calls. A call and its result get the same id.
-    calls = tuple(replace(call, id=_fitting(call.id, pattern)) for call in message.tool_calls)
+def _fit_ids(message: Message, pattern: str) -> Message:
+    # The ids may be another provider's and not fit. A call and its result get the same new id.
+    calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
-    return replace(message, tool_calls=calls, tool_call_id=result_id and _fitting(result_id, pattern))
+    return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))
 
 
-def _fitting(id: str, pattern: str) -> str:
+def _fit_id(id: str, pattern: str) -> str:
     return id if re.fullmatch(pattern, id) else sha256(id.encode()).hexdigest()[:9]

@@ -1,4 +1,4 @@
-"""The base class of adapters that stream over HTTP, and the request for the number of a request's tokens."""
+"""The base class of adapters that stream over HTTP, and the call that counts a request's tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Adds ``stream`` to a class that has `build`, `decoder` and `error`; for its arguments see `HTTPBase`."""
+    """Adds ``stream`` to a class that has `build`, `decoder` and `error`; its arguments are described in `HTTPBase`."""
 
     @abstractmethod
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -48,7 +48,7 @@ class HTTPAdapter(HTTPBase):
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """Return a new decoder for the answer to `request`; `raw` asks for ``RawChunk`` events too."""
+        """Return a new decoder for the answer to `request`; with `raw`, it emits ``RawChunk`` events too."""
 
     async def prepare(self, request: Request, call: Call) -> None:
         """Do what must happen before `build`; most adapters need nothing."""
@@ -78,15 +78,15 @@ class HTTPExchange:
         self._call = await self._adapter.with_key(self._call)
         await self._adapter.prepare(self._request, self._call)
         client = await self._adapter._clients.get()  # pyright: ignore[reportPrivateUsage]
-        self._built = self._typed(lambda: self._build(self._request, self._call))
+        self._built = self._convert_errors(lambda: self._build(self._request, self._call))
         return client, self._built
 
     def decoder(self) -> Decoder:
-        decoder = self._typed(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
-        guarded = decoder if isinstance(decoder, FrameDecoder) else _Guarded(decoder, self.provider)
-        return _Redacting(guarded, self.discreet)
+        decoder = self._convert_errors(lambda: self._adapter.decoder(self._request, raw=self._call.raw))
+        guarded = decoder if isinstance(decoder, FrameDecoder) else _GuardedDecoder(decoder, self.provider)
+        return _RedactingDecoder(guarded, self.discreet)
 
-    def _typed(self, make: Callable[[], T]) -> T:
+    def _convert_errors(self, make: Callable[[], T]) -> T:
         try:
             return make()
         except LLMError:
@@ -110,8 +110,8 @@ class HTTPExchange:
         return self._adapter._secrets(self._request, self._call, self._built)  # pyright: ignore[reportPrivateUsage]
 
 
-class _Guarded:
-    """A decoder that does not catch its own errors, as every `FrameDecoder` does: an error ends the stream."""
+class _GuardedDecoder:
+    """Wraps a decoder that, unlike a `FrameDecoder`, does not catch its own errors; an error ends the stream."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder
@@ -121,7 +121,7 @@ class _Guarded:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Line by line, so that what precedes a broken line is emitted however the bytes are cut into reads.
+        # Each line is fed alone, so that the events before a broken line are emitted, however the bytes are split.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -142,8 +142,8 @@ class _Guarded:
         return events
 
 
-class _Redacting:
-    """A decoder whose errors do not show the key."""
+class _RedactingDecoder:
+    """Wraps a decoder, and removes the key from its errors."""
 
     def __init__(self, decoder: Decoder, redact: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
@@ -161,7 +161,7 @@ class _Redacting:
 
 
 LONGEST_COUNT = 1 << 20
-"""The largest answer, in bytes: it is a number."""
+"""The maximum size of the answer in bytes; it holds one number."""
 
 _NO_SUCH_PATH = (404, 405, 501)
 
@@ -169,7 +169,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Return the count in the `field` of the server's answer to the request that `build` returns.
 
-    A compatible server may lack the path: then it is an estimate. At the provider's own address that is an error.
+    If a compatible server lacks the path, the count is an estimate. At the provider's own address that is an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -189,7 +189,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange of a count, and its decoder, which collects the body and reads the number at the end."""
+    """The exchange of a token count. It is its own decoder, which collects the body and reads the number at the end."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
@@ -209,7 +209,7 @@ class _Counting(HTTPExchange):
     def close(self) -> list[Any]:
         try:
             answer = read_json(bytes(self._body))
-        except UNREADABLE:  # the source knows better if the connection has failed
+        except UNREADABLE:  # if the connection has failed, the source reports its own error
             message = "the count of tokens ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None

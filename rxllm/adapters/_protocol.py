@@ -1,4 +1,4 @@
-"""Adapters: an object with ``stream``, or an async generator function of the same arguments."""
+"""The adapter protocol: an object with ``stream``, or an async generator function with the same arguments."""
 
 from __future__ import annotations
 
@@ -39,19 +39,19 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Turns a request into a cold Observable of events; ``rxllm.events`` has the rules that they follow."""
+    """Turns a request into a cold Observable of events, which follow the rules in ``rxllm.events``."""
 
     def stream(self, request: Request, call: Call) -> Observable[Event]: ...
 
 
 def as_adapter(adapter: Any) -> Adapter:
-    """Return `adapter` as an object whose ``stream`` gives an Observable.
+    """Return `adapter` as an object whose ``stream`` returns an Observable.
 
-    An async generator function, which an object's ``stream`` may be too, may leave out the bookends
-    (``MessageStarted``, completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain
-    mappings of their fields, or `CompletionChunk`s of ``rxllm.chunks``. Blocks without an id get one.
+    An async generator function, which an object's ``stream`` may be too, may omit the bookends (``MessageStarted``,
+    completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain mappings of their fields,
+    or `CompletionChunk`s of ``rxllm.chunks``. Blocks without an id get one.
 
-    Raise ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for anything that cannot stream.
+    Raises ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for a value that cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
@@ -72,38 +72,38 @@ class _ObjectAdapter:
         events: Any = self._adapter.stream(request, call)
         if isinstance(events, Observable):
             source = cast(Observable[Event], events)
-            return source if _has_own_decoder(self._adapter) else _checked(source)
+            return source if _has_own_decoder(self._adapter) else _check_events(source)
         fault = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
         message = f"{fault}; rxllm.from_async_iter makes one of an async generator"
         raise EngineError("missing_stream_adapter", message)
 
 
 def _has_own_decoder(adapter: Adapter) -> bool:
-    """Whether one of rxllm's decoders makes the adapter's events, which then need no check."""
+    """Whether the adapter's events are made by a decoder of rxllm, and need no check."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
 
-def _checked(source: Observable[Event]) -> Stream[Event]:
-    """Emit `source` as it enters, up to its first malformed event, then what is open completed, and the error."""
+def _check_events(source: Observable[Event]) -> Stream[Event]:
+    """Emit the checked events of `source`; complete open blocks and emit an error at the first malformed event."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        unfinished, border = Unfinished(), _Border()
+        unfinished, event_check = Unfinished(), _EventCheck()
         subscription = SingleAssignmentDisposable()
         has_begun = False
 
         def on_next(event: Event) -> None:
             nonlocal has_begun
             try:
-                entered = border.read(event, unfinished.blocks)
+                checked = event_check.read(event, unfinished.blocks)
             except StreamError as error:
                 subscription.dispose()
                 conclude(observer, failure_events(error, unfinished, has_begun))
                 return
-            if entered is not None:
+            if checked is not None:
                 has_begun = True
-                unfinished.see(entered)
-                observer.on_next(entered)
+                unfinished.see(checked)
+                observer.on_next(checked)
 
         subscription.disposable = source.subscribe(
             on_next, observer.on_error, observer.on_completed, scheduler=scheduler
@@ -113,17 +113,17 @@ def _checked(source: Observable[Event]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-class _Border:
-    """Reads the events of one adapter's stream as they enter; the table of ``event_rules`` says what is checked."""
+class _EventCheck:
+    """Checks the events of one adapter's stream as they arrive; the table of ``event_rules`` has the checks."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
-        self._usage: Usage | None = None  # the last one that has entered
+        self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return an event of a block with the block's id, and an earlier form in its current form, see `current_form`.
+        """Return `event`, with the id of its block if it has one, and in its current form, see `current_form`.
 
-        Return None for an earlier form of a usage that is unchanged. Raise ``StreamError`` for a malformed event.
+        Return None for an earlier form of an unchanged usage. Raises ``StreamError`` for a malformed event.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -170,7 +170,7 @@ class _GeneratorAdapter:
 
 
 async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
-    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # only programs with such an adapter need it
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # few programs have such an adapter
     from rxllm.chunks.completion import CompletionFeeder
 
     feeder: Any = _Bookends()
@@ -196,20 +196,17 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator may leave out.
-
-    One block is open at a time; any other content closes it.
-    """
+    """Adds the events that a generator may omit. One block is open at a time; any other content closes it."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []
-        self._border = _Border()
+        self._check = _EventCheck()
         self._block: BlockKey | None = None
         self._pieces: list[str] = []
 
     @property
     def started(self) -> bool:
-        """Whether there has been an event."""
+        """Whether an event has been emitted."""
         return bool(self._emitted)
 
     @property
@@ -219,19 +216,19 @@ class _Bookends:
 
     def feed(self, event: Event) -> list[Event]:
         try:
-            entered = self._border.read(event, () if self._block is None else (self._block,))
+            checked = self._check.read(event, () if self._block is None else (self._block,))
         except StreamError as error:
             if isinstance(event, EVENT_CLASSES):  # pyright: ignore[reportUnnecessaryIsInstance]
                 return self.fail(error)
             message = f"the adapter yielded {shown(event)}, which is not an event; for text, yield TextDelta(...)"
             raise StreamError("malformed_event", message) from None
-        if entered is None:
+        if checked is None:
             return []
-        missing = [] if self.started or isinstance(entered, MessageStarted) else [MessageStarted(Message("assistant"))]
-        return self._emit([*missing, *self._before(entered), entered])
+        missing = [] if self.started or isinstance(checked, MessageStarted) else [MessageStarted(Message("assistant"))]
+        return self._emit([*missing, *self._complete_before(checked), checked])
 
-    def _before(self, event: Event) -> list[Event]:
-        """Return the completion that `event` implies, and keep the text of a delta for its own."""
+    def _complete_before(self, event: Event) -> list[Event]:
+        """Return the completion that `event` implies, and keep the text of a delta for its own completion."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (type(event), event.id)

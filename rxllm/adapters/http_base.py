@@ -1,4 +1,4 @@
-"""The base class of all adapters over HTTP: address, key, client, headers, timeout, and the requests they build."""
+"""The base class of all adapters over HTTP: address, key, client, headers, timeout, and requests."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""The messages of servers about an unknown address; those about an unknown model have other words."""
+"""The messages of servers about an unknown address; messages about an unknown model have other words."""
 
 
 class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
-    ``adapters.aiohttp_client``; with ``http2=True`` a disposed call ends only here, not at the server. `api_key` may be
-    a function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
-    win over them. `timeout` is the longest silence of the model, in seconds; what a server sends only to keep the
-    connection open does not count.
+    ``adapters.aiohttp_client``; with ``http2=True``, a disposed call does not end at the server. `api_key` may be a
+    function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
+    override them. `timeout` is the maximum silence of the model, in seconds; messages that a server sends only to keep
+    the connection open do not count.
     """
 
     provider: str
@@ -55,13 +55,13 @@ class HTTPBase(ABC):
     needs_key = True
     """Whether the provider's own server needs a key."""
     base_url_variable: str | None = None
-    """The environment variable that the provider's own SDK reads its address from."""
+    """The environment variable from which the provider's own SDK reads its base URL."""
     _left_behind: tuple[str, ...] = ()
     """The arguments with secrets that were not pickled with this adapter."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable belongs to the provider: it does not redirect a subclass with an address of its own.
+        # The variable belongs to the provider, so it does not redirect a subclass that has its own address.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -75,15 +75,15 @@ class HTTPBase(ABC):
         headers: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        self.base_url = _url(base_url) if base_url else self._environment_url() or _url(self.default_base_url)
-        self.headers = _headers(headers)
+        self.base_url = _read_url(base_url) if base_url else self._environment_url() or _read_url(self.default_base_url)
+        self.headers = _read_headers(headers)
         self.timeout = timeout
-        self._api_key = _key(api_key)
+        self._api_key = _check_key(api_key)
         self._client = client
         self._clients = Clients(client)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Only the configuration is pickled: where it is restored, the key is looked up again and clients are made.
+        # Only the configuration is pickled; a restored adapter looks up the key and makes clients itself.
         own = self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
         return {
@@ -113,14 +113,14 @@ class HTTPBase(ABC):
         self._clients = Clients(self._client)
 
     def __copy__(self) -> Self:
-        return self._copied(self._settings())
+        return self._copy_with(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        for shared in (self._client, self._api_key):  # a client, or a function, belongs to its owner
+        for shared in (self._client, self._api_key):  # a client or a function belongs to its owner, so it is shared
             memo[id(shared)] = shared
-        return self._copied(deepcopy(self._settings(), memo))
+        return self._copy_with(deepcopy(self._settings(), memo))
 
-    def _copied(self, settings: dict[str, Any]) -> Self:
+    def _copy_with(self, settings: dict[str, Any]) -> Self:
         copied = object.__new__(type(self))
         copied.__setstate__(settings)
         return copied
@@ -130,7 +130,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL that the value of `base_url_variable` stands for; an SDK may add a version to it."""
+        """Return the base URL for the value of `base_url_variable`; an SDK may add a version to the value."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -142,21 +142,21 @@ class HTTPBase(ABC):
             url = self.url_of_variable(text)
             _ = urlsplit(url).port
         except ValueError:
-            raise invalid_option(variable, f"must be a URL, not {_shown(text)!r}") from None
-        return _url(url, variable)
+            raise invalid_option(variable, f"must be a URL, not {_public_part(text)!r}") from None
+        return _read_url(url, variable)
 
     @abstractmethod
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> LLMError:
-        """Return the error of an answer with an HTTP status of 300 or more."""
+        """Return the error for a response with an HTTP status of 300 or more."""
 
     async def aclose(self) -> None:
         """Close the running loop's connections. The adapter can be used again."""
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
-        """Return the API key of `call`, or None: a server that is not the provider's own may not need one.
+        """Return the API key of `call`, or None; a server other than the provider's may not need one.
 
-        Raise ``EngineError("missing_key")`` if the provider's own server is called without a key.
+        Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
         # During a call, `with_key` has put the key into `call`.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
@@ -171,13 +171,13 @@ class HTTPBase(ABC):
         return key
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with its key, for `build`: a function that returns the key is called here."""
+        """Return `call` with its key, for `build`; a function that returns the key is called here."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Refuse "provider:model", the name of an engine, which the provider's own server does not know."""
-        # Other servers, and those without a key, name their models as they like: Ollama has "mistral:7b".
+        """Raise ``ValidationError`` for "provider:model", an engine's name, at the provider's own server."""
+        # Other servers, and servers without a key, may have such names: Ollama has "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
@@ -220,13 +220,13 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error; if the fault is not in the request, its message names the server.
 
-        The name is the address if nothing seems to be there, as the base_url may be wrong, else provider and model.
+        The message has the address if the base_url may be wrong, otherwise the provider and the model.
         """
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
             error = raised
-        except Exception as raised:  # a body that the adapter cannot read; the status is known
+        except Exception as raised:  # the adapter cannot read the body, but the status is known
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
         if status < 400 or status in (404, 405):
@@ -259,7 +259,7 @@ class HTTPBase(ABC):
         return f"{type(self).__name__}({public_url(self.base_url)!r})"
 
 
-def _key(api_key: Any) -> ApiKey | None:
+def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
     # Only the class of a wrong value is shown, since the value may be a key in another form.
@@ -267,7 +267,7 @@ def _key(api_key: Any) -> ApiKey | None:
     raise invalid_option("api_key", fault)
 
 
-def _headers(headers: Any) -> dict[str, str]:
+def _read_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
     kind = type(headers).__name__  # the values may be keys
@@ -279,7 +279,7 @@ def _headers(headers: Any) -> dict[str, str]:
 
 
 def versioned(url: str, version: str) -> str:
-    """Return `url` with the version of an API, unless it ends in one.
+    """Return `url` with the version of an API, unless it already ends in a version.
 
     >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
     ('https://proxy.example/v1', 'https://proxy.example/v1beta')
@@ -288,31 +288,31 @@ def versioned(url: str, version: str) -> str:
     return url if re.search(r"/v\d\w*$", url) else f"{url}/{version}"
 
 
-def _url(base_url: str, name: str = "base_url") -> str:
+def _read_url(base_url: str, name: str = "base_url") -> str:
     if not re.match(r"https?://[^/\s]+", base_url):
-        raise invalid_option(name, f"must begin with http:// or https://, not {_shown(base_url)!r}")
+        raise invalid_option(name, f"must begin with http:// or https://, not {_public_part(base_url)!r}")
     return base_url.rstrip("/")
 
 
-def _shown(wrong_url: str) -> str:
-    """Return a URL that cannot be parsed, without its user, whose password may have a "/" or "#"."""
+def _public_part(wrong_url: str) -> str:
+    """Return a URL that cannot be parsed, without its user and password; a password may contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # The transport would complain too, but show the header, and so the key. Some transports do not check names.
+    # The error of a transport would show the header, and so the key. Some transports do not check names.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that a header must not have") for name in unsendable]
         raise ValidationError("invalid_request", errors=errors)
     for name in _WRITTEN_BY_TRANSPORT:
         if name in headers:
-            fault = "is written by the transport, which knows the body; leave it out"
+            fault = "is set by the transport; leave it out"
             raise ValidationError("invalid_request", errors=[(("headers", name), fault)])
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error of a call that names no model; ``"provider:model"`` would lose an adapter's own address."""
+    """Return the error of a call without a model; its remedy keeps the address of an adapter that has its own."""
     remedy = f'model="...", or "{provider}:..." for the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

@@ -1,19 +1,19 @@
-"""How a call runs.
+"""Run calls: streams, the ways to read them, back-pressure, retries, races and budgets.
 
 ========================================  ===========================================================================
-files                                     hold
+files                                     contents
 ========================================  ===========================================================================
 ``_stream``, ``_reading``                 the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
-``_stream_methods``, ``stream_arguments`` the types of reactivex's methods on it; checks of streams as arguments
-``_pump``                                 the task that drives a subscription, and what a dispose does to it
-``portal``, ``threads``, ``_clock``       the loop, the threads and the time of a call, up to its exit
-``back_pressure``, ``_paced``             readers that are behind, and operators that hold items back
-``_backlog``                              operators whose items wait for a slow consumer or a timer
-``_unhandled``, ``_guard_verdict``        errors that nobody handles, and checks of the user's
-``_retry``                                attempts at a call, and when another follows
-``_concurrency``, ``_race_hedge_merge``   several streams at once, and which of them wins
-``_scope``, ``_budget``                   the call that a subscription belongs to, and what it may use
-``context_variables``                     where a call runs and who reads it
+``_stream_methods``, ``stream_arguments`` types for reactivex's methods on a `Stream`; checks of stream arguments
+``_pump``                                 the task that drives a subscription, and the effect of a dispose on it
+``portal``, ``threads``, ``_clock``       the loop, the threads and the timers of a call; the interpreter's exit
+``back_pressure``, ``_paced``             gates for slow readers, and for operators that hold items back
+``_backlog``                              the queue of an operator whose items wait for a consumer or a timer
+``_unhandled``, ``_guard_verdict``        errors that no subscriber handles; verdicts of the user's checks
+``_retry``                                the attempts at a call, and the policy for the next attempt
+``_concurrency``, ``_race_hedge_merge``   bounded concurrency and limiters; races, hedges and merges
+``_scope``, ``_budget``                   the chat, step and tool call of a subscription, and its budgets
+``context_variables``                     the loop and the reader of a call
 ========================================  ===========================================================================
 """
 

@@ -1,19 +1,20 @@
-"""The items that wait inside an operator until its consumer, or its timer, is ready for them.
+"""The queue of items that wait inside an operator for its consumer or its timer.
 
 =====================  ==============================================================================================
-what happens           what follows
+event                  effect
 =====================  ==============================================================================================
 an item arrives        it is delivered at once or it waits, as the operator decides; its source never waits
-a delivery             holds the lock, so it is the only one; it runs on the thread of the item, of the end or of the
-                       clock, where `wake` is scheduled
+a delivery             holds the lock, so only one runs at a time; it runs on the thread that sends the item or the
+                       end, or on the clock's thread, where `wake` is scheduled
 the source ends        the waiting items are delivered, then the end
-the source fails       the waiting items are delivered, then the error; after an exception of the subscriber they are
+the source fails       the waiting items are delivered, then the error; if the subscriber has raised, the items are
                        dropped, since the error may be that exception
-the subscriber raises  on the thread of an item, to the source; in `wake` and at the end, to its own ``on_error``
+the subscriber raises  during an item, the source receives the exception; in `wake` and at the end, the subscriber's
+                       own ``on_error`` does
 a dispose              drops the waiting items, and disposes the source and the timer
 =====================  ==============================================================================================
 
-Operators that wait by other rules have a queue of their own, and their docstrings name the rule that differs.
+An operator that follows other rules has its own queue, and its docstring names the rule that differs.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class Backlog(ABC, Generic[T, R]):
         return CompositeDisposable(subscription, self._timer)
 
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        """Release what is due. An action for the clock; the subclass puts it into `_timer`."""
+        """Release the items that are due. The subclass schedules this action and keeps the disposable in `_timer`."""
         with self._lock:
             try:
                 self._release()

@@ -1,26 +1,25 @@
-"""Budgets: what the calls that share one have used, and what is reserved for those that run.
+"""Budgets: the tokens and dollars that a group of calls may use, with the amounts spent and reserved.
 
-A call is counted once in each budget that it is under, where it is made:
+Every budget around a call counts the call once:
 
 ==============================  =====================================  =================================================
-a budget stands                 a call finds it in                     and is counted by
+place of the budget             where the call finds it                what counts the call
 ==============================  =====================================  =================================================
 in ``Engine(operators=)``       its engine, see ``Scope.under``        its model source, which applies ``ops.budget``
-                                                                       for each of them
-around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` the same; without a model source below, or for
-                                puts a `Share`                         tokens that are not shared, ``ops.budget`` counts
-                                                                       the events that pass
-around a batch or in its        either                                 the same; an answer from the journal by
-engine                                                                 `Budget.count_journaled`
-over the agent of a tool        ``Scope.shares``, handed down by the   the model source of the agent's engine
-                                tool
-over another engine that        ``Scope.shares``                       the model source of that engine
-``fallback`` asks
-over an engine that an adapter  ``Scope.counted`` too                  the model source with that adapter only
-asks
+                                                                       for each budget
+around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` its model source; ``ops.budget`` counts events
+                                puts a `Share`                         itself if there is no model source below, or for
+                                                                       tokens that are not shared
+around a batch or in its        either of the two                      its model source; `Budget.count_journaled` counts
+engine                                                                 an answer from the journal
+around the agent of a tool      ``Scope.shares``, set by the tool      the model source of the agent's engine
+around another engine that      ``Scope.shares``                       the model source of that engine
+``fallback`` calls
+around an engine that an        ``Scope.counted`` too                  only the model source with that adapter
+adapter calls
 ==============================  =====================================  =================================================
 
-An operator with limits of its own, in place of a shared `Budget`, makes a `ChatBudget` for each chat. ``Scope.chat``
+An operator that has its own limits instead of a shared `Budget` makes a `ChatBudget` for each chat. ``Scope.chat``
 keeps it from step to step.
 """
 
@@ -48,16 +47,16 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""Tokens of an answer that may arrive between two looks at what is left, where no reservation covers them."""
+"""The tokens of an answer that may arrive between two checks of the budget if no reservation covers them."""
 
 
 class Budget:
-    """So many tokens, so many dollars, or both, for all calls that share it: of any engine, chat, loop and thread.
+    """A limit in tokens, in dollars, or in both, for all calls that share it, of any engine, chat, loop and thread.
 
-    ``ops.budget(shared)`` puts calls under it. A request reserves what it may use before it is sent, and is not sent if
-    that is more than is left; at the end of the call the reservation becomes what the call has used. Under dollars a
-    request without a known price is not sent either: ``price(usage)``, as in ``ops.cost``, is the price where no list
-    has one, and ``unpriced="allow"`` lets such requests pass. ``ops.budget`` has the rules, and the bound.
+    ``ops.budget(shared)`` applies it to calls. A request reserves the most that it may use; if less is left, it is not
+    sent. At the end of the call, the actual use replaces the reservation. With a limit in dollars, a request without a
+    known price is not sent either: ``price(usage)``, as in ``ops.cost``, supplies prices that no list has, and
+    ``unpriced="allow"`` sends such requests. ``ops.budget`` states the rules and the bound.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -72,15 +71,15 @@ class Budget:
     rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
-    `spent` is a value with JSON. A program that starts again goes on with ``Budget(tokens=5_000, spent=spending)``;
-    what was reserved when the value was read counts as spent then. A Budget is state: a copy is the Budget itself, and
-    pickling it is a ``TypeError``.
+    `spent` is a value with JSON. A restarted program continues with ``Budget(tokens=5_000, spent=spending)``; amounts
+    that were reserved when the value was read then count as spent. Copying a Budget returns the same Budget, and
+    pickling it raises ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
 
     reserves = True
-    """Whether requests reserve tokens, as they do dollars; otherwise tokens count as they come."""
+    """Whether requests reserve tokens, as they do dollars; otherwise tokens count as they arrive."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -121,21 +120,21 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def spent(self) -> Spending:
-        """What has been used so far, and what is reserved."""
+        """The amounts used so far, and the amounts reserved."""
         with self._lock:
             tokens = self._committed() - self._settled.tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Keep so much back for a call; `usd` is None if its price is not known.
+        """Reserve `tokens` and `usd` dollars for a call; `usd` is None if its price is not known.
 
-        Raises ``StreamError("budget_exceeded")`` if that is not left.
+        Raises ``StreamError("budget_exceeded")`` if less is left.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # Without a price a request may use anything, so it is sent as long as anything is left.
+            # The cost of a request without a price is unknown, so it is sent as long as any dollars are left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -144,13 +143,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def is_passed(self) -> bool:
-        """Whether more has been used than there was."""
+        """Whether the calls have used more than a limit allows."""
         with self._lock:
             usd = self._usd is not None and self._committed_usd() > self._usd
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Count `usage` as spent, as far as it is more than what was."""
+        """Raise the spent amounts to `usage` where `usage` is higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -158,21 +157,21 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count an answer that a journal has under `key`, once; without `spent` it is counted already."""
+        """Count the answer that a journal has under `key`, once; without `spent`, note that it is counted already."""
         with self._lock:
             if key not in self._journaled and spent is not None:
                 self._settled = _sum(self._settled, spent())
             self._journaled.add(key)
 
     def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
-        """Return the reservation of a response that runs, whatever is left."""
+        """Return the reservation of a running response, without a check of the limits."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Keep at least so much back, which has been used; return whether the budget has that much."""
+        """Raise `reservation` to the amounts used so far; return whether the budget covers them."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -181,14 +180,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def slack(self) -> float:
-        """Return how many more tokens may come before a reservation has to grow."""
+        """Return the number of tokens that may arrive before a reservation has to grow."""
         if self.reserves and self._usd is None:
             return 0
         with self._lock:
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Put what was `used` in place of `reservation`, once; return all that has been used."""
+        """Replace `reservation` with the amount `used`, once; return the total that has been used."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -201,7 +200,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return (self._settled.usd or 0.0) + self._reserved_usd()
 
     def _reserved_usd(self) -> float:
-        # Summed afresh: dollars that are added and subtracted again would not come back to 0.
+        # A running total of floats would not return to exactly 0 after the subtractions.
         return math.fsum(entry.usd for entry in self._running)
 
     def __repr__(self) -> str:
@@ -209,7 +208,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return f"Budget({', '.join(f'{name}={item!r}' for name, item in limits.items() if item is not None)})"
 
     def __copy__(self) -> Budget:
-        return self  # a copy of an engine shares it too
+        return self  # a copied engine shares the budget of the original
 
     def __deepcopy__(self, memo: object) -> Budget:
         return self
@@ -223,13 +222,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or one stream: under tokens, its requests are sent as long as it has not been passed."""
+    """The budget of one chat or one stream. It reserves no tokens: requests are sent until it is passed."""
 
     reserves = False
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """What a `budget` keeps back for one call; at least what it has used so far."""
+    """The amounts that `budget` reserves for one call, at least the amounts used so far."""
 
     budget: Budget
     tokens: int
@@ -237,26 +236,26 @@ class Reservation(msgspec.Struct, eq=False):
 
 
 class Share(msgspec.Struct, eq=False):
-    """A budget that the scope hands down; `is_taken` as soon as a model source keeps to it."""
+    """A budget in the scope of the calls below; `is_taken` as soon as a model source applies it."""
 
     budget: Budget
     is_taken: bool = False
 
 
 class HoldsBudget:
-    """The base class of operators that keep an engine's calls, and those of its tools, within a budget."""
+    """Base class of operators that keep the calls of an engine and of its tools within a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget, or that of the chat whose budgets are in `chat`."""
+        """Return the shared budget, or the chat's own budget, which is kept in `chat`."""
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:
-        """Return what `response`, the answer to `call`, has used of the budget."""
+        """Return the amounts that `response`, the answer to `call`, has used."""
         raise NotImplementedError
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Return `spent` with what was reserved as spent, for those calls were paid for, whatever became of them."""
+    """Return `spent` with the reserved amounts counted as spent: the provider may charge for those calls."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 
@@ -269,15 +268,15 @@ def _sum(a: Spending, b: Spending) -> Spending:
 
 def _refusal(name: str, limit: float, used: float, needed: float | None) -> StreamError:
     unit = "dollars" if name == "usd" else name
-    left = max(limit - used, 0)
+    remaining = max(limit - used, 0)
     needs = f", and this request may use {needed:.10g}" if needed else ""
     remedy = "raise the budget, or pass a smaller max_tokens" if needed else "raise the budget"
-    message = f"the budget has {left:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
-    return StreamError("budget_exceeded", message, metadata={"limit": name, "left": left, "needed": needed})
+    message = f"the budget has {remaining:.10g} of {limit:.10g} {unit} left{needs}: the request is not sent; {remedy}"
+    return StreamError("budget_exceeded", message, metadata={"limit": name, "left": remaining, "needed": needed})
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call of the model `name` whose price a budget in dollars does not know."""
+    """Return the error for a call of the model `name`, whose price is unknown, under a budget in dollars."""
     fault = f"is a limit in dollars, but the price of {shown(name)} is not known: the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) beside usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' brings a price list"
@@ -285,7 +284,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut where no response of its own runs."""
+    """Return the error for a stream that is cut off while none of its own responses runs."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
-    shown = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
-    return StreamError("budget_exceeded", f"the stream has passed the budget of {shown} and is cut; raise the budget")
+    amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
+    return StreamError("budget_exceeded", f"the stream has passed the budget of {amounts} and is cut; raise the budget")

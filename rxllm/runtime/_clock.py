@@ -1,14 +1,14 @@
 """Time on an event loop: reactivex schedulers that any thread may use, and clocks for operators.
 
 ==================  ==========================================  ============================================
-scheduler           an action without a due time                is that of
+scheduler           an action without a due time                used by
 ==================  ==========================================  ============================================
 `LoopScheduler`     runs soon, on the loop                      ``run``, ``await``, and rxllm's operators
-`PacedScheduler`    the same, but waits while the gate is full  an iterator
-`CallScheduler`     runs at once, on the thread of the caller   ``subscribe`` of a Stream without a scheduler
+`PacedScheduler`    the same, but waits while the gate is full  iterators
+`CallScheduler`     runs at once, on the caller's thread        ``subscribe`` of a Stream without a scheduler
 ==================  ==========================================  ============================================
 
-In all three a timer runs on the loop, and time does not wait.
+In all three, timers run on the loop and do not wait for the gate.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """Runs actions on `loop`, or else on the portal's, which starts when it is needed.
+    """Runs actions on `loop`, or on the portal's loop, which is started on first use.
 
-    Unlike reactivex's own it never blocks in dispose, and every thread may call it.
+    Unlike reactivex's schedulers, it never blocks in dispose, and any thread may call it.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class LoopScheduler(PeriodicScheduler):
         return set() if live is None else live.timers
 
     def plain(self) -> LoopScheduler:
-        """Return the scheduler that rxllm's own operators use in its place."""
+        """Return the plain `LoopScheduler` that rxllm's own operators use instead."""
         return self if type(self) is LoopScheduler else LoopScheduler(self._loop, self._fail)
 
     @property
@@ -65,7 +65,7 @@ class LoopScheduler(PeriodicScheduler):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its loop has ended: then nothing can be scheduled, and dispose has nothing to cancel."""
+        """Whether its loop has ended. Nothing can be scheduled then, and dispose has nothing to cancel."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
@@ -104,7 +104,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # If a disposed timer were only ignored, what it refers to would stay in memory until its time.
+        # A disposed timer that stayed in the loop would keep its action in memory until its time.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -121,9 +121,9 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """For an iterator: while its gate is full, sources that schedule item after item wait, such as ``range``.
+    """The scheduler of an iterator: sources that schedule each item, such as ``range``, wait while its gate is full.
 
-    If an operator has a gate of its own in front of that, they wait for both.
+    Behind an operator that has its own gate, they wait for both gates.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
@@ -145,39 +145,39 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """As reactivex without a scheduler, but for timers: reactivex starts a thread for each, and calls on from there."""
+    """Acts as reactivex does without a scheduler, but runs timers on the loop instead of on a thread each."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
-        return set()  # at exit nothing waits for these, as for reactivex's daemon threads: an `interval` has no end
+        return set()  # the exit does not wait for these timers, since an `interval` has no end
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return CurrentThreadScheduler.singleton().schedule(action, state)
 
 
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
-    """Return the scheduler that sets the time of a subscription: its own, else one on the loop of the call."""
+    """Return the scheduler that times a subscription: its own, or one on the call's loop."""
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
 
 
 def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
-    """Return the loop that a call subscribed to with `scheduler` runs on: also on another thread, its subscriber's."""
+    """Return the loop of a call that is subscribed to with `scheduler`; on another thread, the subscriber's loop."""
     chosen = scheduler.chosen if isinstance(scheduler, LoopScheduler) else None
     return chosen if chosen is not None and not chosen.is_closed() else call_loop()
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`; in place of an iterator's, one that does not wait for its reader."""
+    """Return `scheduler`, or, for an iterator's scheduler, one that does not wait for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that gives the scheduler's time in seconds; on a loop, or without one, it is monotonic."""
+    """Return a function that returns the scheduler's time in seconds: monotonic on a loop and without a scheduler."""
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter
     return lambda: scheduler.now.timestamp()

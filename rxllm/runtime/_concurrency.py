@@ -1,4 +1,4 @@
-"""How many streams run at once, and what counts as a limiter of calls."""
+"""Bounded concurrency of streams, and the protocol of a limiter of calls."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 
 class Bounded(abc.DisposableBase, Generic[T]):
-    """Subscribes to `sources`, at most `limit` at a time, and calls back with the index of each.
+    """Subscribes to `sources`, at most `limit` at a time, and passes the index of the source to its callbacks.
 
     ``on_next(index, item)`` is called for each item, ``on_end(index, error)`` when a source ends, ``on_done()`` when
-    all have ended. An error that is not an ``Exception`` ends all of them with ``on_fatal(error)``.
+    all have ended. An error that is not an ``Exception`` disposes all sources and is passed to ``on_fatal(error)``.
     """
 
     def __init__(
@@ -41,8 +41,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._filling = False
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
-        """Subscribe to as many sources as may run."""
-        if self._filling:  # a source ended during its subscribe: the outer loop goes on
+        """Subscribe to sources until `limit` of them run."""
+        if self._filling:  # a source ended during its subscription: the outer loop subscribes to the next
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:
@@ -57,7 +57,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def dispose(self) -> None:
         self._disposed = True
-        while self._live:  # it may shrink meanwhile, on other threads
+        while self._live:  # other threads may remove entries during the loop
             with contextlib.suppress(KeyError):
                 self._live.popitem()[1].dispose()
 
@@ -86,9 +86,9 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
 @runtime_checkable
 class Limiter(Protocol):
-    """Limits calls that ``ops.rate_limited(limiter)`` cannot see all of: of several processes or machines, say.
+    """A limit for ``ops.rate_limited(limiter)`` that several processes or machines share.
 
-    A call acquires a permit, runs, and settles; the same permit is settled once, however the call ends.
+    A call acquires a permit, runs, and settles its permit once, however the call ends.
 
     >>> class AtMost:
     ...     def __init__(self, calls):
@@ -104,20 +104,20 @@ class Limiter(Protocol):
     >>> generate(Engine(Fake("Hi"), operators=[ops.rate_limited(AtMost(2))]), "Hello").run().output_text
     'Hi'
 
-    All three are called on the event loops and threads of the calls; neither `settle` nor `hold_back` may block.
+    The methods are called on the event loops and threads of the calls; neither `settle` nor `hold_back` may block.
     """
 
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
-        """Wait until a call that may use `tokens`, its messages and answer together, may begin; return its permit.
+        """Wait until a call of up to `tokens`, for its messages and answer together, may start; return its permit.
 
-        What it raises is the error of the call. It is cancelled when the call is disposed meanwhile.
+        An exception raised here is the error of the call. A call that is disposed during the wait cancels it.
         """
         ...
 
     def settle(self, permit: Any, tokens: int, /) -> None:
-        """End the call with this permit. It has used `tokens`, as its provider states or as they are estimated."""
+        """Record the end of the call with this `permit`, which used `tokens`: the provider's number or an estimate."""
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Begin no call for so long: a call has failed because of its rate, or its provider asks to wait."""
+        """Start no call for `seconds`: a call was refused for its rate, or its provider requires a wait."""
         ...

@@ -1,15 +1,15 @@
-"""Call a check of the user's, and read its verdict.
+"""Call a user's check and read its verdict.
 
 =========================  ==========================================
-the verdict                means
+verdict                    outcome
 =========================  ==========================================
-None, True                 it has passed
-False                      it has tripped
-text that is not empty     it has tripped, for this reason
-anything else              it has failed, which never passes
+None, True                 the check passes
+False                      the guard trips
+text that is not empty     the guard trips, for this reason
+any other value            the check fails, and so does not pass
 =========================  ==========================================
 
-A check returns its verdict, an awaitable of it, or an Observable whose last item it is; without an item it is None.
+A check returns its verdict, an awaitable of the verdict, or an Observable that ends with it; an empty one means None.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _LONGEST_REASON = 400
 
 
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
-    """Emit the result of ``function()``, which may be an awaitable, or an Observable, whose last item it is."""
+    """Emit the result of ``function()``: of an awaitable, its value; of an Observable, its last item."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         value = function()
@@ -57,7 +57,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
         async def body(pump: Pump[Any]) -> None:
             pump.emit((await value,))
 
-        # On the loop and in the context of the call, whichever thread the result comes from.
+        # The pump emits on the call's loop and in its context, even if the result arrives on another thread.
         subscription = pumped(body).subscribe(observer, scheduler=scheduler)
         return CompositeDisposable(subscription, Disposable(partial(_close_unstarted, value)))
 
@@ -65,7 +65,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
 
 
 def _close_unstarted(value: Any) -> None:
-    # Python warns about a coroutine that nobody has begun to await.
+    # Python warns about a coroutine that is never awaited.
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 
@@ -89,14 +89,14 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
 def check_failed(check: Any, error: Exception) -> StreamError:
     """Return the error for a `check` that raised `error`, which becomes its cause."""
     name = _name_of(check)
-    what = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
-    failure = StreamError("guard_failed", f"the guard {name!r} raised {what}", metadata={"guard": name})
+    description = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
+    failure = StreamError("guard_failed", f"the guard {name!r} raised {description}", metadata={"guard": name})
     failure.__cause__ = error
     return failure
 
 
 def check_late(check: Any, seconds: float) -> StreamError:
-    """Return the error for a `check` that ran longer than so many seconds."""
+    """Return the error for a `check` that ran longer than `seconds`."""
     name = _name_of(check)
     message = f"the guard {name!r} took longer than {seconds:g} s (max_lag)"
     return StreamError("guard_late", message, metadata={"guard": name, "seconds": seconds})

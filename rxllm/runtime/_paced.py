@@ -1,8 +1,8 @@
-"""Hold a source back from inside an operator: a gate of its own in front of the reader's.
+"""Back-pressure from inside an operator: the operator's gate in front of the reader's gate.
 
 An operator that keeps items waiting subscribes to its source with `paced`, behind a `Hold`. The source then waits while
-either is full: the operator, or the reader behind it. What the operator delivers is delivered outside, so that calls
-made there wait for the reader alone.
+the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made there wait
+for the reader only.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from rxllm.runtime.context_variables import current_gate, current_reader
 T = TypeVar("T")
 
 
-_When = Callable[[Callable[[], None]], None]
+_Listen = Callable[[Callable[[], None]], None]
 
 
-def _at_once(wake: Callable[[], None]) -> None:
+def _wake_now(wake: Callable[[], None]) -> None:
     wake()
 
 
 class Hold(Gate):
-    """The gate of an operator in front of the gate of its reader, if any: a source sees the two as one.
+    """An operator's gate in front of the gate of its reader, if any; a source waits for both.
 
-    It is full while `maxsize` items are `waiting`, or while ``is_full()``; then its owner calls `open` when it has room
-    again. While it is `closed` it is neither idle nor requested. ``before_tools(start)`` of its owner, if any, delays
-    tools; see `Gate`.
+    It is full while `maxsize` items are `waiting` or, with `is_full`, while that returns True; its owner then calls
+    `open` once it has room. While it is `closed`, it is neither idle nor requested. The owner's `before_tools`, if any,
+    delays tools; see `Gate`.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """Close it no longer."""
+        """End `closed`, and wake the sources that wait for an idle gate."""
         self.closed = False
         self._wake_if_idle()
 
@@ -72,40 +72,42 @@ class Hold(Gate):
         return item
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        there = _at_once if self._reader is None else self._reader.when_open
-        self._when(self._has_room, super().when_open, there, wake)
+        at_reader = _wake_now if self._reader is None else self._reader.when_open
+        self._wake_when_both(self._has_room, super().when_open, at_reader, wake)
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        there = _at_once if self._reader is None else self._reader.when_idle
-        self._when(self._is_idle, super().when_idle, there, wake)
+        at_reader = _wake_now if self._reader is None else self._reader.when_idle
+        self._wake_when_both(self._is_idle, super().when_idle, at_reader, wake)
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        there = _at_once if self._reader is None else self._reader.when_requested
-        self._when(self._is_requested, super().when_requested, there, wake)
+        at_reader = _wake_now if self._reader is None else self._reader.when_requested
+        self._wake_when_both(self._is_requested, super().when_requested, at_reader, wake)
 
     def before_tools(self, start: Callable[[], None]) -> None:
         reader = self._reader
-        following = start if reader is None else lambda: reader.before_tools(start)
+        start_at_reader = start if reader is None else lambda: reader.before_tools(start)
         if self._before_tools is None:
-            following()
+            start_at_reader()
         else:
-            self._before_tools(following)
+            self._before_tools(start_at_reader)
 
-    def _when(self, is_so: Callable[[], bool], here: _When, there: _When, wake: Callable[[], None]) -> None:
-        # Either gate may change while the other is waited for.
-        def look() -> None:
-            if is_so():
-                there(finish)
+    def _wake_when_both(
+        self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
+    ) -> None:
+        # One gate may change while the source waits for the other.
+        def recheck() -> None:
+            if is_ready():
+                at_reader(finish)
             else:
-                here(look)
+                at_gate(recheck)
 
         def finish() -> None:
-            if is_so():
+            if is_ready():
                 wake()
             else:
-                here(look)
+                at_gate(recheck)
 
-        look()
+        recheck()
 
     def _has_room(self) -> bool:
         return super()._has_room() if self._is_full is None else not self._is_full()
@@ -122,8 +124,8 @@ class Hold(Gate):
             self._wake(self._suppliers)
 
 
-class _Outside(abc.ObserverBase[Any]):
-    """An observer that is called for the reader of its subscription, whatever gate its source is behind."""
+class _ReaderObserver(abc.ObserverBase[Any]):
+    """Calls its observer with the reader of the subscription, although the source is behind another gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -155,7 +157,7 @@ class _Outside(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources subscribed inside wait for `gate`, if any."""
+    """Make sources that are subscribed to inside wait for `gate`, if any."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -164,10 +166,10 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Return `source`, subscribed to behind `gate`, which its subscriber does not see. Behind None it never waits."""
+    """Return `source`, which waits for `gate`, or never for None. Its subscriber keeps its own gate."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        subscriber = _Outside(observer)
+        subscriber = _ReaderObserver(observer)
         with behind(gate):
             return source.subscribe(subscriber, scheduler=scheduler)
 

@@ -1,19 +1,19 @@
 """The pump: the one task that drives a subscription.
 
 ============================  ===============================================================================
-state                         what dispose does
+state                         effect of dispose
 ============================  ===============================================================================
 not started                   the body never runs
-held (connecting)             is remembered until `release`: cancelled earlier, httpcore loses a place in its
-                              pool; a transport that never says that it is connected is given `HOLD_SECONDS`
-running                       cancels the task, once
-delivering to the subscriber  the body ends by itself: `emit` returns False
-held (closing)                nothing: the body is ending
+held (connecting)             the task is cancelled at `release`, or `HOLD_SECONDS` later if the transport does
+                              not report its connection; a cancelled connect costs httpcore a place in its pool
+running                       the task is cancelled, once
+delivering to the subscriber  `emit` returns False, and the body ends by itself
+held (closing)                none; the body is ending
 ============================  ===============================================================================
 
-In every state dispose returns at once, nothing more is delivered, and every thread may call it. The body closes what it
-has opened before it returns, so the terminal is sent after the close. A subscriber's exception ends the body and goes
-to the subscriber's own ``on_error``, once; if there is none, see ``_unhandled``.
+In every state dispose returns at once, nothing more is delivered, and any thread may call it. The body closes its
+resources before it returns, so the stream ends after the close. A subscriber's exception ends the body and is passed to
+the subscriber's own ``on_error``, once; without one, see ``_unhandled``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""How long a dispose waits for a transport that does not say when it is connected."""
+"""The limit of a dispose's wait for a transport that does not report its connection."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
@@ -53,7 +53,7 @@ def pumped(body: Body[T]) -> Stream[T]:
 
 
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
-    """Return a cold Stream of the items of ``factory()``; each subscription calls it anew, and closes what it returns.
+    """Return a cold Stream of the items of ``factory()``; each subscription calls it again and closes the iterator.
 
     >>> async def count():
     ...     yield 1
@@ -92,7 +92,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
-        self._delivering = False  # stays True when a subscriber raises
+        self._delivering = False  # it stays True when a subscriber raises
 
     def start(self) -> None:
         """Start the task on the call's loop."""
@@ -103,7 +103,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`, and return whether somebody still listens."""
+        """Deliver `items`; return False once the subscription is disposed."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -116,7 +116,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether a subscriber has raised: then the exception that passes through the body is the subscriber's."""
+        """Whether the subscriber has raised; the exception that passes through the body is the subscriber's."""
         return self._delivering
 
     @property
@@ -131,7 +131,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Cancel nothing while inside, unless `release` is called; afterwards the body looks at `disposed` itself."""
+        """Hold back cancellation until `release` or the end of the block; the body then checks `disposed`."""
         self._holding = True
         try:
             yield
@@ -139,7 +139,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._holding = False
 
     def hold(self) -> None:
-        """Begin a hold without an end of its own: the body is closing what it has opened, and then it ends."""
+        """Hold back cancellation until the end of the body, which is closing its resources."""
         self._holding = True
 
     def release(self) -> None:
@@ -149,7 +149,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel what the body waits for, unless it is held or ending anyway; return whether it was cancelled."""
+        """Cancel the body's wait, unless the body is held or ending; return whether the wait was cancelled."""
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()
@@ -185,17 +185,17 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # somebody else cancelled it: the loop is ending
+            if not self.disposed:  # the cancellation is not a dispose: the loop is ending
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # the loop is gone; this is being dropped
+            if isinstance(error, GeneratorExit) and not self._is_running():  # Python drops the task of an ended loop
                 raise
             self._finish(error)
         else:
             self._finish(None)
         finally:
-            if self._hold_timer is not None:  # it would keep the pump and its subscriber in memory until its time
+            if self._hold_timer is not None:  # a pending timer keeps the pump and its subscriber in memory
                 self._hold_timer.cancel()
 
     def _is_running(self) -> bool:

@@ -1,4 +1,4 @@
-"""Several streams of events as one: a race that the first content wins, a hedge, and a merge under labels."""
+"""Combine streams of events: a race that the first content wins, a hedge, and a labelled merge."""
 
 from __future__ import annotations
 
@@ -46,15 +46,15 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     'Yes.'
 
     Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
-    only shows that a server took the request. The result, a response's as well as a chat's, has the metadata
+    only shows that a server accepted the request. The result of a response or a chat has the metadata
     ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
-    out; if all do, the last failure passes unchanged. No result includes the usage of the losers. In a pipe it is
-    ``a.pipe(ops.race(b))``.
+    out; if all do, the last failure passes unchanged. The usage of the losers is not part of any result. In a pipe,
+    write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` without streams, and for one that is not an Observable.
     """
     check_streams("streams", streams)
-    return _raced("race", streams, [0.0] * len(streams))
+    return _race_sources("race", streams, [0.0] * len(streams))
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
@@ -71,25 +71,25 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    Content is as in ``race``; the other subscription is cancelled, to the socket. If the first fails before the second
-    begins, the second begins at once. ``MessageCompleted`` has the metadata
-    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, it is ``ops.hedge``.
+    Content is the same as in ``race``; the other subscription is cancelled, down to the socket. If the first fails
+    before the second starts, the second starts at once. ``MessageCompleted`` has the metadata
+    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, use ``ops.hedge``.
 
-    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
     check_instance("stream", stream, Observable, "an Observable")
     check("after", after, is_positive(after), "a number of seconds above 0")
-    return _raced("hedge", [stream] * 2, [0.0, after])
+    return _race_sources("hedge", [stream] * 2, [0.0, after])
 
 
-def _raced(name: str, sources: Sequence[Observable[Event]], delays: Sequence[float]) -> Stream[Event]:
-    return Stream(lambda observer, scheduler=None: _Racing(name, sources, delays, observer, scheduler).start())
+def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Sequence[float]) -> Stream[Event]:
+    return Stream(lambda observer, scheduler=None: _Race(name, sources, delays, observer, scheduler).start())
 
 
-class _Racing:
-    """One subscription to a race: the first of `sources` with content passes on, the others are disposed of.
+class _Race:
+    """One subscription to a race: the first of `sources` with content is emitted, the others are disposed.
 
-    Source k begins ``delays[k]`` seconds after the start, or as soon as all running sources have failed. Its events
+    Source k starts ``delays[k]`` seconds after the first, or as soon as all running sources have failed. Its events
     wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
     chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
 
@@ -110,25 +110,25 @@ class _Racing:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # streams may be on several threads; locked for decisions only
-        self._lanes: dict[int, SingleAssignmentDisposable] = {}  # of the sources still in the race
-        self._timers: dict[int, SingleAssignmentDisposable] = {}  # of the sources still to begin
+        self._guard = threading.Lock()  # streams may be on several threads; it covers decisions, not deliveries
+        self._entries: dict[int, SingleAssignmentDisposable] = {}  # one per source that is still in the race
+        self._timers: dict[int, SingleAssignmentDisposable] = {}  # one per source that has not started
         self._winner: int | None = None
         self._delivering = False  # the winner's waiting events; new ones queue behind them
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
 
     def start(self) -> abc.DisposableBase:
-        everything = CompositeDisposable()
+        subscriptions = CompositeDisposable()
         for index, delay in enumerate(self._delays):
-            everything.add(self._lanes.setdefault(index, SingleAssignmentDisposable()))
+            subscriptions.add(self._entries.setdefault(index, SingleAssignmentDisposable()))
             if delay:
-                everything.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
+                subscriptions.add(self._timers.setdefault(index, SingleAssignmentDisposable()))
         for index, timer in list(self._timers.items()):
             timer.disposable = clock(self._scheduler).schedule_relative(self._delays[index], self._begin_due, index)
         for index in [index for index, delay in enumerate(self._delays) if not delay]:
             self._begin(index)
-        return everything
+        return subscriptions
 
     def _begin_due(self, scheduler: abc.SchedulerBase, index: Any) -> None:
         with self._guard:
@@ -139,26 +139,26 @@ class _Racing:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # raised by the source; no caller would deliver it
+        except BaseException as error:  # the source raised it; no caller would deliver it
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
-        lane = self._lanes.get(index)
-        if lane is None:  # another source has won meanwhile
+        entry = self._entries.get(index)
+        if entry is None:  # another source has won
             return
         waiting: deque[Event] = deque()
 
         def receive(event: Event) -> None:
             if self._winner == index:
                 self._receive(event, waiting)
-            elif index in self._lanes:
+            elif index in self._entries:
                 waiting.append(event)
                 if isinstance(event, ErrorEvent):
                     self._lose(index, event.error, lambda: conclude(self._observer, waiting))
                 elif not is_prelude(event):
                     self._win(index, waiting)
 
-        def give_up(error: Any) -> None:
+        def on_failure(error: Any) -> None:
             if self._winner == index or not isinstance(error, Exception):
                 self._finish(lambda: self._observer.on_error(error))
             else:
@@ -170,17 +170,17 @@ class _Racing:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # it may begin inside another's failure
-            lane.disposable = self._sources[index].subscribe(receive, give_up, complete, scheduler=self._scheduler)
+        with within(self._scope):  # the failure of another source may start this one
+            entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
         with self._guard:
-            if self._lanes.pop(index, None) is None:
+            if self._entries.pop(index, None) is None:
                 return
             self._winner, self._delivering = index, True
-            losers = [*self._timers.values(), *self._lanes.values()]
+            losers = [*self._timers.values(), *self._entries.values()]
             self._timers.clear()
-            self._lanes.clear()
+            self._entries.clear()
         for loser in losers:
             loser.dispose()
         try:
@@ -205,49 +205,49 @@ class _Racing:
 
     def _pass(self, event: Event) -> None:
         if type(event) in _ENDS:
-            event = _noted(event, {self._name: {"winner": self._winner, "errors": tuple(self._errors)}})
+            event = _add_note(event, {self._name: {"winner": self._winner, "errors": tuple(self._errors)}})
         self._observer.on_next(event)
 
     def _lose(self, index: int, error: Exception | None, end: Callable[[], None]) -> None:
         reason = repr(error) if error is not None else "it sent no content"
-        following: int | None = None
+        next_index: int | None = None
         with self._guard:
-            if self._lanes.pop(index, None) is None:  # another has won, or this one has lost before
+            if self._entries.pop(index, None) is None:  # another source has won, or this one is out already
                 return
-            if self._lanes:
+            if self._entries:
                 self._errors.append(f"{index}: {reason}")
-                following = self._next_now()
-            last = not self._lanes
+                next_index = self._take_next()
+            last = not self._entries
         if last:
             end()
             return
         log.warning("%s: stream %d is out: %s", self._name, index, reason)
-        if following is not None:
-            self._begin_safely(following)
+        if next_index is not None:
+            self._begin_safely(next_index)
 
-    def _next_now(self) -> int | None:
-        """Return the next source to begin if all that have begun are out."""
-        if self._timers.keys() != self._lanes.keys():
+    def _take_next(self) -> int | None:
+        """Return the next source to start if all started sources are out."""
+        if self._timers.keys() != self._entries.keys():
             return None
-        following = min(self._timers, key=self._delays.__getitem__)
-        self._timers.pop(following).dispose()
-        return following
+        next_index = min(self._timers, key=self._delays.__getitem__)
+        self._timers.pop(next_index).dispose()
+        return next_index
 
 
-def _noted(event: Event, note: Mapping[str, Any]) -> Event:
+def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
     """Return `event`, the end of a message, a step or a chat, with `note` in its metadata."""
 
-    def noted(response: Response[Any]) -> Response[Any]:
+    def annotate(response: Response[Any]) -> Response[Any]:
         return replace(response, metadata={**response.metadata, **note})
 
     match event:
         case MessageCompleted():
             return msgspec.structs.replace(event, metadata={**event.metadata, **note})
         case StepCompleted(result=step):
-            return StepCompleted(replace(step, response=noted(step.response)))
+            return StepCompleted(replace(step, response=annotate(step.response)))
         case ChatCompleted(result=chat):
-            steps = tuple(replace(step, response=noted(step.response)) for step in chat.steps)
-            last = None if chat.final_response is None else noted(chat.final_response)
+            steps = tuple(replace(step, response=annotate(step.response)) for step in chat.steps)
+            last = None if chat.final_response is None else annotate(chat.final_response)
             return ChatCompleted(replace(chat, steps=steps, final_response=last, metadata={**chat.metadata, **note}))
         case _:
             return event
@@ -269,13 +269,13 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    A stream that fails has an ``ErrorEvent`` as its last item, like an event stream's own, and the others continue.
+    A stream that fails ends with an ``ErrorEvent``, as an event stream does, and the others continue.
     Within a label the order is the stream's own.
 
     Raises ``ValidationError("invalid_option")`` without streams, for one that is not an Observable, and for a
     `concurrency` below 1.
     """
-    _check(streams, concurrency)
+    _check_arguments(streams, concurrency)
     labels = list(streams)
 
     def subscribe(
@@ -286,7 +286,7 @@ def merge_labelled(
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             try:
                 observer.on_next(Labelled(labels[index], item))
-            except Exception as error:  # raised by the subscriber: not a failure of this stream
+            except Exception as error:  # the subscriber raised it, so this stream has not failed
                 running.dispose()
                 observer.on_error(error)
 
@@ -295,7 +295,7 @@ def merge_labelled(
                 pass_on(index, ErrorEvent(as_llm_error(error)))
 
         limit = concurrency or len(labels)
-        sources = (_serialized(stream, guard) for stream in streams.values())
+        sources = (_serialize(stream, guard) for stream in streams.values())
         running = Bounded(sources, limit, pass_on, end, observer.on_completed, observer.on_error)
         with guard:
             running.start(scheduler)
@@ -304,8 +304,8 @@ def merge_labelled(
     return Stream(subscribe)
 
 
-def _serialized(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
-    def guarded(fn: Callable[..., None]) -> Callable[..., None]:
+def _serialize(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
+    def guard_call(fn: Callable[..., None]) -> Callable[..., None]:
         def call(*args: Any) -> None:
             with guard:
                 fn(*args)
@@ -313,13 +313,13 @@ def _serialized(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
         return call
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
-        handlers = map(guarded, (observer.on_next, observer.on_error, observer.on_completed))
+        handlers = map(guard_call, (observer.on_next, observer.on_error, observer.on_completed))
         return stream.subscribe(*handlers, scheduler=scheduler)
 
     return Observable(subscribe)
 
 
-def _check(streams: Mapping[str, object], concurrency: object) -> None:
+def _check_arguments(streams: Mapping[str, object], concurrency: object) -> None:
     is_mapping = isinstance(streams, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
     check("streams", streams, is_mapping and bool(streams), "a mapping of labels to streams, at least one")
     for label, stream in streams.items():

@@ -3,12 +3,12 @@
 A source that cannot wait, such as a ``Subject``, is cut off at `limit` items.
 
 ==========  ==================================================  =====================================================
-iterator    until                                               what it does
+iterator    until                                               behaviour
 ==========  ==================================================  =====================================================
-fresh       its ``with`` block is entered, or its first item    nothing: there is no subscription and no call
-            requested
-subscribed  the end, or `close`, a ``with`` block left, or the  returns what waits in its `Buffer`, else sleeps; then
-            iterator dropped, as ``break`` does                 raises the stream's error, once
+fresh       its ``with`` block is entered, or its first item    there is no subscription and no call
+            is requested
+subscribed  the stream ends, `close` is called, the ``with``    it returns the items of its `Buffer`, or sleeps; at
+            block is left, or the iterator is dropped           the end it raises the stream's error, once
 closed                                                          its subscription is disposed; it has no more items
 ==========  ==================================================  =====================================================
 """
@@ -42,8 +42,8 @@ _FORKED = "this process was forked while the stream was read, and the call staye
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
     """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
 
-    While `maxsize` items wait (never more than `limit`), a source that can wait does. One that cannot is cut off at
-    `limit` items, by default 65,536: then the iterator raises ``StreamError("overflow")``, after those items.
+    A source that can wait does so while `maxsize` items (never more than `limit`) wait for the reader. A source that
+    cannot is cut off at `limit` items, by default 65,536: after them the iterator raises ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)
@@ -52,14 +52,14 @@ def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | N
 def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> AsyncItems[T]:
     """Return an asynchronous iterator over `source`, best used as ``async with to_async_iter(source) as items:``.
 
-    `maxsize` and `limit` are those of `to_iter`.
+    `maxsize` and `limit` have the same meaning as in `to_iter`.
     """
     check_source(source, "to_async_iter")
     return AsyncItems(source, maxsize, limit)
 
 
 class Buffer(abc.ObserverBase[T]):
-    """The items between a subscription and its iterator. It does not refer to the iterator, which can so be dropped."""
+    """The items between a subscription and its iterator. It does not refer to the iterator, which may be dropped."""
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
         self._limit = max(LIMIT, maxsize) if limit is None else limit
@@ -86,7 +86,7 @@ class Buffer(abc.ObserverBase[T]):
 
     def _cut_off(self) -> None:
         fault = f"the source does not wait for its reader: {self._limit} items wait"
-        remedy = "thin them out with ops.keep_latest() or ops.conflate(), take a source that waits, such as that of"
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), use a source that waits, such as"
         error = StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit=")
         if self.take_error(error):
             self._subscription.dispose()
@@ -95,7 +95,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an error that nobody else has handled, and return whether the stream is still read."""
+        """Keep an unhandled error, and return whether the stream is still being read."""
         if self.ended:
             return False
         self.error = error
@@ -107,7 +107,7 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def close(self) -> None:
-        """Drop what waits, and wake the sources: nobody is behind any more."""
+        """Drop the waiting items, and wake the sources that wait for the gate."""
         self.ended = True
         self.gate.waiting.clear()
         self.gate.open()
@@ -122,7 +122,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """What both iterators share: a buffer, and a subscription that ends with them."""
+    """Base class of the iterators: a buffer, and a subscription that ends with the iterator."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -138,7 +138,7 @@ class _Reader(Generic[T]):
 
 
 class Items(_Reader[T], Iterator[T]):
-    """The items of a stream, for ``for``; meanwhile the stream runs on rxllm's own loop."""
+    """The items of a stream, for ``for``. The stream runs on rxllm's own loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -166,7 +166,7 @@ class Items(_Reader[T], Iterator[T]):
         return cast(T, buffer.gate.take())
 
     def close(self) -> None:
-        """Dispose the subscription; no more items come."""
+        """Dispose the subscription; the iterator then has no more items."""
         self._close()
         if self._loop is not None:
             self._buffer.endings.wait_blocking(self._loop)
@@ -211,7 +211,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
         return cast(T, buffer.gate.take())
 
     async def aclose(self) -> None:
-        """Dispose the subscription; no more items come."""
+        """Dispose the subscription; the iterator then has no more items."""
         self._close()
         await self._buffer.endings.wait()
 
@@ -229,7 +229,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
 
 
 class _Wakeup:
-    """An ``asyncio.Event`` that may be set from any thread, also before its loop is known."""
+    """An ``asyncio.Event`` that may be set from any thread, even before its loop is known."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -260,8 +260,8 @@ _NOTHING: Any = _Nothing()
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     """Subscribe to `source`, wait until it ends, and return its last item.
 
-    Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections. Works in a script, in a
-    thread and in a notebook; on a thread whose event loop is running it warns, because that loop is blocked meanwhile.
+    Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections. It works in a script, in
+    a thread and in a notebook; on a thread whose event loop is running it warns, because it blocks that loop.
     Raises the stream's error, ``SequenceContainsNoElementsError`` if there was no item, ``RuntimeError`` on rxllm's own
     loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
@@ -287,7 +287,7 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 async def last(source: Observable[T]) -> T:
     """Return the last item of `source`. Cancelling the awaiting task disposes the subscription.
 
-    Raises ``EngineError("wrong_loop")`` under trio, and wherever else no loop of asyncio runs.
+    Raises ``EngineError("wrong_loop")`` where no asyncio loop runs, as under trio.
     """
     loop = awaiting_loop()
     source = getattr(source, "_whole", source)
@@ -301,7 +301,7 @@ async def last(source: Observable[T]) -> T:
 
     waiter: _Waiter[T] = _Waiter(wake)
     subscription = waiter.subscribe_to(source, LoopScheduler(loop))
-    del source  # it has only described the call, and with thousands of calls the garbage collector feels it
+    del source  # it is not needed any more, and thousands of kept sources slow down the garbage collector
     try:
         await ended.wait()
     finally:
@@ -324,9 +324,8 @@ class _Waiter(abc.ObserverBase[T]):
         self._error: BaseException | None = None
 
     def subscribe_to(self, source: Observable[T], scheduler: abc.SchedulerBase) -> abc.DisposableBase:
-        with read_by(
-            None, self.take_error, self.endings
-        ):  # in a tool, the reader of the tool's own stream sets no pace here
+        # Inside a tool, the gate of the tool's own reader must not delay this source.
+        with read_by(None, self.take_error, self.endings):
             return source.subscribe(self, scheduler=scheduler)
 
     def on_next(self, value: T) -> None:
@@ -336,7 +335,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an error that nobody else has handled, and return whether somebody still waits for it."""
+        """Keep an unhandled error, and return whether the caller still waits."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()
@@ -350,11 +349,11 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error, once: a waiter that kept it would be a cycle of error, frame and waiter."""
+        """Return the error, once: keeping it would make a cycle of error, frame and waiter."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error
 
     def result(self) -> T:
         """Return the last item."""
-        return self._last[0] if self._last is not None else empty().run()  # reactivex's own error
+        return self._last[0] if self._last is not None else empty().run()  # reactivex raises its error here

@@ -1,6 +1,6 @@
-"""Retry calls that fail before their first content: the policy, the attempts, and the stream that follows them.
+"""Retry calls that fail before their first content: the policy, the attempts, and the stream that makes them.
 
-Each attempt is held back until its first content or its ``MessageCompleted``; one that fails earlier leaves no trace.
+An attempt is held back until its first content or its ``MessageCompleted``; if it fails earlier, it leaves no trace.
 
 ::
 
@@ -32,23 +32,23 @@ from rxllm.values.argument_checks import did_you_mean, invalid_option, is_count,
 log = logging.getLogger("rxllm")
 
 
-# Subscribe to a stream of events again and again until an attempt succeeds
+# The attempts of one subscription
 
 
 class Plan(Protocol):
     """The attempts of one subscription, counted from 1."""
 
     late: bool
-    """Whether `again` decides on failures after the first content too."""
+    """Whether `again` is called for failures after the first content too."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds until the next attempt after `attempt` failed; None passes its failure on."""
+        """Return the seconds to wait for the next attempt, or None to pass on the failure of `attempt`."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return the events to emit before those of `attempt`, whose first content has come."""
+        """Return the events to emit ahead of `attempt`, whose first content has arrived."""
         ...
 
 
@@ -59,7 +59,7 @@ class Attempts:
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
     ) -> None:
         self.observer = observer
-        self.begun = False  # whether an attempt has been passed on
+        self.begun = False  # it is set once an attempt is emitted
         self._plan = plan
         self._scheduler = scheduler
         self._scope = current_scope.get()
@@ -71,32 +71,32 @@ class Attempts:
         self._subscribe()
         return CompositeDisposable(self._source, self._timer)
 
-    def opened(self, events: list[Event]) -> list[Event]:
-        """Return what to emit for an attempt whose `events` end with its first content."""
+    def events_to_emit(self, events: list[Event]) -> list[Event]:
+        """Return the events to emit for an attempt whose held `events` end with its first content."""
         if self.begun and isinstance(events[-1], ErrorEvent):
             return events[-1:]  # a later attempt failed at once: the events of the earlier one stand
         self.begun = True
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Return whether the failure of the latest attempt is dealt with."""
+        """Schedule the next attempt, if any; return False if the failure of the latest one is to be passed on."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
-        except Exception as raised:  # from a function of the user's
+        except Exception as raised:  # the user's function raised it
             self.observer.on_error(raised)
             return True
         if seconds is None:
             return False
-        timer = self._timer.disposable = SingleAssignmentDisposable()  # before it can fire
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # it is kept before the timer can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True
 
     def _subscribe(self) -> None:
         self._count += 1
         attempt = _Attempt(self, self._plan.late)
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # before it can fail
-        with within(self._scope):  # a later attempt is subscribed to where an earlier one failed
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # it is kept before the source can fail
+        with within(self._scope):  # a later attempt is subscribed to inside the failure of an earlier one
             subscription.disposable = self._plan.source(self._count).subscribe(
                 attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
             )
@@ -104,12 +104,12 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # from the adapter: nothing above would deliver it
+        except BaseException as error:  # the adapter raised it; no caller would deliver it
             fail(self.observer, error)
 
 
 class _Attempt:
-    """One attempt: held, then passed on. Events that arrive while the held ones are released wait behind them."""
+    """One attempt: its events are held, then emitted. Events that arrive during the release wait behind them."""
 
     __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
 
@@ -120,9 +120,9 @@ class _Attempt:
         self._pending: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
-        self._failed = False  # and its failure is dealt with
-        self._delivering = False  # stays True when a subscriber raises, which is not a failed attempt
-        self._end: Callable[[], None] | None = None  # an end that came during the release
+        self._failed = False  # it is set once the failure is handled
+        self._delivering = False  # it stays True when the subscriber raises, which is not a failure of the attempt
+        self._end: Callable[[], None] | None = None  # an end that arrived during the release
 
     def on_next(self, event: Event) -> None:
         if self._pending is None:
@@ -151,13 +151,13 @@ class _Attempt:
             return
         events.append(event)
         if not is_prelude(event):
-            self._release(self._attempts.opened(events))
+            self._release(self._attempts.events_to_emit(events))
 
     def _release(self, waiting: list[Event]) -> None:
         original, self._pending = self._pass, None
         self._pass, self._releasing = waiting.append, True
         try:
-            for event in waiting:  # it may grow meanwhile
+            for event in waiting:  # the list may grow during the loop
                 self._deliver(event)
         finally:
             self._pass, self._releasing = original, False
@@ -193,15 +193,15 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
     return Stream(subscribe)
 
 
-# Retry calls that fail before their first content: the policy, and the stream that follows it
+# The policy, and the stream that applies it
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often to try, and how many seconds to wait: `base_delay`, doubled up to `max_delay`, plus up to `jitter`.
+    """The number of attempts, and the seconds between them: `base_delay`, doubled up to `max_delay`, plus `jitter`.
 
-    A longer Retry-After of the provider is obeyed, but if it exceeds `max_retry_after` the failure is passed on.
-    `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up credit is never retried. `max_attempts` counts
-    the first attempt too, so that 1 never retries.
+    `jitter` is the maximum of a random addition. A longer Retry-After from the provider is obeyed, but if it exceeds
+    `max_retry_after`, the failure is passed on. `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up
+    credit is never retried. `max_attempts` includes the first attempt, so 1 never retries.
 
     Raises ``ValidationError("invalid_option")`` for wrong values.
     """
@@ -231,7 +231,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after the failed `attempt`; the first is 1."""
+        """Return the seconds to wait after the failed `attempt`; the first attempt is 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
@@ -260,12 +260,12 @@ OnRetry = Callable[[int, float, LLMError], None]
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     """Return the policy for the ``retry`` of an engine or a call: False never retries, a mapping overrides `base`.
 
-    With a `base` of False, a mapping overrides the default.
+    If `base` is False, a mapping overrides the default policy.
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for anything else, and for a name that is not a field of `RetryPolicy`.
+    Raises ``ValidationError("invalid_option")`` for other values, and for a name that is not a field of `RetryPolicy`.
     """
     match retry:
         case RetryPolicy():
@@ -285,16 +285,16 @@ def policy_argument(argument: Any) -> RetryPolicy:
     """Return the policy for the `policy` of an operator. Raises ``ValidationError("invalid_option")``."""
     try:
         return policy(argument)
-    except ValidationError as error:  # whose paths begin with the `retry` of an engine
+    except ValidationError as error:  # its paths begin with `retry`, the engine's option
         errors = [(("policy", *path[1:]), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
 
 def _override(base: RetryPolicy, values: Mapping[str, Any]) -> RetryPolicy:
     names = {field.name for field in fields(RetryPolicy)}
-    there = f"there are {', '.join(sorted(names))}"
+    options = f"there are {', '.join(sorted(names))}"
     if unknown := sorted(map(str, values.keys() - names)):
-        errors = [(("retry", name), f"is unknown{did_you_mean(name, names)}; {there}") for name in unknown]
+        errors = [(("retry", name), f"is unknown{did_you_mean(name, names)}; {options}") for name in unknown]
         raise ValidationError("invalid_option", errors=errors)
     return replace(base, **values)
 
@@ -303,7 +303,7 @@ def _reasons(value: Any) -> frozenset[Any]:
     try:
         return frozenset((value,) if isinstance(value, str) else value)
     except TypeError:
-        return frozenset((value,))  # not iterable, so not a reason either: it is reported as unknown
+        return frozenset((value,))  # the check reports it as an unknown reason
 
 
 def _unknown_reasons(reasons: Iterable[Any]) -> str:

@@ -1,32 +1,33 @@
 """The scope of a subscription: the chat, the step and the tool call that it belongs to.
 
-A context variable. An operator sets the scope while it subscribes to its source, and calls below read it there. It is
-never part of an event, so no prompt leaves the process with one. What sets a scope delivers to its own subscriber in
-the subscriber's scope, see `ScopedObserver`.
+The scope is a context variable. An operator sets it while it subscribes to its source, and the calls below read it. It
+is not part of any event, so no event carries a prompt out of the process. An operator that sets a scope calls its own
+subscriber in the subscriber's scope, see `ScopedObserver`.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
 ==================================  ==============================  ===================================================
 ``request_id``                      ``repeat_until_halt``,          the model source and the tools of a step
-                                    ``run_tools``, steps and chats
-                                    that are observed
-``parent_id``                       calls, steps and chats that     telemetry: the parent of what is below
-                                    are observed; tools
-``begin_attempt``                   calls that are observed         the source of a call, once an attempt
+                                    ``run_tools``, observed steps
+                                    and chats
+``parent_id``                       observed calls, steps and       telemetry, as the parent of the spans below
+                                    chats; tools
+``begin_attempt``                   observed calls                  the source of a call, once per attempt
 ``path``, ``tool_key``              tools                           telemetry, the journal, idempotency keys
 ``usage``, ``chat``                 ``repeat_until_halt``           ``budget``: earlier steps, and the chat's budgets
-``shares``, ``counted``             ``budget``, model sources,      model sources: the budgets that a call keeps to, and
-                                    agents                          those that count it already
+``shares``, ``counted``             ``budget``, model sources,      model sources, for the budgets around a call, and
+                                    agents                          the budgets that already count it
 ``is_steered``                      ``repeat_until_halt``           ``run_tools``, which ends the model's sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content``; telemetry
 ==================================  ==============================  ===================================================
 
-Below a model source are ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal`` only: calls by an adapter or
-by the engine's operators are not part of the step. The same is below a tool, with its own id at the end of the path.
+Below a model source, the scope has only ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal``, because
+calls by an adapter or by the engine's operators are not part of the step. Below a tool it has the same fields, with the
+id of the tool call at the end of the path.
 
-A pipeline also sets `current_engine_call` while it applies ``engine.operators``, which ends before anything is
-subscribed to. An operator that needs more than the events reads it when it is applied, not later.
+A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before any subscription. An operator
+that needs more than the events reads it when it is applied, not later.
 """
 
 from __future__ import annotations
@@ -51,9 +52,9 @@ T = TypeVar("T")
 
 
 class ToolRecord(msgspec.Struct, frozen=True):
-    """What a journal has of a tool call: `call` as it began, with its arguments then, and `events`, its outcome.
+    """A journal's record of a tool call: `call`, with the arguments that it began with, and `events`, its outcome.
 
-    Without `events` it was interrupted; without `call` it was denied before it began.
+    Without `events`, the call was interrupted; without `call`, it was denied before it began.
     """
 
     call: ToolCall | None = None
@@ -61,49 +62,49 @@ class ToolRecord(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """What an earlier run of the same stream has noted, and what this one notes; see ``operators.journaled``.
+    """The notes of an earlier run of the same stream, and of this run; see ``operators.journaled``.
 
-    `path` has the ids of the tool calls around a request or a tool call, the outermost first. A key with its path is
-    equal whenever the same call is made again. Several calls may have one key: then the first of them gets what was
-    noted first. Methods are called on any thread and on any event loop. One that has those of ``RecallingJournal`` too
-    keeps the corrections of ``steer``.
+    `path` holds the ids of the tool calls around a request or a tool call, the outermost first. The same call has the
+    same path and key in every run. If several calls share a key, the first call gets the first note. Methods are called
+    on any thread and on any event loop. A journal with the methods of ``RecallingJournal`` keeps the corrections of
+    ``steer`` too.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return what the model answered if it is noted, else `events`, noting what they end with.
+        """Return the noted answer of the model; without one, return `events`, and note their end.
 
-        Called at each subscription; the n-th one of a key is the n-th in every run. `key` names the request, as
-        ``rxllm.values.request_key`` does, without the descriptions of its tools.
+        It is called at each subscription; the n-th call with a key is the n-th in every run. `key` names the request,
+        as ``rxllm.values.request_key`` does, without the descriptions of its tools.
         """
         ...
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
-        """Return what an earlier run has noted of this tool call."""
+        """Return an earlier run's record of this tool call, if there is one."""
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Note that the tool runs now. It runs when this has returned; an error of this ends the stream."""
+        """Note that the tool starts. The tool runs after this method returns; an exception here ends the stream."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Note the outcome. It is emitted when this has returned; an error of this ends the stream."""
+        """Note the outcome. It is emitted once this method returns; an exception here ends the stream."""
         ...
 
 
 @runtime_checkable
 class RecallingJournal(Journal, Protocol):
-    """A `Journal` that keeps events too, by which a chat that is run again is steered as before; see ``steer``."""
+    """A `Journal` that also keeps events, so that a chat that is run again is steered as before; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
-        """Return whether the next call of `response` with this key is answered by what is noted."""
+        """Return whether the next call of `response` with this key returns a noted answer."""
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
-        """Return the events that an earlier run has kept under this key, None if it has kept none."""
+        """Return the events that an earlier run has kept under this key, or None."""
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Keep events. What is noted later is not there without them."""
+        """Keep `events`. A journal that has a later note has these events too."""
         ...
 
 
@@ -116,9 +117,8 @@ class Ask(Protocol):
 class EngineCall(msgspec.Struct, frozen=True):
     """The call that operators are applied to: its `request` with all options, and the `call` beside it.
 
-    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` has the chat's budgets,
-    `operators` are the engine's.
-    ``ask(engine)`` is a cold Observable of another engine's answer to the request.
+    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` the chat's budgets, and
+    `operators` the engine's operators. ``ask(engine)`` returns a cold Observable of another engine's answer.
     """
 
     request: Request
@@ -138,27 +138,27 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 def engine_call() -> EngineCall | None:
     """Return the call that operators are being applied to, or None in a pipe.
 
-    For operators that are closures: cloudpickle finds this function by its name, and cannot pickle a context variable.
+    Operators that are closures use it: cloudpickle stores this function by name, and cannot pickle a context variable.
     """
     return current_engine_call.get()
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Apply operators inside as part of `call`."""
+    """Set the engine's call for operators that are applied inside."""
     return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider, or else its own name."""
+    """Return the adapter's provider, or its own name if it has none."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """Where a subscription belongs; the module's table says who writes and who reads each field.
+    """The chat, step and tool call of a subscription; the module's table has the writers and readers of each field.
 
     `path` holds the ids of the enclosing tool calls, the outermost first, and `tool_key` makes the idempotency key of
-    the innermost. Each ``before_retry(error, seconds)`` is called before a call waits to be retried, and returns the
-    seconds that it waits at least. A call was `queued` for that many seconds before it began.
+    the innermost. Each ``before_retry(error, seconds)`` is called before the wait for a retry, and returns the minimum
+    wait in seconds. `queued` is the wait of a call before its start, in seconds.
     """
 
     request_id: str | None = None
@@ -188,7 +188,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return the scope of calls that keep to the budgets of an engine's `operators` too; `chat` has the chat's."""
+        """Return the scope with the budgets of `operators` added; `chat` holds the chat's budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -201,7 +201,7 @@ class Scope(msgspec.Struct, frozen=True):
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
-        """Return the scope of a tool that runs."""
+        """Return the scope of a running tool."""
         parent_id, path = tool_id(self.parent_id, tool_call_id), (*self.path, tool_call_id)
         return replace(self.below_model(), parent_id=parent_id, path=path, tool_key=tool_key)
 
@@ -212,12 +212,12 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Subscribe inside as part of `scope`."""
+    """Set the scope of subscriptions that are made inside."""
     return Setting(current_scope, scope)
 
 
 class Setting(Generic[T]):
-    """Sets a variable inside ``with``. Each call has several, and a generator would take three times as long."""
+    """Sets a variable inside ``with``. Each call uses several, and a generator would be three times slower."""
 
     __slots__ = ("_token", "_value", "_variable")
 
@@ -233,11 +233,11 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """An observer that is called in the scope of its subscription, whatever scope its source is in.
+    """Calls its observer in the scope of the subscription, although the source may be in another scope.
 
-    Otherwise a call that an operator makes when another has ended (``concat``, ``repeat``, ``retry``, ``flat_map``)
-    would be part of the ended one. An end, or an ``ErrorEvent``, may lead to a new subscription in place of the source;
-    a call that is made for any other event has the parent and the path only.
+    Otherwise a call that an operator makes at the end of another call (``concat``, ``repeat``, ``retry``, ``flat_map``)
+    would be part of the ended call. After an end or an ``ErrorEvent``, a new subscription may replace the source, so it
+    gets the whole scope. A call made on any other event gets the scope below a model source.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -252,7 +252,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
         if current_scope.get() is scope:
             self._observer.on_next(value)
             return
-        token = current_scope.set(scope)  # as `within`, which takes five times as long, for every event
+        token = current_scope.set(scope)  # `within` would be five times slower, for every event
         try:
             self._observer.on_next(value)
         finally:
@@ -268,7 +268,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
 
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
-    """Return `source`, subscribed to within `scope`, by default the current one, which its subscriber does not see."""
+    """Return `source`, subscribed to within `scope`, by default the current one. Its subscriber keeps its own scope."""
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = ScopedObserver(observer)
@@ -279,11 +279,11 @@ def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
 
 
 def tool_id(step_id: str | None, tool_call_id: str) -> str:
-    """Return the telemetry id of a tool that runs in the step `step_id`."""
+    """Return the telemetry id of a tool call in the step `step_id`."""
     return f"{step_id or ''}/{tool_call_id}"
 
 
 def new_id() -> str:
     """Return 22 random characters that are safe in a URL."""
-    # As ``secrets.token_urlsafe``, without its import, which loads all of OpenSSL's hashes.
+    # The import of ``secrets``, for its ``token_urlsafe``, would load all of OpenSSL's hashes.
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

@@ -1,19 +1,19 @@
 """The Stream: an Observable that can also be run, awaited and iterated.
 
 ==============================  ==================================================================================
-an item                         the subscriber
+an item arrives                 the subscriber is called
 ==============================  ==================================================================================
-arrives on the loop that was    is called at once
-running at the subscription
-arrives on another thread       is called soon, on that loop; items keep their order
-arrives, and no loop was        is called at once, on that thread
-running, or that has ended
+on the loop that was running    at once
+at the subscription
+on another thread               soon, on that loop; items keep their order
+on any thread, if no loop was   at once, on that thread
+running or the loop has ended
 ==============================  ==================================================================================
 
-An exception that it raises where no source can catch it, in a timer or on its own loop, ends the subscription and is
-passed to its ``on_error``, once.
+If the subscriber raises in a timer or on its own loop, where no source can catch the exception, the subscription ends
+and the exception is passed to the subscriber's ``on_error``, once.
 
-``.pipe(...)`` and the methods of a Stream return Streams again.
+``.pipe(...)`` and the methods of a Stream return Streams.
 """
 
 from __future__ import annotations
@@ -52,24 +52,24 @@ _H = TypeVar("_H")
 _I = TypeVar("_I")
 
 
-# The end of a subscription that was made without a scheduler
+# The observer of a subscription without a scheduler
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on the loop that runs here, if any; `subscription` is what a dispose or a failure disposes."""
+    """Calls `observer` on the loop that runs here, if any. A dispose or a failure disposes `subscription`."""
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
         self._observer = observer
         self._emit = observer.on_next
-        here = running_loop()
-        self._loop = here if chosen_loop() is here else None  # where `run` blocks the loop, the call is on another
-        self._thread = get_ident()  # where the loop runs; on 3.11, to ask for the running loop is a system call
-        self._waiting: deque[Callable[[], None]] = deque()  # the first is being delivered
+        loop = running_loop()
+        self._loop = loop if chosen_loop() is loop else None  # `run` blocks this loop and makes the call on another
+        self._thread = get_ident()  # comparing it is cheap; on Python 3.11 the running loop takes a system call
+        self._waiting: deque[Callable[[], None]] = deque()  # the first one is being delivered
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
-        """Where its items go: with a loop to this object, and without one right to the observer."""
+        """The observer of the source: this object if it has a loop, otherwise `observer` itself."""
         return self._observer if self._loop is None else self
 
     def on_next(self, value: S) -> None:
@@ -96,7 +96,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
             self._hand_over(self._observer.on_completed)
 
     def fail(self, error: BaseException) -> None:
-        """End the subscription with `error`, which the subscriber has raised."""
+        """End the subscription with `error`, which the subscriber raised."""
         self.subscription.dispose()
         if self._observer.is_stopped:
             report_unheard(error)
@@ -113,7 +113,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # the loop ends just now, and the subscription with it
+        with contextlib.suppress(RuntimeError):  # the loop has just ended, and the subscription with it
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -126,7 +126,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
 
 def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None) -> Any:
-    """Return reactivex's observer of an observer or of three functions, any of which may be None."""
+    """Return a reactivex observer for an observer, or for three functions, each of which may be None."""
     if callable(getattr(on_next, "on_next", None)):
         return AutoDetachObserver(on_next.on_next, on_next.on_error, on_next.on_completed)
     return AutoDetachObserver(on_next, on_error, on_completed)
@@ -141,7 +141,7 @@ _NOT_ENCODABLE = NotEncodable()
 
 
 class Stream(StreamMethods[T]):
-    """A cold Observable, as rxllm returns them: nothing happens until it is subscribed to, run, awaited or iterated.
+    """The cold Observable that rxllm returns: nothing happens until it is subscribed to, run, awaited or iterated.
 
     >>> from reactivex import of
     >>> stream = Stream.of(of(1, 2, 3))
@@ -294,8 +294,8 @@ class Stream(StreamMethods[T]):
     ) -> abc.DisposableBase:
         """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``.
 
-        Without a scheduler, the timers of reactivex's operators run on the loop of the call; made on a running loop,
-        the subscription is called on that loop.
+        Without a scheduler, the timers of reactivex's operators run on the loop of the call, and a subscription that is
+        made on a running loop is called on that loop.
         """
         with subscribing():
             if scheduler is not None:
@@ -312,13 +312,13 @@ class Stream(StreamMethods[T]):
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # With the object too, Python would append a guess of its own.
+            # With the argument `obj` too, Python would append its own suggestion.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:
 
         def keys(self) -> Any:
-            # Without it, dict(stream) would iterate, and pay for the call: FastAPI tries that.
+            # Without this method, dict(stream) would iterate and pay for the call; FastAPI tries that.
             raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
@@ -355,7 +355,7 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """The stream that `make` returns, made again for each subscription; its exceptions go to ``on_error``."""
+    """A stream that calls `make` for each subscription; an exception of `make` is passed to ``on_error``."""
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:
         super().__init__()
@@ -379,6 +379,6 @@ class Deferred(Stream[S]):
 def returned_by(
     function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
 ) -> Stream[_A]:
-    """Return `stream`, which now knows for its repr that `function` returned it, and what it emits; see `Origin`."""
+    """Return `stream` with the origin that its repr shows: `function`, the model, and the items; see `Origin`."""
     stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
     return stream

@@ -1,8 +1,8 @@
-"""The types of reactivex's methods on a Stream, for the type checker alone, and a hint in two of them.
+"""Types of reactivex's methods on a Stream, for the type checker only, and a hint in two of them.
 
-At run time they are reactivex's own, and return Streams, as all of them go through `pipe`. reactivex types them as
-Observables, and those that filter as Observables of Any. A method that is not here is typed by reactivex; the same
-operator inside ``.pipe(...)`` gives a Stream.
+At run time the methods are reactivex's, and return Streams because they call `pipe`. reactivex types the results as
+Observables, and the results of filters as Observables of Any. Other methods keep reactivex's types; the same operator
+inside ``.pipe(...)`` returns a Stream.
 """
 
 # pyright: reportNoOverloadImplementation=false
@@ -209,9 +209,9 @@ else:
 
     class StreamMethods(Observable[T]):
         def retry(self, retry_count=None):
-            """See reactivex's ``Observable.retry``. It acts on ``on_error``: `raise_errors` makes one of an event."""
+            """See reactivex's ``Observable.retry``. It acts on ``on_error``; `raise_errors` turns events into it."""
             return Observable.retry(self.pipe(hint_at_error_events("retry")), retry_count)
 
         def catch(self, handler):
-            """See reactivex's ``Observable.catch``. It acts on ``on_error``: `raise_errors` makes one of an event."""
+            """See reactivex's ``Observable.catch``. It acts on ``on_error``; `raise_errors` turns events into it."""
             return Observable.catch(self.pipe(hint_at_error_events("catch")), handler)

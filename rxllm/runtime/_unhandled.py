@@ -1,21 +1,21 @@
-"""End a subscription whatever its subscriber raises, and report errors that nobody has handled.
+"""End subscriptions, and report errors that no subscriber has handled.
 
 ==========================================  ===========================================  ============================
-what is raised                              where it goes                                if nobody waits for the end
+exception                                   receiver                                     if no caller waits
 ==========================================  ===========================================  ============================
 an ``Exception`` in the stream              ``on_error``, through the operators          the same
-an ``Exception`` that no ``on_error`` took  to whoever waits for the stream's end        the loop's handler, or the log
-``SystemExit``, ``KeyboardInterrupt``,      to whoever waits, past all operators         the same, and ``on_error``
+an ``Exception`` that no ``on_error`` took  the caller that waits for the stream's end   the loop's handler, or the log
+``SystemExit``, ``KeyboardInterrupt``,      the waiting caller, past all operators       the same, and ``on_error``
 outcomes of pytest, ...
 ==========================================  ===========================================  ============================
 
-An ``Exception`` is a failure of the stream. Everything else that can be raised is meant for the program: no operator
-may retry it or tell it to a model. ``run``, ``await`` and the iterators wait; what they wait for is raised there. An
-operator that raises where there is no ``on_error`` left to call, in ``on_completed``, would otherwise leave them
-waiting for ever.
+An ``Exception`` is a failure of the stream. Any other exception is meant for the program: no operator may retry it or
+pass it to a model. The callers that wait are ``run``, ``await`` and the iterators, which raise the exception. Otherwise
+they would wait for ever if an operator raised in ``on_completed``, where no ``on_error`` is left to call.
 
-The log shows the user's frames of such an error, and all of them if the logger ``rxllm`` is at DEBUG. The failure of a
-call is one line. ``error.__traceback__`` stays whole there. What is raised to the caller has the same frames.
+The log shows the user's frames of such an error, or all frames if the logger ``rxllm`` is at DEBUG, and one line for
+the failure of a call. It leaves ``error.__traceback__`` whole. An error raised to the caller has the same frames as the
+log.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    For operators whose source has ended: its pump is gone, so a subscriber's exception is passed to ``on_error`` here.
+    Operators call it once their source has ended: no pump is left to pass a subscriber's exception to ``on_error``.
     """
     try:
         for item in items:
@@ -57,45 +57,45 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End a subscription with `error`; what its handler raises is reported."""
+    """End a subscription with `error`, and report an exception of its handler."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)
         except BaseException as unhandled:
             report_unheard(unhandled)
-    elif not _is_taken(error):
+    elif not _pass_to_caller(error):
         _log(error)
         with contextlib.suppress(BaseException):  # the operators must still release what they hold
             observer.on_error(cast(Exception, error))
 
 
 def report_unheard(error: BaseException) -> None:
-    """Pass an error that no subscriber has handled to whoever waits for the end, or else to the call's loop."""
-    if not _is_taken(error):
+    """Pass an error that no subscriber has handled to the waiting caller, or report it on the call's loop."""
+    if not _pass_to_caller(error):
         _log(error)
 
 
-def _is_taken(error: BaseException) -> bool:
+def _pass_to_caller(error: BaseException) -> bool:
     listener = current_reader.get().on_unhandled
     return listener is not None and listener(error)
 
 
 def _log(error: BaseException) -> None:
     loop = call_loop()
-    if loop.get_exception_handler() is None:  # asyncio's own would log it too
+    if loop.get_exception_handler() is None:  # asyncio's default handler would log it too
         remedy = "give subscribe() an on_error that handles it, or use run(), await or for"
-        log.error("nobody handled this error: %r; %s", error, remedy, exc_info=shown_frames(error))
+        log.error("unhandled error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:
-        loop.call_exception_handler({"message": "rxllm: nobody handled this error", "exception": error})
+        loop.call_exception_handler({"message": "rxllm: unhandled error", "exception": error})
 
 
 def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
-    """Return the `exc_info` of `error` as it is logged: with the user's frames, or all of them at DEBUG."""
-    users = _user_frames(error.__traceback__)
+    """Return the `exc_info` to log for `error`: with the user's frames, or with all frames at DEBUG."""
+    user_frames = _user_frames(error.__traceback__)
     is_failed_call = isinstance(error, LLMError) and error.reason != "unknown"
-    if log.isEnabledFor(logging.DEBUG) or (users is None and not is_failed_call):
+    if log.isEnabledFor(logging.DEBUG) or (user_frames is None and not is_failed_call):
         return type(error), error, error.__traceback__
-    return (type(error), error, users) if users is not None else None
+    return (type(error), error, user_frames) if user_frames is not None else None
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
@@ -103,7 +103,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
     if error.is_logged:
         return
     error.is_logged = True
-    if error.reason in ("cancelled", "denied"):  # somebody wanted it so
+    if error.reason in ("cancelled", "denied"):  # these ends are intended
         level = logging.DEBUG
     else:
         level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR
@@ -124,7 +124,7 @@ def shorten_traceback(error: BaseException) -> None:
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     """Return the user's frames of `trace`, and all frames below the last of them; None if there are none.
 
-    A ``__getattr__`` of rxllm, below a user's misspelt attribute, only words the error.
+    The frame of a ``__getattr__`` of rxllm is left out: it only words the error for a misspelt attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:
@@ -133,8 +133,8 @@ def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     kept: TracebackType | None = None
     is_below = True
     for frame in reversed(frames):
-        is_users = not frame.tb_frame.f_code.co_filename.startswith(_INTERNAL)
-        if is_users or (is_below and frame.tb_frame.f_code.co_name != "__getattr__"):
+        is_user_frame = not frame.tb_frame.f_code.co_filename.startswith(_INTERNAL)
+        if is_user_frame or (is_below and frame.tb_frame.f_code.co_name != "__getattr__"):
             kept = TracebackType(kept, frame.tb_frame, frame.tb_lasti, frame.tb_lineno)
-        is_below = is_below and not is_users
+        is_below = is_below and not is_user_frame
     return None if is_below else kept

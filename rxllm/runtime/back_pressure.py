@@ -1,20 +1,20 @@
-"""Back-pressure: a source waits while the reader of its stream is behind, or is still ending one that it left.
+"""Back-pressure: a source waits while its reader is behind, and a reader waits for the end of a stream that it left.
 
-Dispose returns at once, so an operator that calls a function then (`finally_result`) calls it later. Whoever reads the
-stream, with ``run``, ``await`` or an iterator's block, goes on when that is done.
-
-Reactivex has no demand, so a consumer that buffers (an iterator) puts a `Gate` into the `Reader`, a context variable,
-while it subscribes. Sources capture it there, through any chain of operators, and stop reading while the gate is full.
+Reactivex has no demand, so a consumer that buffers, such as an iterator, puts a `Gate` into the `Reader`, a context
+variable, while it subscribes. Sources find it through any chain of operators, and stop reading while the gate is full.
 
 =========  ====================  =====================================================================
-gate       items waiting         sources
+gate       waiting items         sources
 =========  ====================  =====================================================================
-open       fewer than `maxsize`  read on
+open       fewer than `maxsize`  continue to read
 full       `maxsize` or more     sleep in `wait` until half of the items, or fewer, are left
-idle       none                  read on; the functions passed to `when_idle` are called
-requested  none, and the reader  read on; the functions passed to `when_requested` are called
+idle       none                  continue to read; the functions passed to `when_idle` are called
+requested  none, and the reader  continue to read; the functions passed to `when_requested` are called
            sleeps
 =========  ====================  =====================================================================
+
+Dispose returns at once, so an operator that calls a function on dispose (`finally_result`) calls it later. ``run``,
+``await`` and the block of an iterator wait for that function, see `Endings`.
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """What one reader waits for. Thread-safe."""
+    """The functions that one reader waits for after it has left its stream. Thread-safe."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
         self._is_expected = False
 
     def expect(self) -> None:
-        """Note, when the stream is subscribed to, that something may begin as it is disposed."""
+        """Note, at the subscription, that a function may be called on dispose."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
-        """Make the reader wait until the result is called."""
+        """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        ending.set_running_or_notify_cancel()  # a reader that is cancelled while it waits does not cancel the others
+        ending.set_running_or_notify_cancel()  # a running future is not cancelled together with a reader's wait
         self._running[ending] = None
 
         def end() -> None:
@@ -62,7 +62,7 @@ class Endings:
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait on a thread of the user's, for a minute or two at most; the stream ran on `loop`."""
+        """Wait on a thread of the user, for two minutes at most; the stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader first and then disposes its source, in the same turn.
             has_turned = threading.Event()
@@ -73,19 +73,19 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""How many items may wait for an iterator before its source stops reading, by default."""
+"""The default number of items that may wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""How many items an operator holds back, by default, before its source waits, or before they pass a busy consumer."""
+"""The default number of items that an operator holds back before its source waits, or they pass a busy consumer."""
 
 LIMIT = 65_536
-"""How many items may wait before a source that does not wait is cut off, by default."""
+"""The default number of items that may wait before a source that cannot wait is cut off."""
 
 
 class Gate:
-    """Closed while `maxsize` items are `waiting`, and open again when half of them are taken. Thread-safe.
+    """Full when `maxsize` items are `waiting`, and opened when half of them are taken. Thread-safe.
 
-    It is not a `Backlog`, since the reader takes the items, and the source waits.
+    It is not a `Backlog`, since the reader takes the items and the source waits.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -119,37 +119,37 @@ class Gate:
 
     @property
     def requested(self) -> bool:
-        """Whether the reader sleeps until an item comes."""
+        """Whether the reader sleeps until an item arrives."""
         return self._is_requested()
 
     def request(self) -> None:
-        """Note that the reader sleeps until an item comes."""
+        """Note that the reader sleeps until an item arrives."""
         self._requested = True
         if self._suppliers:
             self._wake(self._suppliers)
 
     def open(self) -> None:
-        """Wake everyone who waits for the gate."""
+        """Wake all sources that wait for the gate."""
         self._wake(self._sleepers)
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, on some thread, in the context of this call, when the gate is open: now, or later."""
+        """Call `wake` once when the gate is open, now or later, on any thread, in the context of this call."""
         self._add(self._sleepers, wake)
-        if self._has_room():  # after the append, so that no `take` between the two is missed
+        if self._has_room():  # the check follows the append, so that no `take` is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as `when_open` does, when nothing waits: now, or later."""
+        """Call `wake` once, as `when_open` does, when no item waits."""
         self._add(self._idlers, wake)
         if self._is_idle():
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, once the step may be seen: now, unless an operator checks it."""
+        """Call `start`, which runs a step's tools, once the step is released: now, unless an operator checks it."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as `when_open` does, when the reader sleeps until an item comes: now, or later."""
+        """Call `wake` once, as `when_open` does, when the reader sleeps until an item arrives."""
         self._add(self._suppliers, wake)
         if self._is_requested():
             self._wake(self._suppliers)
@@ -164,10 +164,10 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # What is woken goes on for its subscription, behind its gate, and not for whoever takes an item.
-        woken = partial(contextvars.copy_context().run, wake)
+        # A woken source resumes in the context of its own subscription, not of the reader that takes an item.
+        wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
-            sleepers.append(woken)
+            sleepers.append(wake_in_context)
 
     def _wake(self, sleepers: list[Callable[[], None]]) -> None:
         with self._guard:
@@ -191,9 +191,9 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources subscribed inside wait for `gate`, if any, and pass `listener` the errors that nobody handles.
+    """Make sources that are subscribed to inside wait for `gate`, if any, and pass unhandled errors to `listener`.
 
-    `endings`, if any, are told what is to be done after the reader has left.
+    `endings`, if any, collects the functions that are called after the reader has left.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

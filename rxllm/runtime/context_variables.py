@@ -1,4 +1,4 @@
-"""Where a call runs and who reads it: two context variables, which reach a source through any chain of operators.
+"""The place and the reader of a call: two context variables that reach a source through any chain of operators.
 
 A scheduler passed to ``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
 
@@ -7,9 +7,9 @@ field of `Place`             written by                                  read by
 ===========================  ==========================================  ===============================================
 ``loop``                     ``run()``, ``for`` and ``to_iter``: the     ``call_loop``, for each call and timer
                              portal's; ``call_context``: None
-``is_read``                  the same, on a thread of the user's         the pump and ``finally_result``, for the exit
+``is_read``                  the same, on a thread of the user           the pump and ``finally_result``, for the exit
                                                                          of the interpreter
-``blocked_loops``            the same: the loop that they block          ``share_folded`` and ``rate_limited``, which
+``blocked_loops``            the same, for the loop that they block      ``share_folded`` and ``rate_limited``, which
                                                                          would wait for themselves there
 ``starts``                   ``subscribing``                             ``start_on``
 ``portal``, ``threads``      a simulation                                ``portal()``, ``daemon_threads()``
@@ -25,7 +25,7 @@ field of `Reader`            written by                                  read by
 ``endings``                  the same                                    ``finally_result``
 ===========================  ==========================================  ===============================================
 
-The scope of a call is a third one, see ``_scope``: a model source begins a new scope, and keeps place and reader.
+The scope of a call is a third variable, see ``_scope``. A model source starts a new scope, and keeps place and reader.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ if TYPE_CHECKING:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where what is subscribed to runs.
+    """The event loop of a subscription, with the stand-ins for the process's own portal, threads and engine.
 
-    `loop` is the event loop that was chosen for it, `is_read` whether a thread of the user's waits for it, and
-    `blocked_loops` are the loops of the threads that wait: until it ends, nothing runs on them.
+    `loop` is the chosen event loop, `is_read` is whether a thread of the user waits for the subscription, and
+    `blocked_loops` are the loops of the waiting threads, on which nothing runs until the subscription ends.
     """
 
     loop: AbstractEventLoop | None = None
@@ -64,7 +64,7 @@ ErrorListener = Callable[[BaseException], bool]
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """Who reads what is subscribed to: the gate of back-pressure, and what is notified at the end."""
+    """The reader of a subscription: its gate, its listener for unhandled errors, and its endings."""
 
     gate: Gate | None = None
     on_unhandled: ErrorListener | None = None
@@ -78,5 +78,5 @@ current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READE
 
 
 def current_gate() -> Gate | None:
-    """Return the gate that a source subscribed to here waits for."""
+    """Return the gate that a source waits for if it is subscribed to here."""
     return current_reader.get().gate

@@ -1,9 +1,9 @@
-"""Which event loop a call runs on: the running one if there is one, else the portal's.
+"""The event loop of a call: the running loop if there is one, otherwise the portal's.
 
 The portal is one daemon thread with one event loop, for callers that have none.
 
 =======================================  ===================================
-a stream is                              and its call runs on
+a stream is                              the loop of its call is
 =======================================  ===================================
 subscribed to or awaited inside a loop   that loop
 subscribed to on a thread without loop   the portal's
@@ -13,9 +13,8 @@ read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
                                          loop that runs on their thread
 =======================================  ===================================
 
-The choice is part of the `Place`, see ``context_variables``.
-
-At the interpreter's exit the portal waits for the calls that still run; see ``threads``.
+The choice is part of the `Place`, see ``context_variables``. At the interpreter's exit the portal waits for the calls
+that still run; see ``threads``.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ from rxllm.values import EngineError
 
 _guard = threading.Lock()
 _portal: Portal | None = None
-_of_parent: list[asyncio.AbstractEventLoop] = []
+_parent_loops: list[asyncio.AbstractEventLoop] = []
 
 
 def _forget() -> None:
     # A forked child does not have its parent's threads, and must not touch what they were using.
     global _guard, _portal
-    _of_parent.extend([] if _portal is None else [_portal.loop])
+    _parent_loops.extend([] if _portal is None else [_portal.loop])
     _guard, _portal = threading.Lock(), None
 
 
@@ -75,21 +74,19 @@ class Portal:
     def _run(self) -> bool:
         try:
             self.loop.run_forever()
-        except (
-            SystemExit,
-            KeyboardInterrupt,
-        ) as error:  # of a task that is not ours: asyncio stops its loop for these
+        except (SystemExit, KeyboardInterrupt) as error:
+            # A user's task on this loop raised it; asyncio stops the loop for these two.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # this is a forked child, and the portal its parent's
+        if self is not _portal:  # this process is a forked child, and the portal its parent's
             return
         drain = Drain(self.live)
         try:
             if isinstance(getattr(sys, "last_value", None), KeyboardInterrupt) and not hasattr(sys, "ps1"):
-                raise KeyboardInterrupt  # it has ended the program, which is to stop all that it does
+                raise KeyboardInterrupt  # Ctrl-C has ended the program, and must end its calls too
             drain.wait(asyncio.run_coroutine_threadsafe(drain.run(), self.loop))
         except KeyboardInterrupt:
             with contextlib.suppress(TimeoutError):
@@ -100,8 +97,8 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether `loop` runs no more: it is closed, or its thread has stayed in the process that forked this one."""
-    return loop.is_closed() or loop in _of_parent
+    """Whether `loop` has ended: it is closed, or its thread stayed in the process that forked this one."""
+    return loop.is_closed() or loop in _parent_loops
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
@@ -110,7 +107,7 @@ def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
 
 
 def portal() -> Portal:
-    """Return the process's portal, made on first use, or the one that stands in for it here."""
+    """Return the process's portal, made on first use, or its stand-in from the current `Place`."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -126,7 +123,7 @@ def call_loop() -> asyncio.AbstractEventLoop:
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the loop that a call made here runs on, or None if that is the portal's, which may not run yet."""
+    """Return the loop that a call made here runs on, or None for the portal's loop, which may not run yet."""
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
@@ -140,7 +137,7 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop on which the caller awaits. Raises ``EngineError("wrong_loop")`` where that is not asyncio's."""
+    """Return the loop that the caller awaits on. Raises ``EngineError("wrong_loop")`` if it is not asyncio's."""
     if (loop := running_loop()) is not None:
         return loop
     fault = "a stream can be awaited on an event loop of asyncio only, and none runs here, as under trio"
@@ -149,7 +146,7 @@ def awaiting_loop() -> asyncio.AbstractEventLoop:
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the caller's context for a task; what that subscribes to runs on the task's own loop."""
+    """Return a copy of the caller's context for a task; the task's own subscriptions run on the task's loop."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:
@@ -158,7 +155,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """What starts once a subscription is complete; `is_subscribing` until then."""
+    """The functions to call once a subscription is complete; `is_subscribing` until then."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -166,29 +163,29 @@ class Starts:
 
     def release(self) -> None:
         self.is_subscribing = False
-        waiting, self.waiting = self.waiting, []  # copied contexts refer to this object: it must keep nothing alive
+        waiting, self.waiting = self.waiting, []  # copied contexts keep this object, so it must not keep the calls
         for start in waiting:
             start()
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Hold back what is started inside on another thread's loop until the end.
+    """Hold back the starts of calls on other threads' loops until the end of the block.
 
-    Otherwise the first events could come while the operators are still being subscribed to, and ``take(1)`` would try
+    Otherwise the first events could arrive while the operators are still being subscribed to, and ``take(1)`` would try
     to dispose a subscription that it does not have yet.
     """
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # nearly always: each stream of a pipe is subscribed to inside the one behind it
-    return _holding_starts(place)
+        return _NOTHING_HELD  # the usual case: each stream of a pipe is subscribed to inside the next one
+    return _hold_starts(place)
 
 
 _NOTHING_HELD = contextlib.nullcontext()
 
 
 @contextlib.contextmanager
-def _holding_starts(place: Place) -> Generator[None]:
+def _hold_starts(place: Place) -> Generator[None]:
     starts = Starts()
     token = current_place.set(replace(place, starts=starts))
     try:
@@ -212,8 +209,9 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the calls that are made inside on the portal, while this thread waits for them. Raise ``RuntimeError`` on the
-    portal's own thread, which cannot wait for itself.
+    """Run calls that are made inside on the portal, while this thread waits.
+
+    Raises ``RuntimeError`` on the portal's own thread, which cannot wait for itself.
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
@@ -230,14 +228,14 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn that `what` this thread's event loop, if one runs, unless it is a notebook's."""
+    """Warn if an event loop other than a notebook's runs on this thread; `what`, as in "run() stops", blocks it."""
     if running_loop() is not None and not _in_notebook():
         message = f"{what} this thread's event loop until the stream ends; inside a coroutine write: {instead}"
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
 
 def _in_notebook() -> bool:
-    # A library may have imported them for something else.
+    # Outside a notebook, a library may have imported these modules.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

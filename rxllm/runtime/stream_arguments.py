@@ -1,4 +1,4 @@
-"""Check arguments that stand for a stream or an operator, and say where a stream comes from."""
+"""Check arguments that must be streams or operators, and describe the origin of a stream."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def check_streams(name: str, streams: Sequence[Any]) -> None:
 
 
 def check_operators(operators: Iterable[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` for anything that is not an operator, such as a function that makes
-    one.
-    """
+    """Raise ``ValidationError("invalid_option")`` unless `operators` are operators; a maker of operators is not one."""
     for place, operator in enumerate(operators):
         fault = _fault(operator)
         if fault is not None:
@@ -41,9 +39,9 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """The function `make` of another package, called `name` here: it makes an operator, and is not one itself.
+    """The function `make` of another package, which makes operators under the name `name`.
 
-    Arguments that it does not take raise a ``TypeError`` that names its package with the words of ``about()``.
+    Wrong arguments raise a ``TypeError`` that names the package with the text of ``about()``.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -55,9 +53,9 @@ class OperatorMaker:
             return self._make(*args, **kwargs)
         except TypeError as error:
             fault = call_fault(self._make, *args, **kwargs)
-            if fault is None:  # raised inside `make`: its own
+            if fault is None:  # `make` took its arguments, and raised the error itself
                 raise
-            message = f"{self.called}: {fault}; {self._about()} has to be a function that makes an operator"
+            message = f"{self.called}: {fault}; {self._about()} must be a function that makes an operator"
             raise TypeError(message) from error
 
     def __repr__(self) -> str:
@@ -79,14 +77,14 @@ def _hint(name: str) -> str:
 
 
 class Origin(NamedTuple):
-    """The function that returned a Stream, the model it asks, and what the Stream emits: many, or one of a class."""
+    """The function that returned a Stream, its model, and its items: their name, or the class of a single item."""
 
     function: str = ""
     model: str = ""
     items: type[Any] | str = "items"
 
     def piped(self) -> Origin:
-        """Return the origin of what an operator makes of the Stream."""
+        """Return the origin of the Stream after an operator."""
         return self if self.items == "items" else self._replace(items="items")
 
     def describe(self) -> str:
@@ -94,16 +92,16 @@ class Origin(NamedTuple):
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        # asyncio shows this repr where it refuses a stream as a coroutine.
+        # asyncio shows this repr when it refuses a stream in place of a coroutine.
         readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
     def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
-        """Return the message about the attribute `name`, which is none of the Stream's `methods`."""
+        """Return the error message for a missing attribute `name`; it may suggest one of `methods`."""
         fault = f"'Stream' object has no attribute {name!r}"
         if name.startswith("_"):
             return fault
-        if isinstance(self.items, str) and name in _operators():
+        if isinstance(self.items, str) and name in _operator_names():
             return f"{fault}; {advice('Stream', 'operator', operator=name)}"
         call, attribute = self._result_with(name)
         guess = "" if call else did_you_mean(name, methods)
@@ -114,7 +112,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'attribute')}"
 
     def still_to_run(self, fault: str) -> str:
-        """Return the message about what can be done with a result, and not with the Stream."""
+        """Return the error message for an operation that a result has, and the Stream does not."""
         call = f"{self.function}(...)" if self.function else "the stream"
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
@@ -135,9 +133,9 @@ class Origin(NamedTuple):
 
 
 class NotEncodable:
-    """The first value in the ``vars()`` of a Stream, for encoders such as FastAPI's that try these last.
+    """The first value in the ``vars()`` of a Stream, for encoders such as FastAPI's that fall back to them.
 
-    To look at it raises one sentence, before the encoder comes to the locks and functions of the Stream.
+    Reading its attributes raises one clear error, before the encoder reaches the locks and functions of the Stream.
     """
 
     def __getattr__(self, name: str) -> Any:
@@ -146,6 +144,6 @@ class NotEncodable:
         raise TypeError(advice("Stream", "json"))
 
 
-def _operators() -> Iterable[str]:
-    operators = sys.modules.get("rxllm.operators")  # a higher layer, which only lends its names
+def _operator_names() -> Iterable[str]:
+    operators = sys.modules.get("rxllm.operators")  # a higher layer, of which only the names are read
     return getattr(operators, "__all__", ())

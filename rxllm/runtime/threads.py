@@ -1,15 +1,15 @@
-"""Threads that never keep the process alive, and which calls the interpreter waits for at its exit.
+"""Threads that never keep the process alive, and the wait for calls at the interpreter's exit.
 
 ==========================================  ==========================================================================
 a call                                      at exit
 ==========================================  ==========================================================================
 read by ``run()`` or ``for`` on a thread    is closed at once: its reader is gone, or is a daemon thread that ends now
-subscribed to, and has emitted              goes on until nothing has come for `SILENT_SECONDS`
-without events, a tool, a wait for a retry  goes on until nothing has happened for `FIRST_SECONDS`
+subscribed to, with events so far           continues until no event has arrived for `SILENT_SECONDS`
+without events, a tool, a wait for a retry  continues until nothing has happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
-A call that is closed for its silence gets ``StreamError("cancelled")``; one line is logged. Ctrl-C closes everything,
-at exit, or when it has ended the program (outside a prompt).
+A call that is closed for its silence ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C closes all
+calls, whether it is pressed during the exit or has ended the program (outside a prompt).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""How many threads wait for their next job; others end."""
+"""The maximum number of idle threads that wait for a job; other idle threads end."""
 
 THREADS = 1_000
-"""Plain functions of tools that may run at once, so that a burst of calls cannot leave any number of threads behind."""
+"""The maximum number of plain tool functions that run at once, so that a burst of calls has a bounded cost."""
 
 THREADS_LEFT = 100
-"""Plain functions that may still run after their timeout or dispose; beyond this number no other one starts."""
+"""The maximum number of plain functions still running after a timeout or dispose; beyond it, no other one starts."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -57,11 +57,11 @@ def is_daemon_worker() -> bool:
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor that grows and shrinks as needed and that nothing ever waits for.
+    """An executor that grows and shrinks as needed, and that the interpreter's exit does not wait for.
 
-    A job that hangs costs its thread and no more. The threads of a ``ThreadPoolExecutor`` would delay the interpreter's
-    exit, and refuse new jobs while a last call is still running. One thread is always ready, because none can be
-    started at exit. `running` counts the jobs, and `left` those of them that run on although nobody waits for them.
+    A job that hangs costs only its thread. The threads of a ``ThreadPoolExecutor`` would delay the interpreter's exit,
+    and refuse new jobs while a last call is still running. One thread is always ready, because none can be started at
+    exit. `running` counts the jobs, and `left` the running jobs whose callers no longer wait.
     """
 
     running = 0
@@ -92,7 +92,7 @@ class DaemonThreads(ThreadPoolExecutor):
             self.left += 1
         job.add_done_callback(self._on_returned)  # called at once if it is done
         logging.getLogger("rxllm").warning(
-            "%s was cancelled or timed out, but keeps running: Python cannot stop a thread (%d such now)",
+            "%s was cancelled or timed out, but keeps running: Python cannot stop a thread (%d such threads now)",
             what,
             self.left,
         )
@@ -141,7 +141,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the process's threads, made on first use, or those that stand in for them here."""
+    """Return the process's threads, made on first use, or their stand-in from the current `Place`."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -153,7 +153,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
 
-    When this is cancelled, `fn` runs on and its result is dropped; the log then calls it `what`.
+    After a cancellation `fn` continues to run, its result is dropped, and the log calls it `what`.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -163,13 +163,13 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
         raise
 
 
-# At the interpreter's exit: which calls it waits for, and for how long
+# The wait for calls at the interpreter's exit
 
 
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""How long calls that have been cancelled may take to close."""
+"""The time limit for cancelled calls to close."""
 
 TICK_SECONDS = 0.02
 
@@ -199,7 +199,7 @@ class Drain:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait on the loop for what is running; close what nobody reads, and what has fallen silent."""
+        """Wait on the loop for calls and timers; close calls whose reader is gone, and calls that fall silent."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -207,7 +207,7 @@ class Drain:
         loop = asyncio.get_running_loop()
         since, before = loop.time(), self._progress()
         while (tasks := _tasks()) or self._live.timers:
-            await _settled(tasks, TICK_SECONDS)
+            await _wait_for(tasks, TICK_SECONDS)
             self._ticks += 1
             now = self._progress()
             if now != before:
@@ -218,16 +218,16 @@ class Drain:
                 return
 
     async def cancel(self) -> None:
-        """Cancel everything on the loop, and wait up to `CLOSE_SECONDS` until it is closed."""
+        """Cancel all tasks and timers on the loop, and wait up to `CLOSE_SECONDS` for them to close."""
         _name_current_task()
         tasks = _tasks()
         for pending in (*tasks, *self._live.timers):
             pending.cancel()
         self._live.timers.clear()
-        await _settled(tasks, CLOSE_SECONDS)
+        await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait on another thread until `done`, or until the loop itself has made no tick for `FIRST_SECONDS`."""
+        """Wait on another thread for `done`, or until the loop has made no tick for `FIRST_SECONDS`."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:
@@ -256,5 +256,5 @@ def _tasks() -> set[asyncio.Task[object]]:
     return {task for task in asyncio.all_tasks() if task.get_name() != _NAME}
 
 
-async def _settled(tasks: set[asyncio.Task[object]], seconds: float) -> None:
+async def _wait_for(tasks: set[asyncio.Task[object]], seconds: float) -> None:
     await (asyncio.wait(tasks, timeout=seconds) if tasks else asyncio.sleep(seconds))

@@ -1,8 +1,8 @@
 """`AgentTool`: a chat as a tool of another chat.
 
-Chats run in a layer above, and ``rxllm`` hands them down to `run_with`. The call is recursive: a chat runs tools, and
-this tool runs a chat. It cannot be passed along as an argument, because ``ops.run_tools`` and ``Engine.as_tool``, which
-users call by hand, are below the chats as well.
+Chats run in a higher layer, which ``rxllm`` passes to `run_with`. The call is recursive: a chat runs tools, and this
+tool runs a chat. The layer cannot be an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly,
+and both are below the chats.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class AgentTool(Tool):
     """A chat on `engine` as a tool of another chat: see ``Engine.as_tool``, which makes it.
 
     `system` is the system prompt. The arguments of a call become the user's message: a single ``prompt`` as it is,
-    others as JSON. An agent has no timeout unless it is given one, and no ``tool_executor`` runs it.
+    others as JSON. By default an agent has no timeout, and no ``tool_executor`` runs it.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -82,7 +82,7 @@ _chats: list[Chats] = []
 
 
 def run_with(chats: Chats) -> None:
-    """Run the chats of agents through `chats` from now on."""
+    """Set `chats` as the layer that runs the chats of agents."""
     _chats[:] = [chats]
 
 
@@ -92,12 +92,12 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as one of the caller's code, such as an approver, which no model gets, at any depth."""
+    """Mark `error` as a fault of the caller's code, such as an approver; no model at any depth receives it."""
     vars(error)["_is_callers"] = True
 
 
 def blames_caller(error: BaseException) -> bool:
-    """Whether the chat of an agent has failed with an error of the caller's code."""
+    """Whether `error`, which ended an agent's chat, is a fault of the caller's code."""
     is_invalid = isinstance(error, ValidationError) and error.reason == "invalid_option"
     return is_invalid or not isinstance(error, LLMError) or "_is_callers" in vars(error)
 
@@ -112,9 +112,9 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the result of the tool: the answer of the chat, with the reason if it stopped before it was completed."""
+    """Return the result of the tool: the answer of the chat, with the halt reason if it did not complete."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer
-    found = {name: value for name, value in result.metadata.items() if name == "halt_result"}
-    return {"output_text": answer, "halted_reason": result.halted_reason, **found}
+    halt_result = {name: value for name, value in result.metadata.items() if name == "halt_result"}
+    return {"output_text": answer, "halted_reason": result.halted_reason, **halt_result}

@@ -1,7 +1,7 @@
 """Answers of approvers, and tools that ask the user.
 
-A tool call that asks stays open, as a halted agent's does, until the user answers: its "chat" is the question, then the
-answer. So several tools of a step may ask, at any depth, and their questions are in the thread's JSON.
+The call of a tool that asks stays open, as a halted agent's call does, until the user answers. Its "chat" is the
+question, then the answer. Several tools of a step may ask, at any depth, and the thread's JSON has their questions.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata with the calls of a step that wait for the caller; the chat does not continue without answers."""
+"""The metadata with a step's calls that wait for the caller; the chat does not continue without the answers."""
 
 QUESTION = "question"
-"""The id of a tool's question in its chat; the caller answers under the call's id with this one behind it."""
+"""The id of a tool's question in its chat; the caller answers under the call's id followed by this id."""
 
 STATE = "tool_state"
 """The metadata of the question with the state that the tool keeps for its next run."""
@@ -53,7 +53,7 @@ NO_ANSWER = object()
 """The answer of an approver with an Observable that ends without an item."""
 
 
-def decided(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
+def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
     """Return the call to run, the error of a denied call, or None for a call that is left to the caller.
 
     Raises ``TypeError`` for any other answer, and ``ValidationError("invalid_option")`` as `edited` does.
@@ -108,14 +108,14 @@ class WaitingCalls:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Follow an event of `execution`."""
+        """Update the waiting calls with an event of `execution`."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata of a step that made `calls`, with those that wait, if any do."""
+        """Return the metadata of a step that made `calls`: the calls that wait, if any."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -123,43 +123,43 @@ class WaitingCalls:
         return {"approval_tool_calls": waiting} if waiting else {}
 
 
-def halted(halt: Halt, call: ToolCall) -> list[Event]:
+def question_events(halt: Halt, call: ToolCall) -> list[Event]:
     """Return the events of `call` after its tool returned `halt`."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
-    asking = question(halt.question or "", QUESTION, opts)
-    return _waiting(replace(asking, metadata={**asking.metadata, STATE: halt.tool_state}), call)
+    message = question(halt.question or "", QUESTION, opts)
+    return _waiting_events(replace(message, metadata={**message.metadata, STATE: halt.tool_state}), call)
 
 
-def halted_again(thread: Thread, call: ToolCall) -> list[Event]:
+def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
     """Return the events of `call` while its question in `thread` has no answer."""
-    return _waiting(thread[0], call)
+    return _waiting_events(thread[0], call)
 
 
-def replied(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer in the thread of a resumed call, and the state that the tool has kept."""
+def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
+    """Return the user's answer to a resumed call, and the state that the tool has kept."""
     match resumed[0].messages if resumed is not None else ():
-        case (asking, reply, *_) if is_question(asking):
-            return reply.text, asking.metadata.get(STATE)
+        case (message, reply, *_) if is_question(message):
+            return reply.text, message.metadata.get(STATE)
         case _:
             return None, None
 
 
 def is_question(message: Message) -> bool:
-    """Whether a chat that begins with `message` is a tool's question; an agent's chat never begins so."""
+    """Whether `message`, the first of a chat, is a tool's question; an agent's chat never begins with one."""
     return bool(message.metadata.get("ask_user"))
 
 
-def _waiting(asking: Message, call: ToolCall) -> list[Event]:
-    opts = {name: value for name, value in asking.metadata.items() if name == "ask_user_opts"}
+def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
+    opts = {name: value for name, value in message.metadata.items() if name == "ask_user_opts"}
     result = ChatResult(
-        thread=Thread((asking,)),
+        thread=Thread((message,)),
         final_response=Response(),
         halted_reason="ask_user",
-        pending_question=asking.text,
+        pending_question=message.text,
         pending_tool_call_id=QUESTION,
         metadata=opts,
     )
-    requested = AskUserRequested(QUESTION, call.name, asking.text, opts.get("ask_user_opts", {}))
+    requested = AskUserRequested(QUESTION, call.name, message.text, opts.get("ask_user_opts", {}))
     return [nest(call.id, requested), nest(call.id, ChatCompleted(result))]
 
 

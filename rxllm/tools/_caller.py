@@ -1,17 +1,17 @@
-"""Call the functions of one tool call, its approver and its tool, and follow their results.
+"""Call the functions of one tool call, its approver and its tool, and receive their results.
 
 ==============================  ==============================================================================
 function                        how it runs
 ==============================  ==============================================================================
 ``async def``                   on the call's loop; cancelled on timeout and dispose
-plain function                  in a daemon thread, with the context copied, at most `THREADS` at once; on timeout
-                                and dispose ``ToolContext.cancelled`` is set and the result is dropped, but the
-                                function runs to its end, at most `THREADS_LEFT` of them
+plain function                  in a daemon thread, with the context copied, at most `THREADS` at once; a timeout or
+                                a dispose sets ``ToolContext.cancelled`` and drops the result, but the function runs
+                                to its end, as at most `THREADS_LEFT` functions do
 plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
 ==============================  ==============================================================================
 
-The result may be an awaitable, an Observable or a generator, asynchronous or not; each item of the latter two is a
-``ToolProgress``, and the last item is the result.
+The result may be an awaitable, an Observable or a generator, asynchronous or not. Each item of an Observable or a
+generator is a ``ToolProgress``, and the last item is the result.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def stop(self) -> None:
-        """Stop the running function; another one may be called then."""
+        """Stop the running function, so that another one may be called."""
         self._running.disposable = Disposable()
 
     def call(
@@ -104,7 +104,7 @@ class Caller(abc.DisposableBase):
                 message = "an async function needs an event loop; under virtual time use a plain one or an Observable"
                 raise tool_error(self._call, "handler_raised", message)
             with within(self.scope):
-                result = self._drained(fn())
+                result = self._drain(fn())
         except Exception as error:
             (on_failure or self._on_failure)(error)
         else:
@@ -118,7 +118,7 @@ class Caller(abc.DisposableBase):
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Pass the items of `source` to `on_item`, and the last one to `done`."""
-        if self._running.is_disposed:  # by another thread
+        if self._running.is_disposed:  # another thread may have disposed it
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -137,7 +137,7 @@ class Caller(abc.DisposableBase):
                 scheduler=self._scheduler,
             )
 
-    def _drained(self, result: Any) -> Any:
+    def _drain(self, result: Any) -> Any:
         """Return `result`, or the last item of a plain generator, after reporting its items as progress."""
         if not inspect.isgenerator(result):
             return result
@@ -151,9 +151,9 @@ class Caller(abc.DisposableBase):
     async def _run(self, pump: Pump[Any], fn: Callable[[], Any], is_async: bool) -> None:
         name = f"{'' if self.is_approved else 'the approver of '}the tool {self._call.name!r}"
         try:
-            if not is_async and (fault := _crowd()):
+            if not is_async and (fault := _start_fault()):
                 raise tool_error(self._call, "cancelled", f"{name} was not run: {fault}")
-            result = fn() if is_async else await in_thread(lambda: self._drained(_without_stop_iteration(fn)), name)
+            result = fn() if is_async else await in_thread(lambda: self._drain(_replace_stop_iteration(fn)), name)
             if inspect.isawaitable(result) and not isinstance(result, Observable):  # an Observable is awaitable too
                 result = await result
         except (SystemExit, KeyboardInterrupt, GeneratorExit) as error:
@@ -163,15 +163,15 @@ class Caller(abc.DisposableBase):
         pump.emit((result,))
 
     def on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
-        """Call `fn` on the call's loop, also if a tool or an Observable calls from another thread."""
+        """Call `fn` on the call's loop, even if a tool or an Observable calls this from another thread."""
         if self._loop is None or running_loop() is self._loop:
             fn(argument)
         elif not self._loop.is_closed():
             self._loop.call_soon_threadsafe(fn, argument, context=self._own_context)
 
 
-def _crowd() -> str:
-    """Return why no other plain function may start, with a remedy; "" if it may."""
+def _start_fault() -> str:
+    """Return the reason why no other plain function may start, with a remedy, or "" if one may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
         fault = f"{threads.left} others still run in threads after a timeout or a dispose"
@@ -181,10 +181,10 @@ def _crowd() -> str:
     return ""
 
 
-def _without_stop_iteration(fn: Callable[[], Any]) -> Any:
+def _replace_stop_iteration(fn: Callable[[], Any]) -> Any:
     try:
         return fn()
-    except StopIteration as error:  # a future cannot hold it
+    except StopIteration as error:  # a future cannot hold this exception
         raise RuntimeError(f"the function raised StopIteration({error})") from error
 
 
@@ -212,7 +212,7 @@ def _json_text(message: Message) -> str:
 
 
 def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
-    """Yield the messages that the model had seen when it made `call`, also if `thread` has more."""
+    """Yield the messages that the model had seen when it made `call`, even if `thread` has more."""
     is_open = any(other.id == call.id for other in unanswered(thread))
     for message in thread:
         if is_open and any(other.id == call.id for other in message.tool_calls):

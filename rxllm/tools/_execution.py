@@ -3,20 +3,20 @@
 With a journal, see ``operators.journaled``:
 
 ==============================  =============================================================================
-an earlier run of the stream    this one
+an earlier run of the stream    this run
 ==============================  =============================================================================
-has noted nothing of the call   notes that it begins, before its function is called, and the outcome, before
-                                it is emitted; a denial too
-has noted its outcome           emits that
-has noted only that it began    runs it again with the same arguments if it is ``idempotent``, as agents are:
-                                their own calls and tools are noted; else leaves it to the caller, as an
-                                approval does
+has no note of the call         notes the start before it calls the function, and the outcome, or a denial,
+                                before it is emitted
+has noted its outcome           emits the noted outcome
+has noted only its start        runs it again with the same arguments if it is ``idempotent``, as agents are,
+                                since their own calls and tools are noted; otherwise leaves it to the caller,
+                                as an approval does
 ==============================  =============================================================================
 
-An exception from a tool is logged with its traceback, unless it is a `ToolError`, and goes to the model by
-``on_tool_error``. An exception from an approver, a wrong answer from it, and arguments from it that do not fit the tool
-are errors of the caller's code: they end the stream through ``on_error``. An approver runs as a tool does, see
-``_caller``. If its answer leaves the call to the caller, the stream ends without an outcome.
+An exception of a tool is logged with its traceback, unless it is a `ToolError`, and ``on_tool_error`` decides what the
+model receives. If an approver raises, gives a wrong answer, or returns arguments that do not fit the tool, the fault
+is in the caller's code, and the stream ends through ``on_error``. An approver runs as a tool does, see ``_caller``. If
+its answer leaves the call to the caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ from rxllm.events import (
 )
 from rxllm.runtime import Scope, Stream, ToolRecord, clock, shown_frames
 from rxllm.tools._agent import AgentCall, AgentTool, agent_failure, answer_of, blame_caller, blames_caller, chats
-from rxllm.tools._approval import decided, halted, halted_again, replied
+from rxllm.tools._approval import question_events, read_decision, read_reply, repeat_question
 from rxllm.tools._caller import Caller, idempotency_key, is_async
 from rxllm.tools._settings import RESERVED_HALTS, TOO_DEEP, ToolSettings, tool_error
 from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, ToolContext, ToolError, ValidationError
@@ -53,7 +53,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""How many tool calls may be inside one another where the innermost is an agent: Python's stack holds about 40."""
+"""The maximum number of nested tool calls around an agent; Python's stack holds about 40."""
 
 
 def execution(
@@ -67,10 +67,10 @@ def execution(
 ) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
-    It fails only by an error of the caller's code, see above. `thread` holds the messages before the call, `scope` is
-    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
-    has neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread with the
-    caller's answers. So does a tool that asks the user and is to be called again, see ``_approval``.
+    It fails only with an error of the caller's code, see above. `thread` holds the messages before the call, `scope` is
+    the step's scope. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the
+    caller has neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread
+    with the caller's answers. The same holds for a tool that asks the user and is called again, see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -85,7 +85,7 @@ def execution(
 
 
 class ToolExecution(abc.DisposableBase):
-    """One run of one tool call, begun by `start`."""
+    """One run of one tool call, which `start` begins."""
 
     def __init__(
         self,
@@ -110,9 +110,9 @@ class ToolExecution(abc.DisposableBase):
         self._path = scope.path
         self._has_begun = False
         self._resumed = resumed
-        reply, state = replied(resumed)
+        reply, state = read_reply(resumed)
         self._context = ToolContext(
-            tool_call=own(call),
+            tool_call=copy_for_user(call),
             context=settings.context,
             session_id=settings.session_id,
             request_id=scope.request_id,
@@ -126,20 +126,20 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run `call` instead, which has other arguments than the model's."""
+        """Run `call` instead, whose arguments differ from the model's."""
         self._call = call
-        self._context = replace(self._context, tool_call=own(call))
+        self._context = replace(self._context, tool_call=copy_for_user(call))
 
     def start(self) -> None:
         record = None if self._journal is None else self._journal.tool(self._path, self._context.idempotency_key)
         if record is not None:
-            self._go_on(record)
+            self._continue_from(record)
         elif self._tool.approval and self._settings.approve is not None:
             self._ask_approval(self._settings.approve)
         else:
             self._execute()
 
-    def _go_on(self, record: ToolRecord) -> None:
+    def _continue_from(self, record: ToolRecord) -> None:
         self._has_begun = record.call is not None
         if record.call is not None and record.call != self._call:  # an approval has changed the arguments
             self.edit(record.call)
@@ -162,14 +162,14 @@ class ToolExecution(abc.DisposableBase):
         self._observer.on_next(ToolApprovalRequested(self._call.id, self._call.name, self._call.arguments))
         if self._settings.approve_timeout is not None:
             self._start_timer(self._settings.approve_timeout, self._time_out_approval)
-        self._caller.call(lambda: approve(own(self._call)), is_async(approve), self._answered)
+        self._caller.call(lambda: approve(copy_for_user(self._call)), is_async(approve), self._receive_answer)
 
-    def _answered(self, answer: Any) -> None:
+    def _receive_answer(self, answer: Any) -> None:
         self._timer.disposable = Disposable()
         if self._ended:
             return
         try:
-            decision = decided(answer, self._tool, self._call)
+            decision = read_decision(answer, self._tool, self._call)
         except (TypeError, ValidationError) as error:
             self._abort(error)
             return
@@ -183,11 +183,11 @@ class ToolExecution(abc.DisposableBase):
             self._execute()
 
     def _time_out_approval(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._answered(f"there was no answer within {self._settings.approve_timeout} s (approve_timeout)")
+        self._receive_answer(f"there was no answer within {self._settings.approve_timeout} s (approve_timeout)")
 
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
-        copy_context().run(self._announce)  # context variables that observers set are the tool's
+        copy_context().run(self._announce)  # the tool runs with the context variables that observers set
 
     def _announce(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
@@ -204,15 +204,15 @@ class ToolExecution(abc.DisposableBase):
         self._run()
 
     def _run(self) -> None:
-        if self._resumed is not None and self._context.reply is None:  # this call still waits, only others continue
-            self._finish(halted_again(self._resumed[0], self._call))
+        if self._resumed is not None and self._context.reply is None:  # the user has answered other calls only
+            self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
             handler = self._settings.bind(self._tool, self._context)
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # not before: the first check of arguments may import jsonschema-rs for a moment
+        self._arm()  # the time excludes the check of arguments, whose first run may import jsonschema-rs
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -225,7 +225,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        self._caller.stop()  # before the failure is emitted: an agent's calls end first
+        self._caller.stop()  # an agent's calls end before the failure is emitted
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
@@ -233,9 +233,9 @@ class ToolExecution(abc.DisposableBase):
 
     def _return(self, result: Any) -> None:
         if isinstance(result, Halt) and result.question is not None and result.calls_again:
-            self._finish(halted(result, self._call))
+            self._finish(question_events(result, self._call))
             return
-        self._finish(returned(result, self._call, self._settings))
+        self._finish(result_events(result, self._call, self._settings))
 
     def _fail(self, error: BaseException) -> None:
         if not isinstance(error, Exception):
@@ -289,14 +289,14 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """One run of an agent, which continues from where it has halted if it is `resumed`."""
+    """One run of an agent, which continues from its halted thread if it is `resumed`."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
         self._journal = None  # the agent's own calls and tools are in the journal, so it needs no outcome
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} was not run: it is inside {MOST_DEEP} tool calls already, the most"
-            self._fail(tool_error(self._call, "handler_raised", f"{message}; give fewer agents agents of their own"))
+            message = f"the agent {agent.name!r} was not run: it is inside {MOST_DEEP} tool calls, the maximum"
+            self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))
             return
         self._arm()
         try:
@@ -332,7 +332,7 @@ class AgentExecution(ToolExecution):
             self._abort(error)
 
 
-def own(call: ToolCall) -> ToolCall:
+def copy_for_user(call: ToolCall) -> ToolCall:
     """Return a copy of `call` for the user's code, so that its changes do not reach the thread and the events."""
     try:
         return deepcopy(call)
@@ -340,13 +340,13 @@ def own(call: ToolCall) -> ToolCall:
         return replace(call, arguments={}, metadata={**call.metadata, "error": TOO_DEEP})
 
 
-def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
+def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
     """Return the events of a tool that returned `result`."""
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the model gets no details of the program's fault
+            log.warning("%s", error.message)  # the model receives no details of the program's fault
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
@@ -355,16 +355,16 @@ def returned(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a tool that failed, by the policy ``on_tool_error``."""
-    return [ToolExecutionCompleted(call.id, call.name, error=error), _decide(error, call, settings)]
+    """Return the events of a failed tool call, under the policy ``on_tool_error``."""
+    return [ToolExecutionCompleted(call.id, call.name, error=error), _apply_policy(error, call, settings)]
 
 
-def _decide(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
+def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> Event:
     content, decision = settings.encode_error(error, call), settings.on_tool_error
     metadata: dict[str, Any] = {}
     if not isinstance(decision, str):
         try:
-            decision = decision(own(call), error)
+            decision = decision(copy_for_user(call), error)
             if not isinstance(decision, str) or decision not in ("continue", "halt"):
                 return _outcome(decision, call, settings)
         except Exception as raised:
@@ -387,7 +387,7 @@ def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
     if result.question is not None:
         return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
     if result.reason in RESERVED_HALTS:
-        message = f"a tool cannot halt with {result.reason!r}, a reason of the chat itself: choose another"
+        message = f"a tool cannot halt with {result.reason!r}, a reason of the chat itself; choose another reason"
         metadata = {"reserved_halt_reason": result.reason}
         raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
     return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))

@@ -46,7 +46,7 @@ RESERVED_HALTS = frozenset(
         "budget",
     }
 )
-"""The reasons of the chat itself, with which no tool may halt."""
+"""The chat's own halt reasons, which no tool may use."""
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     engine: Any = None
     session_id: str | None = None
     request_id: str | None = None
-    tools_by_name: Mapping[str, Tool] = {}  # follows from `tools`
+    tools_by_name: Mapping[str, Tool] = {}  # it is derived from `tools`
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
@@ -86,11 +86,11 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return how many of `calls` run at once: all of them, unless there is a limit."""
+        """Return the number of `calls` that run at once: all of them, unless there is a limit."""
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
-        """Return how long `tool` may run, in seconds; None for no limit."""
+        """Return the timeout of `tool` in seconds, or None for no limit."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
@@ -109,7 +109,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
             raise tool_error(call, "invalid_arguments", message)
         if self.executor is None and isinstance(tool, FunctionTool):
-            return  # it checks its arguments itself
+            return  # the tool checks its own arguments
         if faults := argument_faults(tool, call.arguments):
             message = f"the arguments do not fit: {shorten(described(faults), 400)}"
             raise tool_error(call, "invalid_arguments", message)
@@ -119,8 +119,8 @@ class ToolSettings(msgspec.Struct, frozen=True):
         try:
             text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
-            why = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
-            raise _not_encoded(call, f"{shown(result)}: {why}") from error
+            reason = error.message if isinstance(error, ValidationError) else f"{type(error).__name__}: {error}"
+            raise _not_encoded(call, f"{shown(result)}: {reason}") from error
         if not isinstance(text, str):
             raise _not_encoded(call, f"tool_result_encoder must return text, not {shown(text)}")
         return text
@@ -146,9 +146,9 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return where the arguments break the tool's schema, see `schema_faults` and `Tool`.
+    """Return the paths and faults of arguments that break the tool's schema, see `schema_faults` and `Tool`.
 
-    A handler that ``checks_arguments`` itself, as a server does, runs despite a wrong schema.
+    A handler that ``checks_arguments`` itself, as a server's does, runs despite a wrong schema.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -160,14 +160,14 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
         return [*faults, *(((name,), "is not an argument; the only one is prompt") for name in others)]
     try:
         return schema_faults(tool.schema, arguments)
-    except Exception as error:  # from jsonschema-rs, about the schema
+    except Exception as error:  # jsonschema-rs rejects the schema
         if getattr(tool.handler, "checks_arguments", False):
             return []
         return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
 
 
 def encode_result(result: Any) -> str:
-    """Return text as it is, anything else as JSON: models, dataclasses, datetimes, enums, sets and paths too.
+    """Return text unchanged, and any other value as JSON: models, dataclasses, datetimes, enums, sets and paths too.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

@@ -52,7 +52,7 @@ def printed(tmp_path: Path, code: str) -> list[str]:
 )
 def test_an_error_that_nobody_handles_is_printed_once_with_the_users_frames(tmp_path: Path, code: str) -> None:
     lines = printed(tmp_path, code)
-    assert lines[0].startswith("nobody handled this error: AttributeError(")
+    assert lines[0].startswith("unhandled error: AttributeError(")
     assert "on_error" in lines[0]
     assert lines[-1] == BUG
     assert [line.split(",")[0] for line in lines if line.startswith("  File")] == [f'  File "{tmp_path}/program.py"']

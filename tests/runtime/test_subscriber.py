@@ -135,7 +135,7 @@ def test_what_it_raises_after_its_own_dispose_is_logged(caplog: pytest.LogCaptur
         source = Source()
         subscription = source.stream().delay(0.01).subscribe(leave, errors.append)
         assert source.closed.wait(10)
-        asyncio.run(until(lambda: "nobody handled this error" in caplog.text))
+        asyncio.run(until(lambda: "unhandled error" in caplog.text))
     assert errors == []
 
 

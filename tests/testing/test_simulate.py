@@ -346,7 +346,7 @@ def test_what_is_left_behind_is_a_failure() -> None:
         simulate(task, faults=())
     with pytest.raises(SimulationError, match="1 connections to port 8000 were left open"):
         simulate(connection, faults=())
-    with pytest.raises(SimulationError, match="nobody handled this error"):
+    with pytest.raises(SimulationError, match="unhandled error"):
         simulate(unheard, faults=())
 
 
