@@ -7,8 +7,7 @@ files                                     contents
 ``_stream_methods``, ``stream_arguments`` types for reactivex's methods on a `Stream`; checks of stream arguments
 ``_pump``                                 the task that drives a subscription, and the effect of a dispose on it
 ``portal``, ``threads``, ``_clock``       the loop, the threads and the timers of a call; the interpreter's exit
-``back_pressure``, ``_paced``             gates for slow readers, and for operators that hold items back
-``_backlog``                              the queue of an operator whose items wait for a consumer or a timer
+``back_pressure``, ``_held_back``         gates for slow readers; queues and gates of operators that hold items back
 ``_unhandled``, ``_guard_verdict``        errors that no subscriber handles; verdicts of the user's checks
 ``_retry``                                the attempts at a call, and the policy for the next attempt
 ``_concurrency``, ``_race_hedge_merge``   bounded concurrency and limiters; races, hedges and merges
@@ -18,7 +17,6 @@ files                                     contents
 """
 
 from rxllm.events import is_content, is_prelude
-from rxllm.runtime._backlog import Backlog
 from rxllm.runtime._budget import (
     Budget,
     ChatBudget,
@@ -31,7 +29,7 @@ from rxllm.runtime._budget import (
 from rxllm.runtime._clock import LoopScheduler, clock, stopwatch, unpaced
 from rxllm.runtime._concurrency import Bounded, Limiter
 from rxllm.runtime._guard_verdict import check_failed, check_late, result_of, verdict_error
-from rxllm.runtime._paced import Hold, behind, paced
+from rxllm.runtime._held_back import Backlog, Hold, behind, paced
 from rxllm.runtime._pump import Pump, from_async_iter, pumped
 from rxllm.runtime._race_hedge_merge import hedge, merge_labelled, race
 from rxllm.runtime._reading import AsyncItems, Items, run, to_async_iter, to_iter

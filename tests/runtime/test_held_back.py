@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from reactivex import Observable, Subject, abc
 from reactivex.disposable import Disposable
 
-from rxllm.runtime import Backlog, Gate, current_gate
+from rxllm.runtime import Backlog, Gate, Hold, current_gate
 from rxllm.runtime.back_pressure import read_by
+from rxllm.runtime.context_variables import Reader, current_reader
 from rxllm.testing.virtual_time import Clock
+
+# held_back
+
 
 PATIENCE = 20.0
 """Seconds after which a wait for a thread is in vain."""
@@ -251,3 +255,40 @@ def test_a_delivery_is_the_only_one(deliver: str) -> None:
     elif deliver == "an error":
         run.source.on_error(BROKEN)
     assert (run.moments[0], entered) == ("a", [False])
+
+
+# paced
+
+
+def test_two_gates_are_full_idle_and_requested_as_one() -> None:
+    reader = Gate(2)
+    token = current_reader.set(Reader(reader))
+    own, woken = Hold(2), list[str]()
+    current_reader.reset(token)
+    own.waiting.extend("ab")
+    reader.waiting.append("r")
+    own.when_open(lambda: woken.append("open"))
+    own.when_idle(lambda: woken.append("idle"))
+    own.when_requested(lambda: woken.append("requested"))
+    assert (own.full, own.idle, own.requested, woken) == (True, False, False, [])
+    reader.waiting.append("s")
+    own.take()
+    assert (own.full, woken) == (True, [])  # the reader's is full
+    own.take()
+    reader.take()
+    assert (own.full, woken) == (False, ["open"])
+    reader.take()
+    assert (own.idle, own.requested, woken) == (True, False, ["open", "idle"])
+    reader.request()
+    assert (own.requested, woken) == (True, ["open", "idle", "requested"])
+
+
+def test_a_closed_gate_is_not_idle_though_nothing_waits() -> None:
+    own, woken = Hold(2), list[str]()
+    own.closed = True
+    own.when_idle(lambda: woken.append("idle"))
+    own.when_requested(lambda: woken.append("requested"))
+    own.when_open(lambda: woken.append("open"))
+    assert (own.full, own.idle, own.requested, woken) == (False, False, False, ["open"])
+    own.let_through()
+    assert (own.idle, own.requested, woken) == (True, True, ["open", "idle", "requested"])
