@@ -18,9 +18,9 @@ a dispose              drops the waiting items, and disposes the source and the 
 
 An operator that follows other rules has its own queue, and its docstring names the rule that differs.
 
-If the source has to wait too, the operator subscribes to its source with `paced`, behind a `Hold`. The source then waits while
-the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made there wait
-for the reader only.
+If the source has to wait too, the operator subscribes to its source with `paced`, behind a `Hold`. The source then
+waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made
+there wait for the reader only.
 """
 
 from __future__ import annotations
