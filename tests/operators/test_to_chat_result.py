@@ -63,7 +63,7 @@ def test_a_chat_that_was_cut_off_needs_no_thread() -> None:
 
 
 def test_without_an_event_or_a_thread_it_says_what_is_missing() -> None:
-    with pytest.raises(StreamError, match=r"no event has come.*write to_chat_result\(thread\)") as caught:
+    with pytest.raises(StreamError, match=r"no event has arrived.*write to_chat_result\(thread\)") as caught:
         reactivex.empty().pipe(ops.to_chat_result()).run()
     assert caught.value.reason == "truncated"
 
