@@ -28,8 +28,7 @@ For later: `session` keeps conversations between turns, `serializer` turns every
 displays a stream in Jupyter, `display` draws it elsewhere, `images` generates pictures, `testing` is a kit for authors
 of adapters and operators, `web` streams to browsers, `durable` keeps runs across restarts, `cluster` calls models from
 many machines, `mcp` adds the tools of MCP servers, `telemetry` defines the values that observers receive, `otel` writes
-OpenTelemetry traces. Types that programs seldom name are in ``rxllm.values``, the bases of adapters in
-``rxllm.adapters``.
+traces. Types that programs seldom name are in ``rxllm.values``, the bases of adapters in ``rxllm.adapters``.
 
 More help: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators, ``help(rxllm.keys)`` the
 lookup of API keys; ``dir(rxllm)`` lists all names.

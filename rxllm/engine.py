@@ -107,9 +107,9 @@ class Engine:
     `params`                                   defaults for the options of calls
     `context`                                  the ``ToolContext.context`` of tools
     `operators`                                middleware: applied in order to the events of every response
-    `prepare`                                  functions that take each `Request` and return the one that is sent, in
+    `prepare`                                  functions that take each `Request` and return the request to send, in
                                                order; they may be async, return an Observable or a `Prepared`, raise an
-                                               error to refuse the request, or be `alongside`
+                                               error to refuse the request, or be made by `alongside`
     `observers`                                functions that receive telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter for images
@@ -176,7 +176,7 @@ class Engine:
         if self.errors not in ("events", "raise"):
             raise _invalid(f"errors {must_be(repr('events') + ' or ' + repr('raise'), self.errors)}")
         for name in ("tools", "operators", "prepare", "observers"):
-            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+            object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
 
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
@@ -206,7 +206,7 @@ class Engine:
         A tool with the name of one of the engine's tools raises ``EngineError("invalid_engine")``. With `replace`, it
         replaces that tool, and still needs approval if that tool did.
         """
-        added = _checked("tools", tools)
+        added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
         if taken and not replace:
             remedy = "rename one of the two, or write with_tools(..., replace=True)"
@@ -327,11 +327,11 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
         raise EngineError("unknown_option", message, provider=provider) from None
 
 
-def _checked(name: str, value: Any) -> tuple[Any, ...]:
+def _check_entries(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise _invalid(f"{name} {must_be('several, as in a list', value)}")
+        raise _invalid(f"{name} {must_be('a list or another iterable', value)}")
     if isinstance(value, Awaitable):
-        raise _invalid(f"{name} {must_be('several, as in a list', value)}; {advice('Stream', 'setting')}")
+        raise _invalid(f"{name} {must_be('a list or another iterable', value)}; {advice('Stream', 'setting')}")
     entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:
@@ -340,7 +340,7 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
             (_, index), fault = error.errors[0]
             raise _invalid(f"operators[{index}]: {fault}") from None
     if name == "tools":
-        return _checked_tools(entries)
+        return _check_tools(entries)
     for index, entry in enumerate(entries):
         if isinstance(entry, Alongside):
             continue
@@ -351,7 +351,7 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
     return entries
 
 
-def _checked_tools(entries: tuple[Any, ...]) -> tuple[Tool, ...]:
+def _check_tools(entries: tuple[Any, ...]) -> tuple[Tool, ...]:
     tools: list[Tool] = []
     for index, entry in enumerate(entries):
         try:

@@ -5,11 +5,11 @@ these rules:
 
 1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
 2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.
-3. Every text and thinking block is closed by its completion, which repeats its deltas joined, before the next block or
-   call begins; so dropping deltas changes no result.
+3. Every text and thinking block is closed by its completion before the next block or call begins. The completion
+   repeats the joined deltas, so dropping deltas changes no result.
 4. Before an `ErrorEvent`, every open block is closed; an unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``.
-5. The same bytes give equal events, however the reads cut them.
+5. The same bytes give equal events, no matter how the reads split them.
 
 Blocks are distinguished by `id`, which is unique within a response: the provider's id, or ``block_0``, ``block_1``. An
 adapter's event without an id receives one. Elsewhere, as in recordings, None means the latest open block of that kind,

@@ -302,7 +302,7 @@ def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
 
 
-def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
+def begin_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
     return Summary(
         steps=(*summary.steps, result),
         error=summary.error,
@@ -314,7 +314,7 @@ def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -
     )
 
 
-def same_step(summary: Summary) -> Summary:
+def restart_step(summary: Summary) -> Summary:
     error, metadata = summary.earlier
     return Summary(
         steps=summary.steps,

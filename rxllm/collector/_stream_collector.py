@@ -12,11 +12,11 @@ from rxllm.collector._message import (
     DELTAS,
     Summary,
     apply_to_summary,
+    begin_step,
     complete,
     fold_calls,
     fold_message,
-    next_step,
-    same_step,
+    restart_step,
 )
 from rxllm.collector._step import (
     Executions,
@@ -135,9 +135,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         match event:
             case StepCompleted(result=result):
                 events = (*self._unfolded(), event)
-                return StreamCollector(result.thread, [], 0, next_step(self.summary, result, events))
+                return StreamCollector(result.thread, [], 0, begin_step(self.summary, result, events))
             case StepRestarted():
-                return StreamCollector(self.thread, [], 0, same_step(self.summary))
+                return StreamCollector(self.thread, [], 0, restart_step(self.summary))
             case Steered():
                 thread = self.thread + event.message if self.thread is not None and event.used else self.thread
                 summary = msgspec.structs.replace(self.summary, past=(*self.summary.past, (event,)))

@@ -91,7 +91,7 @@ class Prices:
         """Return the costs of the answer to `call`; they raise ``EngineError`` if the price list is not installed."""
         price = self._price
         if price is not None:
-            return lambda usage, _, __: _checked(price(usage))
+            return lambda usage, _, __: _check_usage(price(usage))
         requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
 
         def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
@@ -175,7 +175,7 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
     return cost
 
 
-def _checked(usage: Any) -> Usage:
+def _check_usage(usage: Any) -> Usage:
     if not isinstance(usage, Usage):
         remedy = "write lambda usage: dataclasses.replace(usage, total_cost=...)"
         raise invalid_option("price", f"must return a Usage, not {shown(usage)}; {remedy}")

@@ -166,7 +166,7 @@ class Journal:
                 try:
                     line = _read_line(text)
                 except ValueError as error:  # msgspec's errors too
-                    raise self._foreign(number, text) from error
+                    raise self._not_a_journal(number, text) from error
                 if (index := indexes.get(line.name)) is not None:
                     self._check_unchanged(index, line)
                     self._places[index] = (self._size, len(text))
@@ -178,7 +178,7 @@ class Journal:
         """Cut off `text`, an unfinished line. Raises if the file is not a journal."""
         start = text.rstrip(b"\0")  # a file system may leave zeros when the machine dies
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
-            raise self._foreign(None, text)
+            raise self._not_a_journal(None, text)
         file.truncate(self._size)
 
     def _check_unchanged(self, index: int, line: _Line) -> None:
@@ -189,7 +189,7 @@ class Journal:
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 
-    def _foreign(self, number: int | None, text: bytes) -> ValidationError:
+    def _not_a_journal(self, number: int | None, text: bytes) -> ValidationError:
         place = "the last line" if number is None else f"line {number}"
         fault = f"must be a file that generate_many has written, but {place} of {self.path!r} is {shown(text)}"
         return invalid_option("journal", f"{fault}; pass the path of a new file")
@@ -211,7 +211,7 @@ class Journal:
         try:
             data = serializer.to_json(replace(response, parsed=None))
         except ValidationError as error:  # an operator has put an object into the metadata
-            raise self._failed(error) from error
+            raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():
             if self._file is not None:  # else the subscription is disposed
@@ -246,9 +246,9 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._journal_error(error) from error
 
-    def _failed(self, error: OSError | LLMError) -> EngineError:
+    def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
             f"the journal {self.path!r} cannot be read or written: {error}; its lines are safe: free some space, "
             "or pass a path that can be written, and run the batch again"

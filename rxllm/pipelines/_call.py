@@ -35,7 +35,7 @@ from rxllm import operators as ops
 from rxllm.adapters import as_adapter
 from rxllm.engine import Operator
 from rxllm.events import Event
-from rxllm.pipelines._observers import CallSpan, notify_retry, watched
+from rxllm.pipelines._observers import CallSpan, notify_retry, watch_stream
 from rxllm.pipelines._prepare import prepare_request
 from rxllm.pipelines._setup import Setup, other_engine, other_options, other_request, unanswered_calls
 from rxllm.pipelines.options import ChatOptions, request_id
@@ -110,10 +110,10 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
     if setup.observers is not None:
         begin = partial(CallSpan, setup.observers, adapter=engine.adapter, request=sent)
-        yield "watch", lambda events: watched(events, begin, call.request_id, options.get("session_id"))
+        yield "watch", lambda events: watch_stream(events, begin, call.request_id, options.get("session_id"))
 
     if current_scope.get().journal is not None:
-        yield "journal", partial(_journaled, sent, engine_call.provider)
+        yield "journal", partial(_use_journal, sent, engine_call.provider)
 
     # A call is counted where it is made, so the position of a budget in the list makes no difference.
     shares = current_scope.get().shares
@@ -145,7 +145,7 @@ def _check(setup: Setup, sent: Request) -> None:
         raise unanswered_calls(missing, remedy)
 
 
-def _journaled(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
+def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
     """Return `events`, or the answer recorded in the subscription's journal."""
     scope = current_scope.get()
     journal = scope.journal
@@ -162,7 +162,7 @@ def _journaled(request: Request, provider: str, events: Observable[Event]) -> St
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts a journal's answer to one of `requests` in the budgets of this subscription."""
+    """Return a function that counts the journal's answer to a request in the budgets of this subscription."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 

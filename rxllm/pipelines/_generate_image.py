@@ -13,7 +13,7 @@ from rxllm import images as image_adapters
 from rxllm import models, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._observers import ImagesSpan, Observers, notify_retry, watched
+from rxllm.pipelines._observers import ImagesSpan, Observers, notify_retry, watch_stream
 from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
 from rxllm.runtime import (
     Deferred,
@@ -110,8 +110,8 @@ def edit_image(
     """
 
     def as_request() -> ImageRequest:
-        _checked(() if mask is None else (mask,))
-        return ImageRequest("edit", prompt=prompt, input_images=_checked(images), mask=mask)
+        _check_images(() if mask is None else (mask,))
+        return ImageRequest("edit", prompt=prompt, input_images=_check_images(images), mask=mask)
 
     return _responses("edit_image", engine, as_request, opts)
 
@@ -120,7 +120,7 @@ def edit_image(
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
     """Return variations of one image; there is no prompt."""
     return _responses(
-        "image_variations", engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts
+        "image_variations", engine, lambda: ImageRequest("variation", input_images=_check_images((image,))), opts
     )
 
 
@@ -132,7 +132,7 @@ def _responses(
     if not is_image_adapter(adapter):
         return Deferred(lambda: cast(Any, as_image_adapter(adapter)))
     request = as_request()
-    opts = _checked_options(opts)
+    opts = _check_options(opts)
     observers = Observers(engine.observers) if engine.observers else None
     responses = Deferred(lambda: _response(engine, adapter, observers, request, opts))
     return returned_by(function, responses, request.model or opts.get("model") or provider_name(adapter), ImageResponse)
@@ -141,7 +141,7 @@ def _responses(
 def _response(
     engine: Engine, adapter: ImageAdapter, observers: Observers | None, request: ImageRequest, opts: Mapping[str, Any]
 ) -> Observable[ImageResponse]:
-    request = _merged(engine, request, opts)
+    request = _complete_request(engine, request, opts)
     call = Call(
         request_id=request_id(opts),
         api_key=opts.get("api_key"),
@@ -152,11 +152,11 @@ def _response(
     provider = provider_name(adapter)
     _refuse_text_model(provider, request.model)
 
-    def identified(response: ImageResponse) -> ImageResponse:
+    def add_request_id(response: ImageResponse) -> ImageResponse:
         return replace(response, request_id=response.request_id or call.request_id)
 
     def ask() -> Observable[Any]:
-        return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(identified)
+        return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
     # Retries and spans work as for event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
@@ -164,7 +164,7 @@ def _response(
         return cast(Any, retrying(ask, rules))
     responses = retrying(ask, rules, notify_retry(observers, call.request_id, provider, request.model))
     begin = partial(ImagesSpan, observers, adapter=adapter, request=request)
-    return cast(Any, watched(responses, begin, call.request_id))
+    return cast(Any, watch_stream(responses, begin, call.request_id))
 
 
 def _as_image_engine(value: Any) -> Engine:
@@ -180,7 +180,7 @@ def _as_image_engine(value: Any) -> Engine:
     return as_engine(value)
 
 
-def _merged(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
+def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
     # The model of an engine with a chat adapter is a chat model, which an image adapter would refuse.
     default = engine.model if engine.adapter is None else None
     return replace(
@@ -198,7 +198,7 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
         raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
-def _checked_options(opts: Mapping[str, Any]) -> dict[str, Any]:
+def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     # `response_format` has another meaning in the options of chats.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
     options = set_options(opts)
@@ -224,7 +224,7 @@ def _as_request(prompt: Any) -> ImageRequest:
     raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
 
 
-def _checked(images: Any) -> tuple[Image, ...]:
+def _check_images(images: Any) -> tuple[Image, ...]:
     values = tuple(cast(Iterable[Any], images)) if isinstance(images, Iterable) else (images,)
     for value in values:
         if not isinstance(value, Image):

@@ -92,7 +92,7 @@ def generate_many(
 
     ``.run()`` and ``await`` return the list of all responses, in the requests' order.
 
-    All `requests` are read and checked at the call. A request that fails becomes a Response with an `error`; the others
+    All `requests` are read and checked at the call. A failed request becomes a Response with an `error`; the others
     continue. With ``ordered=False``, ``response.metadata["request_index"]`` is the index of its request:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
@@ -136,7 +136,7 @@ def generate_many(
             running.start(scheduler)
             return running
 
-        return run() if journal is None else _run_with(journal, run, emitter, scheduler)
+        return run() if journal is None else _run_with_journal(journal, run, emitter, scheduler)
 
     responses = Responses[Any](subscribe, is_ordered=ordered)
     setup.returned_by("generate_many", responses, "Responses")
@@ -150,7 +150,7 @@ def _path(journal: Any) -> str:
     return os.path.abspath(journal)
 
 
-def _run_with(
+def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
     """Open `journal`, run the requests, and close it."""
@@ -238,7 +238,7 @@ class _Emitter:
         if self._journal is not None and isinstance(error, EngineError) and error.reason == "journal_failed":
             self.fail(error)
         elif error is not None:
-            self.receive(index, _failed(as_llm_error(error)))
+            self.receive(index, _failed_response(as_llm_error(error)))
 
     def observe(self, value: Telemetry) -> None:
         if isinstance(value, RetryAttempt):
@@ -259,7 +259,7 @@ class _Emitter:
         self._observer.on_next(replace(response, metadata={**response.metadata, **notes}) if notes else response)
 
 
-def _failed(error: LLMError) -> Response[Any]:
+def _failed_response(error: LLMError) -> Response[Any]:
     """Return the response to a failed request; it has the text of an answer in the wrong format."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())

@@ -155,11 +155,10 @@ def compact_thread(
     (4, 2)
 
     The model receives the system messages, the summary, and the kept exchanges unchanged; the thread and the results
-    keep every message. The summary is made once: it is in the metadata of the answer's message, where the next steps
-    and turns find it, also after JSON, as long as the messages that it replaces are the same. When the request exceeds
-    `at` again, the summary and the messages since then are summarized. An exchange is a user's message with everything
-    up to the next one; `keep` or fewer exchanges are left as they are, however long. Put this function first in
-    `prepare`.
+    keep every message. The summary is made once: the metadata of the answer's message holds it, also in JSON, and later
+    steps and turns use it while the messages that it replaces are the same. When the request exceeds `at` again, the
+    summary and the messages since then are summarized. An exchange is a user's message with everything up to the next
+    one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
 
     The answer's stream has a ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``
     after its start, and its usage includes the summary's. The summary is an ordinary call of `engine` with the options
@@ -199,8 +198,8 @@ def compact_thread(
         older = _spoken(request.messages[:place])
         text = _transcript(last.text, older[last.messages :])
         summary = generate(engine, Request((system(instructions), user(text))), **opts)
-        finished = summary.map(partial(_prepared, request, older, tokens))
-        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_uncompacted, sent)))
+        finished = summary.map(partial(_replace_older, request, older, tokens))
+        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_send_whole, sent)))
 
     return prepare
 
@@ -245,7 +244,7 @@ def _with_summary(messages: tuple[Message, ...], summary: _Summary) -> tuple[Mes
     return (*head, user(QUESTION), assistant(summary.text), *messages[place:])
 
 
-def _prepared(request: Request, older: Sequence[Message], tokens: int, response: Response[Any]) -> Prepared:
+def _replace_older(request: Request, older: Sequence[Message], tokens: int, response: Response[Any]) -> Prepared:
     response.raise_for_error()
     text = response.output_text.strip()
     if not text:
@@ -258,7 +257,7 @@ def _prepared(request: Request, older: Sequence[Message], tokens: int, response:
     return Prepared(sent, {"summary": msgspec.structs.asdict(summary)}, event, response.usage)
 
 
-def _uncompacted(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
+def _send_whole(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
     if not isinstance(error, LLMError):
         return throw(error)
     _log.warning("the conversation could not be summarized and is sent as it is: %s", type(error).__name__)

@@ -136,7 +136,7 @@ class Ids(NamedTuple):
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
-def watched(
+def watch_stream(
     source: Observable[Event],
     begin: Callable[[Clock, Ids], Span],
     request_id: str,
@@ -332,7 +332,7 @@ class CallSpan(_SpanWithAttempts):
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         response = self._state.to_response()
         error = error or response.error
-        outcome = _settled(outcome, self._has_ended, error)
+        outcome = _settle_outcome(outcome, self._has_ended, error)
         reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
         end = (outcome, self._seconds, reason, response.usage, error, self._details(response))
         finished = CallFinished(*self._about, *end, **self._ids.keywords)
@@ -374,7 +374,7 @@ class StepSpan(Span):
             self._finish_tool(id, "completed" if self._result else "cancelled", None)
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
-        outcome = _settled(outcome, response is not None, error)
+        outcome = _settle_outcome(outcome, response is not None, error)
         finished = StepFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
         if self._result:
             reason, usage = self._result.response.finish_reason, self._result.usage
@@ -409,7 +409,7 @@ class ChatSpan(Span):
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         result = self._result
         error = error or (result.error if result else None)
-        outcome = _settled(outcome, result is not None, error)
+        outcome = _settle_outcome(outcome, result is not None, error)
         finished = ChatFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
         if result:
             steps = len(result.steps)
@@ -430,13 +430,13 @@ class ImagesSpan(_SpanWithAttempts):
         self._response = event
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
-        outcome = _settled(outcome, self._response is not None, error)
+        outcome = _settle_outcome(outcome, self._response is not None, error)
         response = self._response or ImageResponse()
         end = (outcome, self._seconds, len(response.images), response.usage, error, self._details(response))
         self._observers.notify(ImagesFinished(*self._about, *end, **self._ids.keywords))
 
 
-def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:
+def _settle_outcome(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:
     if outcome == "cancelled" and not has_ended:
         return outcome
     return "failed" if error is not None else "completed"

@@ -89,7 +89,7 @@ def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Eve
     def failed(error: Exception, _: Any) -> Observable[Event]:
         return throw(_with_usage(error, prepared.usage))
 
-    return Stream.of(answer.pipe(ops.lift(lambda: _Annotating(prepared)), rx_ops.catch(failed)))
+    return Stream.of(answer.pipe(ops.lift(lambda: _Annotator(prepared)), rx_ops.catch(failed)))
 
 
 def _with_usage(error: Exception, usage: Usage) -> Exception:
@@ -99,7 +99,7 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
     return with_origin(noted, error)
 
 
-class _Annotating:
+class _Annotator:
     """The additions to one answer, which may begin again after ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:

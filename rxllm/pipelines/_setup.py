@@ -24,7 +24,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine, merge_tools
 from rxllm.events import Event
 from rxllm.http import Timeouts
-from rxllm.pipelines._observers import Observers, Span, StepSpan, watched
+from rxllm.pipelines._observers import Observers, Span, StepSpan, watch_stream
 from rxllm.pipelines.options import checked_options, request_id, set_options
 from rxllm.runtime import Stream, provider_name, returned_by
 from rxllm.telemetry import Telemetry, Tracer
@@ -119,7 +119,7 @@ class Setup(msgspec.Struct, frozen=True):
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
         begin = partial(span, self.observers, metadata=masked(self.complete(Request()).metadata))
-        return watched(events, begin, *ids, is_shared=True)
+        return watch_stream(events, begin, *ids, is_shared=True)
 
     def observe_step(self, events: Stream[Event]) -> Stream[Event]:
         """Return the `events` of a step, watched by the engine's observers."""
@@ -204,9 +204,9 @@ def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
             check("requests", id, type(id) in (str, int), "a mapping by ids, which are strings or whole numbers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
-        raise invalid_option("requests", "must be several, as in a list; for a single request use generate")
+        raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")
     if not isinstance(values, Iterable):
-        raise invalid_option("requests", must_be("several, as in a list", values))
+        raise invalid_option("requests", must_be("a list or another iterable", values))
     return [_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
 
 
@@ -228,7 +228,7 @@ def request(input: Input | Request, **fields: Any) -> Request:
 
 
 def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
-    """Return the error for tool calls without a result in the thread."""
+    """Return the error for tool calls that have no result in the thread."""
     names = ", ".join(f"{call.name} ({call.id})" for call in calls)
     metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
     message = f"the thread has unanswered tool calls: {names}; {remedy}"

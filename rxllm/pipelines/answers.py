@@ -49,7 +49,7 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether `thread` ends with an answer of the model and nothing is open."""
+    """Whether `thread` ends with the model's answer and nothing is open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
@@ -133,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise unless each call of the step, and no other, has an answer or is left to ``approve``."""
+        """Raise if a call has neither an answer nor ``approve`` to decide, or if an answer has no call."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -173,7 +173,7 @@ class Answers(msgspec.Struct, frozen=True):
                 tool = self._begun(call, agents[call.id], settings)
                 if isinstance(tool, AgentTool):
                     below = ToolSettings(**agent_setup(tool, settings).tool_options())
-                    name = partial(_named, outside, call.id)
+                    name = partial(_rename_call, outside, call.id)
                     yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
@@ -280,5 +280,5 @@ def _is_replied(agent: Thread) -> bool:
     return len(agent) > 1 and is_question(agent[0])
 
 
-def _named(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:
+def _rename_call(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:
     return outside(nested_call(id, call))

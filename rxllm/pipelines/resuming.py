@@ -49,10 +49,10 @@ def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: 
         outcomes = [answers.outcome(call, settings, halted.thread, scope, agents.get(call.id)) for call in halted.calls]
         return _merge_outcomes(outcomes, settings.concurrency(len(outcomes)))
 
-    return Deferred(make).pipe(lift(lambda: _Completing(halted)))
+    return Deferred(make).pipe(lift(lambda: _StepCompleter(halted)))
 
 
-class _Completing:
+class _StepCompleter:
     def __init__(self, halted: HaltedStep) -> None:
         self._halted = halted
         self._state = StreamCollector()

@@ -436,17 +436,17 @@ ADVICE: dict[str, dict[str, str]] = {
     # A missing ``.run()``: each name is the use of the stream in place of its result.
     "Stream": {
         "result": (
-            "it is a call that is still to run, not its result; write `{call}.run().{attribute}`, or "
+            "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
             "`(await {call}).{attribute}` in async code"
         ),
         "operator": "{operator} is an operator: write `.pipe(ops.{operator}(...))`",
-        "attribute": "it is still to run; iterate over its items, or write `.run()` or await for its result",
-        "item sum mapping": ("it is still to run, not its result; write `{call}.run()`, or await it in async code"),
+        "attribute": "it has not run yet; iterate over its items, or write `.run()` or await for its result",
+        "item sum mapping": "it has not run yet; write `{call}.run()`, or await it in async code",
         "json": (
-            "a Stream has no JSON: it is still to run, not its result; write `return await stream`, or in a web server "
+            "a Stream has no JSON: it has not run yet; write `return await stream`, or in a web server "
             "`return rxllm.web.streaming_response(stream)`"
         ),
-        "thread message": "it is a stream that is still to run: write `.run()`, or await it",
+        "thread message": "it is a stream that has not run yet: write `.run()`, or await it",
         "tools": "`.run()` or await is missing, as in `tools=mcp.tools(url).run()`",
         "setting": "`.run()` or await is missing",
     },
