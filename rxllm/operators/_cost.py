@@ -134,7 +134,7 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
                     usage = None
                 case MessageCompleted() | ErrorEvent() if usage is not None:
                     metadata = event.metadata if isinstance(event, MessageCompleted) else _NO_METADATA
-                    stated, usage = usage, None  # the next response has its own
+                    stated, usage = usage, None  # the next response has its own usage
                     try:
                         filled = cost(stated, model, metadata)
                     except Exception as error:
@@ -266,7 +266,7 @@ class ResponseCount:
 
     @property
     def usd(self) -> float | None:
-        """The cost since the last restart, None if it is not known."""
+        """The cost since the last restart; None if it is not known."""
         stated, cost = self._stated, self._request.cost
         if stated is not None and (stated.total_cost or cost is None):
             return stated.total_cost

@@ -181,7 +181,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the details for operators of the call that sends `request` as `sent`."""
+    """Return the operators' view of the call that sends `request` as `sent`."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)

@@ -313,7 +313,7 @@ def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ..
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return the text of `messages`, after the summary of what was `before`, if there is one.
+    """Return the text of `messages`, after the summary `before` of the earlier messages, if there is one.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))

@@ -158,7 +158,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "stop_reason": "`finish_reason`",
         "usage_metadata": "`usage`",
         "cost": "`usage.total_cost`",
-        "thread": "`rxllm.chat(...)`, whose ChatResult has the thread",
+        "thread": "`rxllm.chat(...)`; its ChatResult has the thread",
     },
     "StepResult": {
         "text content output": "`output_text`",
