@@ -12,10 +12,10 @@ Ask a model
     ``generate(engine, "Hi")``: one request, one `Response`
     ``chat(engine, thread)``: requests and tool runs until the chat halts, one `ChatResult`
     ``stream_generate`` and ``stream``: the events of the same two, as they arrive
-Choose whom to ask
+Choose a model
     `Engine`: adapter, model, tools and options; often the string ``"provider:model"`` is enough
     `Fake`: an adapter that plays a script, for tests and first steps
-Say what to ask
+Write the request
     `user` and `system`: messages; a plain string is a user's message
     `Thread`: the messages of a conversation so far
     `tool`: the decorator that makes a function a tool of the model
@@ -25,13 +25,13 @@ Work with the answer
     `LLMError`: the base class of all errors
 
 For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
-displays a stream in Jupyter, `display` draws it elsewhere, `images` makes pictures, `testing` is a kit for authors of
-adapters and operators, `web` connects browsers, `durable` keeps runs, `cluster` asks from many machines, `mcp` brings
-the tools of MCP servers, `telemetry` has what observers are given, `otel` writes traces. Types that programs seldom
-name are in ``rxllm.values``, the bases of adapters in ``rxllm.adapters``.
+displays a stream in Jupyter, `display` draws it elsewhere, `images` generates pictures, `testing` is a kit for authors
+of adapters and operators, `web` streams to browsers, `durable` keeps runs across restarts, `cluster` calls models from
+many machines, `mcp` adds the tools of MCP servers, `telemetry` defines the values that observers receive, `otel` writes
+traces. Types that programs seldom name are in ``rxllm.values``, the bases of adapters in ``rxllm.adapters``.
 
-Where to look next: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators,
-``help(rxllm.keys)`` where API keys are looked up; ``dir(rxllm)`` lists all names.
+More help: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators, ``help(rxllm.keys)`` the
+lookup of API keys; ``dir(rxllm)`` lists all names.
 """
 
 from __future__ import annotations
@@ -233,7 +233,7 @@ _LAZY_MODULES = (
     "web",
 )
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
+if not TYPE_CHECKING:  # a type checker would accept every name
 
     def __getattr__(name: str) -> Any:
         # Modules that need an optional package, or that few programs need, are imported on first use.
@@ -247,12 +247,12 @@ if not TYPE_CHECKING:  # to a type checker every name would be there
 
 
 def _draw(value: Any) -> str | None:
-    # Only notebooks need it.
+    # Only notebooks need the module.
     return import_module("rxllm.display").value_html(value)
 
 
 class _Module(_ModuleType):
-    """Refuses what other libraries keep in their module, and what would have no effect here."""
+    """The class of this module: an assignment to ``rxllm.api_key``, which would have no effect, raises."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
@@ -260,17 +260,17 @@ class _Module(_ModuleType):
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return import_module, (__name__,)  # cloudpickle knows plain modules only
+        return import_module, (__name__,)  # cloudpickle handles plain modules only
 
 
 _sys.modules[__name__].__class__ = _Module
-# The two things that are handed down to a lower layer; `values.drawing` and `tools._agent` say why.
+# Lower layers receive these two functions here; `values.drawing` and `tools._agent` give the reasons.
 _drawing.draw_with(_draw)
 _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # pydoc prints the page of every class of the module, 14,000 lines; without the names, the docstring above.
+    # pydoc prints every class of the module, 14,000 lines; without names it prints only the docstring above.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)

@@ -48,8 +48,8 @@ class Prepared:
     """A result of a `prepare` function: the request to send, with additions to its answer.
 
     `metadata`, as JSON data, is added to the metadata of the answer's message, so it stays in the thread, where the
-    next call finds it. `event` is emitted once the answer has begun. `usage`, of calls that the function made, is added
-    to the answer's; if the answer fails before it begins, it is the error's ``metadata["usage"]``.
+    next call finds it. `event` is emitted once the answer has begun. `usage` is the usage of the function's own calls.
+    It is added to the answer's; if the answer fails before it begins, it is the error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -64,17 +64,17 @@ class Prepared:
 
 
 Prepare = Callable[[Request], Any] | Alongside
-"""A function from a `Request` to the `Request` that is sent, or a `Prepared`, or an awaitable or Observable of one."""
+"""A function from a `Request` to the `Request` to send or a `Prepared`, or to an awaitable or Observable of either."""
 
 
 def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    For an engine's `prepare`: a guard of the input that adds no delay. `check` returns a verdict as for ``ops.guard``:
-    None or True to pass, False or the reason as text to refuse, or an awaitable or Observable of these; anything else
-    refuses too. The error is a ``StreamError`` (``guard_tripped``, ``guard_failed``) through ``on_error``, or the
-    exception from `check`. No event of the answer is emitted then, and its connection is closed. While 1,024 of its
-    events wait, the answer itself waits.
+    Pass it in an engine's `prepare`: it guards the input and adds no delay. `check` returns a verdict, or an awaitable
+    or Observable of one verdict, as for ``ops.guard``: None or True passes; False, a reason as text, and any other
+    value refuse. The error, a ``StreamError`` (``guard_tripped``, ``guard_failed``) or the exception from `check`, goes
+    to ``on_error``; no event of the answer is emitted, and its connection is closed. The answer pauses while 1,024 of
+    its events wait.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -100,16 +100,16 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 class Engine:
     """The adapter and the settings that calls share. It is frozen, and never holds an API key.
 
-    The adapter may be named: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for its own settings.
+    The adapter may be named: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for the adapter's own settings.
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                the model to call, and the tools that it may call
     `params`                                   defaults for the options of calls
     `context`                                  the ``ToolContext.context`` of tools
     `operators`                                middleware: applied in order to the events of every response
-    `prepare`                                  functions that take each `Request` and return the one that is sent, in
+    `prepare`                                  functions that take each `Request` and return the request to send, in
                                                order; they may be async, return an Observable or a `Prepared`, raise an
-                                               error to refuse the request, or be `alongside`
+                                               error to refuse the request, or be made by `alongside`
     `observers`                                functions that receive telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter for images
@@ -176,7 +176,7 @@ class Engine:
         if self.errors not in ("events", "raise"):
             raise _invalid(f"errors {must_be(repr('events') + ' or ' + repr('raise'), self.errors)}")
         for name in ("tools", "operators", "prepare", "observers"):
-            object.__setattr__(self, name, _checked(name, getattr(self, name)))
+            object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
 
     if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
 
@@ -203,10 +203,10 @@ class Engine:
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
         """Return an engine with these tools or functions too.
 
-        A tool with the name of one of the engine's raises ``EngineError("invalid_engine")``. With `replace` it takes
-        the other's place, and still needs approval if the other did.
+        A tool with the name of one of the engine's tools raises ``EngineError("invalid_engine")``. With `replace`, it
+        replaces that tool, and still needs approval if that tool did.
         """
-        added = _checked("tools", tools)
+        added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
         if taken and not replace:
             remedy = "rename one of the two, or write with_tools(..., replace=True)"
@@ -243,15 +243,15 @@ class Engine:
         >>> chat(model, "A line on roses, please", tools=[poet]).run().output_text
         'Here it is: Roses are red.'
 
-        Its answer is the tool's result: the text, or the parsed value with a `response_format`. `options` are those of
-        ``rxllm.chat``; `system` is its system prompt. The arguments of a call become the user's message: those of the
-        default `schema` are one ``prompt``, and any others are sent as JSON. It has no timeout, and no
-        ``tool_executor`` runs it; without an `approve` of its own it uses the outer chat's, and its tools have the
-        outer chat's context under its own.
+        The agent's answer is the tool's result: the text, or the parsed value with a `response_format`. `options` are
+        options of ``rxllm.chat``; `system` is the agent's system prompt. The arguments of a call become the user's
+        message: the ``prompt`` of the default `schema` as text, the arguments of any other schema as JSON. An agent has
+        no timeout, and no ``tool_executor`` runs it. Without an `approve` of its own it uses the outer chat's. Its
+        tools have the outer chat's context, which the agent's own overrides.
 
-        All events of its chat are in the stream of the outer chat, as they arrive, as ``Nested`` with the ids of the
-        tool calls that lead there. Its usage is in the `agent_usage` of the step. If its chat fails, the model gets
-        the error; if it stops before it is completed, such as at `max_turns`, the model gets the text so far and the
+        The outer chat's stream emits all events of the agent as they arrive, as ``Nested`` with the ids of the tool
+        calls that lead to it. The agent's usage is in the step's `agent_usage`. If its chat fails, the outer model
+        receives the error; if it stops early, for example at `max_turns`, the model receives the text so far and the
         reason. If it halts for an approval, a manual tool or a question, so does the outer chat: answer with
         ``rxllm.resume`` and the ids of the result, such as ``"c1/c2"``.
 
@@ -268,8 +268,8 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``; the provider is built in or a plugin's.
 
-        `options` with the name of one of the engine's fields are the engine's, and all others its adapter's: `api_key`,
-        `base_url`, `headers`, `timeout` and `client` where it speaks HTTP.
+        `options` with the name of a field of the engine go to the engine, and all others to its adapter: `api_key`,
+        `base_url`, `headers`, `timeout` and `client` if it uses HTTP.
 
         >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
         OpenAIChat('http://localhost:8080/v1')
@@ -310,7 +310,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter of the provider that `name` begins with, or the one that replaces it."""
+    """Return the adapter of the provider that `name` begins with, or the adapter that replaces it."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
@@ -327,11 +327,11 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
         raise EngineError("unknown_option", message, provider=provider) from None
 
 
-def _checked(name: str, value: Any) -> tuple[Any, ...]:
+def _check_entries(name: str, value: Any) -> tuple[Any, ...]:
     if not isinstance(value, Iterable) or isinstance(value, str):
-        raise _invalid(f"{name} {must_be('several, as in a list', value)}")
+        raise _invalid(f"{name} {must_be('a list or another iterable', value)}")
     if isinstance(value, Awaitable):
-        raise _invalid(f"{name} {must_be('several, as in a list', value)}; {advice('Stream', 'setting')}")
+        raise _invalid(f"{name} {must_be('a list or another iterable', value)}; {advice('Stream', 'setting')}")
     entries = tuple(cast(Iterable[Any], value))
     if name == "operators":
         try:
@@ -340,7 +340,7 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
             (_, index), fault = error.errors[0]
             raise _invalid(f"operators[{index}]: {fault}") from None
     if name == "tools":
-        return _checked_tools(entries)
+        return _check_tools(entries)
     for index, entry in enumerate(entries):
         if isinstance(entry, Alongside):
             continue
@@ -351,7 +351,7 @@ def _checked(name: str, value: Any) -> tuple[Any, ...]:
     return entries
 
 
-def _checked_tools(entries: tuple[Any, ...]) -> tuple[Tool, ...]:
+def _check_tools(entries: tuple[Any, ...]) -> tuple[Tool, ...]:
     tools: list[Tool] = []
     for index, entry in enumerate(entries):
         try:
@@ -386,9 +386,9 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return both as tools, in order; each of `others` replaces a tool of the same name, in its place.
+    """Return both as tools, in order; a tool of `others` replaces a tool of the same name in its place.
 
-    A tool that needs approval needs it still when another replaces it.
+    A tool that replaces one with approval needs approval too.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]

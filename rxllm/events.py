@@ -5,15 +5,15 @@ these rules:
 
 1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
 2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.
-3. Every text and thinking block is closed by its completion, which repeats its deltas joined, before the next block or
-   call begins; so dropping deltas changes no result.
+3. Every text and thinking block is closed by its completion before the next block or call begins. The completion
+   repeats the joined deltas, so dropping deltas changes no result.
 4. Before an `ErrorEvent`, every open block is closed; an unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``.
-5. The same bytes give equal events, however the reads cut them.
+5. The same bytes give equal events, no matter how the reads split them.
 
-Blocks are distinguished by `id`, which is unique among those of one response: the provider's, or ``block_0``,
-``block_1``. Events that an adapter emits without one get it; elsewhere (in recordings, say) None means the latest block
-of that kind that is open, and a new one if there is none.
+Blocks are distinguished by `id`, which is unique within a response: the provider's id, or ``block_0``, ``block_1``. An
+adapter's event without an id receives one. Elsewhere, as in recordings, None means the latest open block of that kind,
+or a new block if none is open.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ToolCallDelta(_Event, frozen=True, gc=False, tag="tool_call_delta"):
 
 
 class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
-    """A call is complete. If its text is not a JSON object, `arguments` is empty and ``metadata["error"]`` says why."""
+    """A call is complete. If its text is not a JSON object, `arguments` is empty and ``metadata["error"]`` is set."""
 
     id: str
     name: str
@@ -156,7 +156,7 @@ class ErrorEvent(_Event, frozen=True, tag="error"):
 
 
 class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
-    """A tool begins to run now."""
+    """A tool starts to run."""
 
     id: str
     name: str
@@ -166,7 +166,7 @@ class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
 class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"):
     """A tool has run; it returned `result` or failed with `error`.
 
-    `result` is the object that the tool returned; in JSON it is data, and comes back as data: see ``rxllm.serializer``.
+    `result` is the object that the tool returned; JSON stores it and returns it as plain data; see `rxllm.serializer`.
     """
 
     id: str
@@ -278,7 +278,7 @@ class ToolProgress(_Event, frozen=True, tag="tool_progress"):
 
 
 class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
-    """A call waits for approval. ``metadata["interrupted"]`` says that it may have run already."""
+    """A call waits for approval. With ``metadata["interrupted"]``, it may have run already."""
 
     id: str
     name: str
@@ -312,7 +312,7 @@ class Nested(_Event, frozen=True, tag="nested"):
 
 
 class Steered(_Event, frozen=True, tag="steered"):
-    """A user's message joins a running chat: the next step answers it. `used` is False if the chat ended before."""
+    """A user's message joins a running chat: the next step answers it. `used` is False if the chat ended first."""
 
     message: Message
     used: bool = True
@@ -357,7 +357,7 @@ EVENT_TAGS: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cl
 
 
 _PINGS = frozenset({UsageUpdated, RawChunk})
-"""What a provider sends while its model is silent."""
+"""Events that a provider sends while its model is silent."""
 
 _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
@@ -374,20 +374,20 @@ def is_content(event: Event) -> bool:
 
 
 def is_prelude(event: Event) -> bool:
-    """Whether a stream that has emitted `event` can still be asked again: the consumer has not seen anything to use.
+    """Whether a call can still be retried after `event`: the consumer has not received anything to use.
 
-    Frames that nothing is known about may be content, so that they are not a prelude.
+    Unknown frames may be content, so they are not a prelude.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
 
 
 def current_form(event: Event) -> Event:
-    """Return the event that replaces an earlier form of ``RawChunk``, also inside ``Nested``; any other as it is.
+    """Return the event that replaces an earlier form of ``RawChunk``, also inside ``Nested``; others are unchanged.
 
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    Adapters' events are read so where they enter, JSON where it is read, and events of any origin where they are
+    Adapters' events are converted where they enter, JSON where it is read, and events of any origin where they are
     folded. Raises ``TypeError`` for counters that `Usage` does not have.
     """
     match event:

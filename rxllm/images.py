@@ -1,7 +1,7 @@
 """Image adapters: an image request in, one response out.
 
-`FakeImages` for tests, `OpenAIImages`, `GeminiImages`; `HTTPImageAdapter` is the base for others over HTTP, and
-`ImageAdapter` what each of them has. Call them with ``rxllm.generate_image``, ``edit_image`` and ``image_variations``.
+The adapters are `OpenAIImages`, `GeminiImages` and, for tests, `FakeImages`. `HTTPImageAdapter` is the base for others
+over HTTP, `ImageAdapter` their protocol. Use them with ``rxllm.generate_image``, ``edit_image``, ``image_variations``.
 """
 
 from typing import TYPE_CHECKING
@@ -25,7 +25,7 @@ __all__ = [
     "is_image_adapter",
 ]
 
-if not TYPE_CHECKING:  # to a type checker every name would be there
+if not TYPE_CHECKING:  # a type checker would accept every name
     # A program needs one or two of these names, and does not load the files of the others.
     __getattr__ = lazy_exports(
         __name__,

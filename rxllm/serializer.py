@@ -1,16 +1,16 @@
 """JSON for every value, error and event; reading it back gives an equal object.
 
-One thing comes back as plain data: an object that a tool returned. In the events of tools, and as ``halt_result``, a
-model, a dataclass or an event is written as its JSON object, a datetime, a ``Decimal``, an enum or a path as text, and
-a set as a list. What is plain data already comes back equal there too.
+The one exception is an object that a tool returned, which is read back as plain data. In the events of tools, and as
+``halt_result``, a model, a dataclass or an event is written as a JSON object, a datetime, a ``Decimal``, an enum or a
+path as text, and a set as a list. Plain data is read back equal there too.
 
 An earlier form of ``RawChunk`` is read as the event that replaces it, see ``rxllm.events.current_form``.
 
 A value or an error is an object with its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is flat,
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are left
-out; unknown fields are skipped.
+``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are
+omitted; unknown fields are skipped.
 
-Every fault of a text is a ``ValidationError("invalid_request")`` whose `errors` say where and what:
+Text that cannot be read raises ``ValidationError("invalid_request")``; its `errors` give the path and the fault:
 
 ======================  ==========================  ===================================================
 ``("json",)``           ``malformed``               the text is not JSON
@@ -82,7 +82,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""The fields that hold what a tool returned, which may be anything that JSON can hold."""
+"""The fields that hold a tool's result, which may be anything that JSON can express."""
 
 T = TypeVar("T")
 
@@ -108,7 +108,7 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
 
 
 def to_data(value: Value | LLMError | Event | list[Any]) -> Any:
-    """Return what `to_json` writes as data: dicts, lists and scalars, for those who write the JSON themselves.
+    """Return the data that `to_json` writes: dicts, lists and scalars, for callers that write the JSON themselves.
 
     >>> from rxllm.events import TextDelta
     >>> to_data(TextDelta("Hi"))
@@ -131,7 +131,7 @@ def from_json(text: str | bytes, *, response_format: Any = None, local_files: bo
 @overload
 def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return what `to_json` wrote.
+    """Return the value, error, event or list that `to_json` wrote.
 
     `type` is the class of a text without a tag; a tag is checked against it. ``list[Message]`` reads an array.
 
@@ -139,15 +139,15 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
     Message('user', 'Hi')
 
-    Fields that the class does not have are skipped, as a later rxllm may have written them; a misspelled field is
-    therefore no error:
+    Fields that the class does not have are skipped, as a later rxllm may have written them, so a misspelled field is
+    not an error:
 
     >>> from rxllm.values import Session
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    Responses and results have their `parsed` as plain data. With the `response_format` of their call the answers are
-    read again, so that it is the value:
+    The `parsed` of responses and results is plain data. With the `response_format` of their call, the answers are
+    parsed again, and it is the value:
 
     >>> from dataclasses import dataclass
     >>> from rxllm.values import Response
@@ -158,11 +158,11 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json(text).parsed, from_json(text, response_format=City).parsed
     ({'name': 'Lima'}, City(name='Lima'))
 
-    An image of ``Image.from_file`` is refused, since a text from elsewhere could so have any file of this machine read
-    and sent; `local_files` takes it, from a text that the program itself has stored.
+    An image of ``Image.from_file`` is refused, because untrusted text could make the program read any local file and
+    send it. Pass ``local_files=True`` for text that the program itself has stored.
 
-    Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`. An answer that does not
-    fit `response_format` is a ``ValidationError("invalid_output")``: of a Response raised, of a result its `error`.
+    Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`. If an answer does not fit
+    `response_format`, ``ValidationError("invalid_output")`` is raised for a Response, and is the `error` of a result.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -189,7 +189,7 @@ def from_data(data: Any, *, response_format: Any = None, local_files: bool = Fal
 @overload
 def from_data(data: Any, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_data(data: Any, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return what `to_data` wrote; see `from_json`."""
+    """Return the value, error, event or list of the data from `to_data`; see `from_json`."""
     read = reader(response_format)
     token = may_name_files.set(local_files)
     try:
@@ -328,6 +328,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` make these for each call, which takes as long as the rest of a delta.
+# ``json.dumps`` and ``json.loads`` make these on each call, which takes as long as all other work on a delta.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

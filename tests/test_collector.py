@@ -468,7 +468,7 @@ def test_a_chat_that_broke_has_its_error() -> None:
 def test_steps_and_chats_need_a_thread_or_an_event() -> None:
     for project in (StreamCollector.to_step_result, StreamCollector.to_chat_result):
         assert project(fold(TextDelta("a"))).thread in (Thread(), Thread((assistant("a"),)))
-        with pytest.raises(StreamError, match="no event has come"):
+        with pytest.raises(StreamError, match="no event has arrived"):
             project(StreamCollector())
 
 

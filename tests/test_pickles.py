@@ -186,7 +186,7 @@ def test_an_engine_s_adapter_travels_by_value() -> None:
     engine = Engine(Fake(lambda request: request.messages[-1].text + mark), image_adapter=images)
     for copied in again(engine):
         assert answer(copied)[-1] == "!"
-    lock, fault = threading.Lock(), r"^adapter of the engine cannot be pickled: .*lock.*; leave that out of it"
+    lock, fault = threading.Lock(), r"^adapter of the engine cannot be pickled: .*lock.*; leave it out"
     for dumps in DUMPS:
         with pytest.raises(pickle.PicklingError, match=fault):
             dumps(Engine(Fake(lambda request: str(lock))))
@@ -252,7 +252,7 @@ def test_a_tool_that_cannot_travel_is_named() -> None:
         return forever(x)
 
     for made, fault in [
-        (guarded, r"the tool 'guarded' cannot be pickled: cannot pickle '_thread.lock'.*; leave that out of it"),
+        (guarded, r"the tool 'guarded' cannot be pickled: cannot pickle '_thread.lock'.*; leave it out"),
         (tool(name="add", handler=lambda _: lock), r"the handler of the tool 'add' cannot be pickled: .*lock"),
         (forever, "the tool 'forever' cannot be pickled: it refers to itself; define it in a module"),
     ]:

@@ -1,4 +1,4 @@
-"""Check single events: `event_fault` says what a malformed event holds that its class does not allow."""
+"""Check the fields of single events against their classes."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _ID = (str, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
-    """Return what `event` holds that its class does not allow; None if all is well."""
+    """Return the fault of an event that does not fit its class; None if `event` is well-formed."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame: these two take a short cut.
+    # Most events are deltas, and many streams have a usage in each frame, so these two take a short cut.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -105,7 +105,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     """Return the fault of an earlier form, see `current_form`; the frame of a provider may be anything."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are no fault here: the fold raises, as its specification says
+    except TypeError:  # unknown counters are not a fault here: the fold is specified to raise for them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

@@ -1,6 +1,6 @@
-"""Fold the events of one response to its message: text, thinking with its signature, tool calls and the other parts.
+"""Fold the events of one response into its message: text, thinking with its signature, tool calls and other parts.
 
-`fold_message` folds the log, whose parts `Blocks` keeps in order. Everything else in a state is its `Summary`.
+`fold_message` folds the log; `Blocks` keeps the parts in order. Everything else in a state is its `Summary`.
 """
 
 from __future__ import annotations
@@ -55,14 +55,14 @@ T = TypeVar("T")
 def fold_message(events: Iterable[Event]) -> Message:
     """Return the assistant's message of one response, with its parts in the order of their first appearance.
 
-    The content is plain text if there is only one block of text, and then calls. If no event has content, the message
-    is that of the ``MessageCompleted``. Malformed events are left out.
+    The content is plain text if its only parts are one block of text and then calls. If no event has content, the
+    result is the message of ``MessageCompleted``. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``, without the malformed events if there are some: `fold` raises ``TypeError`` for deltas."""
+    """Return ``fold(log)``; if it raises ``TypeError`` for a malformed delta, omit the malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -137,7 +137,7 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
     'b'
 
-    None stays None if no block of the kind is open: then one begins.
+    None stays None if no block of the kind is open; then a new block begins.
     """
     if id is None:
         for key in reversed(open_blocks):
@@ -147,10 +147,10 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 
 
 class Blocks:
-    """What a response consists of, in the order of first appearance.
+    """The parts of a response, in the order of first appearance.
 
-    A block of text or thinking is the list of its pieces while it is open, and then its completion. Its key is the
-    class of its deltas with its id, or with a number if it has none.
+    A block of text or thinking is a list of pieces while it is open, and its completion afterwards. Its key is the
+    class of its deltas with its id, or with a number if it has no id.
     """
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in order
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list for the deltas of this block; one that is thrown away if the block is complete."""
+        """Return the list for the deltas of this block; if the block is complete, the list is discarded."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 
@@ -168,7 +168,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Let `part` stand here, unless there is one with this key already."""
+        """Add `part` here, unless a part with this key exists."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -199,7 +199,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as a message's content: as plain text, if they are one text and then calls."""
+    """Return `parts` as a message's content: plain text if they are one text and then calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -214,7 +214,7 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` for a malformed first delta. A later one is found when the pieces of its block are joined."""
+    """Raise ``TypeError`` for a malformed first delta. Joining the pieces of a block finds a malformed later one."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
@@ -256,8 +256,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except the log.
 
-    `error` and `metadata` outlive the step; `earlier` are their values before the step, which a restart brings back.
-    `past` are the events of the completed steps, unfolded, and those between two steps.
+    `error` and `metadata` outlive the step; `earlier` has their values before the step, which a restart restores.
+    `past` has the unfolded events of the completed steps, and the events between two steps.
     """
 
     steps: tuple[StepResult, ...] = ()
@@ -288,7 +288,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
     return msgspec.structs.replace(
         summary,
         error=_failure(summary, event) if event.finish_reason == "error" else summary.error,
-        # An error stays, even if the adapter goes on after it.
+        # An error stays, even if the adapter continues after it.
         finish_reason="error" if summary.finish_reason == "error" else event.finish_reason or summary.finish_reason,
         raw_finish_reason=event.raw_finish_reason or summary.raw_finish_reason,
         metadata={**summary.metadata, **event.metadata},
@@ -302,7 +302,7 @@ def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")
 
 
-def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
+def begin_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -> Summary:
     return Summary(
         steps=(*summary.steps, result),
         error=summary.error,
@@ -314,7 +314,7 @@ def next_step(summary: Summary, result: StepResult, events: tuple[Event, ...]) -
     )
 
 
-def same_step(summary: Summary) -> Summary:
+def restart_step(summary: Summary) -> Summary:
     error, metadata = summary.earlier
     return Summary(
         steps=summary.steps,

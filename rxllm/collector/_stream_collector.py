@@ -12,11 +12,11 @@ from rxllm.collector._message import (
     DELTAS,
     Summary,
     apply_to_summary,
+    begin_step,
     complete,
     fold_calls,
     fold_message,
-    next_step,
-    same_step,
+    restart_step,
 )
 from rxllm.collector._step import (
     Executions,
@@ -135,9 +135,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         match event:
             case StepCompleted(result=result):
                 events = (*self._unfolded(), event)
-                return StreamCollector(result.thread, [], 0, next_step(self.summary, result, events))
+                return StreamCollector(result.thread, [], 0, begin_step(self.summary, result, events))
             case StepRestarted():
-                return StreamCollector(self.thread, [], 0, same_step(self.summary))
+                return StreamCollector(self.thread, [], 0, restart_step(self.summary))
             case Steered():
                 thread = self.thread + event.message if self.thread is not None and event.used else self.thread
                 summary = msgspec.structs.replace(self.summary, past=(*self.summary.past, (event,)))
@@ -279,14 +279,14 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return `step`, which is the current one, with what its agents have used and wait for."""
+        """Return `step`, the current one, with its agents' usage and the calls that wait in them."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result; before its ``ChatCompleted``, the chat so far, ``cancelled`` or ``error``.
 
-        Without a thread to start from, it is empty until a step is completed. Raises ``StreamError("truncated")`` if
-        there is neither a thread nor an event.
+        Without a thread to start from, its thread is empty until a step is completed. Raises
+        ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:
             return self.chat_result
@@ -304,7 +304,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         if self.thread is not None:
             return self.thread
         if self == StreamCollector():
-            message = f"no event has come, and there is no thread to start from; write {function}(thread)"
+            message = f"no event has arrived, and there is no thread to start from; write {function}(thread)"
             raise StreamError("truncated", message)
         return Thread()
 
@@ -313,22 +313,21 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:
-        """Return the shortest lawful stream of events with this state: folded, they give it again.
+        """Return the shortest lawful stream of events that folds to this state.
 
         >>> deltas = [TextDelta("hel"), TextDelta("lo")]
         >>> StreamCollector().apply_deltas(deltas).to_events()
         [TextDelta(delta='hello', id=None)]
 
-        The fold begins with ``StreamCollector(thread)``, as that of the state did; once a step is completed, its thread
-        takes over, and ``StreamCollector()`` will do. What is still open stays open, so the events that follow in the
-        stream can follow these.
+        Fold them from ``StreamCollector(thread)``, with the thread that this state began with, or from
+        ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so that the rest of the stream
+        can follow.
 
-        Shortest: every block has one delta, unless it is empty, and its completion; every tool call its start, one
-        delta and its completion; the response its start, its last usage and its end; completed steps are unfolded in
-        the same way, since a reader wants their text too. So the length depends on the blocks, calls and steps, and
-        not on the deltas. The events of agents are unfolded too, between the start and the end of their tool calls.
-        Void events of a restarted step are left out, and so is what the fold does not keep: progress and approvals of
-        tools, executions that are over, raw frames, and `Custom` events.
+        Every block has its completion and at most one delta; every tool call its start, one delta and its completion;
+        the response its start, its last usage and its end. Completed steps and agents, between the start and the end of
+        their tool calls, are unfolded in the same way. So the length depends on the blocks, calls and steps, and not on
+        the deltas. Void events of a restarted step are omitted, and so is everything that the fold does not keep:
+        progress and approvals of tools, executions that are over, raw frames, and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rxllm.collector._message import Blocks, Summary, check_delta, complete, same_step, without_faults
+from rxllm.collector._message import Blocks, Summary, check_delta, complete, restart_step, without_faults
 from rxllm.collector._step import Executions, unfold_executions
 from rxllm.events import (
     ErrorEvent,
@@ -40,7 +40,7 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     behind = completed[-1] + 1 if completed else 0
     events[behind:behind] = unfold_executions(executions)
     end = completed[-1] if completed else len(events)
-    folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), same_step(summary))
+    folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
         # The error that cut the stream is last; the error of an unknown tool precedes the executions.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)

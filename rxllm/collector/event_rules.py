@@ -1,19 +1,19 @@
-"""The rules that streams of events keep: of a response, its tools, the step and the chat.
+"""The rules that streams of events keep, for a response, its tools, a step and a chat.
 
-``operators.verify`` checks them all. Where an adapter's events enter, ``adapters`` check less, because each check costs
-time and the fold accepts any order:
+``operators.verify`` checks them all. Events that enter from an adapter are checked less, because each check costs time
+and the fold accepts any order:
 
 ==================================================  ====================================================================
 rule, as in the table of ``operators.verify``       where an adapter's events enter
 ==================================================  ====================================================================
 ``event``                                           checked, with the types of the fields (`event_fault`); rxllm's own
-                                                    decoders are not: `wire.event_order` makes their events
+                                                    decoders are exempt: `wire.event_order` makes their events
 ``message_started``, ``block_closed``,              events that an async generator omits are added; not checked in an
 ``terminal``                                        Observable
 all others                                          not checked
 ==================================================  ====================================================================
 
-Behind that border events are checked where they may be of another origin: in the fold, and as the items of operators.
+After that, events are checked only where they may have another origin: in the fold, and as the items of operators.
 
 The phases of a stream:
 
@@ -188,7 +188,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The reasons of the errors with which operators end a chat in any phase."""
+"""The reasons of the errors with which operators may end a chat in any phase."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -327,7 +327,7 @@ def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless `event` is of the tool `name`, with which its call started."""
+    """Raise `BrokenRule` unless `event` names the tool `name` that its call started with."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
@@ -338,11 +338,11 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
     if "error" not in event.metadata and event.arguments != read_arguments(raw):
-        raise BrokenRule("call_arguments", "the raw arguments parse to others, and the metadata has no error")
+        raise BrokenRule("call_arguments", "the raw arguments parse to other arguments, and the metadata has no error")
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return all `events` but the deltas, which must fold to the same."""
+    """Return `events` without the deltas; they must fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 

@@ -79,19 +79,19 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    It counts over the steps of each chat, both as an engine's operator and in a pipe after ``stream``; after
+    Usage counts over the steps of each chat, both as an engine's operator and in a pipe after ``stream``; after
     ``stream_generate``, over the response. The provider's usage counts; until it arrives, four characters of the answer
     count as a token. Events that an ``ops.restart`` before it makes void count too.
 
-    Over the tokens inside a response, the source is disposed, which closes its connection, open blocks are completed,
+    If a response exceeds the tokens, the source is disposed, which closes its connection, open blocks are completed,
     and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
-    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"``
-    of ``MessageCompleted``, and so of the response, holds the limits and the spending.
+    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"`` of
+    ``MessageCompleted``, and so of the response, holds the limits and the spending.
 
-    Dollars need a price, but no ``ops.cost()``: it is taken from the entry in ``rxllm.models``, `price`, the engine's
-    ``ops.cost``, or the list of genai-prices. Each request reserves the price of the most that it may use, see below. A
-    request whose price is not known is not sent, but fails with a ``ValidationError``; with ``unpriced="allow"`` it is
-    sent as long as anything is left, and only the cost that its provider states counts.
+    Dollars need a price, but no ``ops.cost()``: the price is taken from the entry in ``rxllm.models``, `price`, the
+    engine's ``ops.cost``, or the list of genai-prices. Each request reserves the price of the most that it may use, see
+    below. A request without a known price is not sent, but fails with a ``ValidationError``; with ``unpriced="allow"``
+    it is sent while any budget is left, and only the cost that its provider states counts.
 
     With a shared `Budget` in place of `tokens`, all calls that share it count, in any engine, chat and thread::
 
@@ -100,31 +100,32 @@ def budget(
 
     ======================  ============================================================================================
     before a request        it reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its
-                            `max_tokens`; without those, the `max_output_tokens` of its entry in ``rxllm.models``, or
-                            else 1,000 tokens; and the price of all that
-    if more is reserved     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
-    and spent than allowed  had a step halts with the `halted_reason` ``"budget"``
+                            `max_tokens`; without it, the `max_output_tokens` of its entry in ``rxllm.models``, or else
+                            1,000 tokens; and the price of all these
+    if reservations and     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
+    spending exceed it      had a step halts with the `halted_reason` ``"budget"``
     during the answer       tokens beyond the reservation are reserved too; if the budget has none left, the answer is
                             cut
-    at its end              the usage that the provider states counts, or an estimate of what it has not stated, as when
-                            a call breaks off or is left early (``shared.spent.estimated``): of the request and of the
-                            answer so far. Left before its first event, a call counts its request, which the provider
-                            may bill; a call that fails before its first event counts no tokens
+    at its end              the usage that the provider states counts. Usage that it has not stated, as after a failure
+                            or a cancellation, is estimated from the request and the answer so far
+                            (``shared.spent.estimated``). A call cancelled before its first event counts its request,
+                            which the provider may bill; a call that fails before its first event counts no tokens
     an unpriced request     under tokens alone, or with ``unpriced="allow"``: reserves and counts no dollars;
                             ``shared.spent.unpriced`` is the number of those calls
     ======================  ============================================================================================
 
-    The limit is not passed if every request has `max_tokens`, and its provider keeps to them and bills no more input
-    than the estimate. Otherwise each running call may pass it by the input beyond its estimate, and without
-    `max_tokens` by the hidden thinking beyond the 1,000 tokens and by 32 tokens, or one delta, of the visible answer.
-    Searches and other tools that a provider bills by the piece are known at the end only.
+    The limit holds if every request has `max_tokens`, and its provider respects them and bills no more input than the
+    estimate. Otherwise each running call may exceed it by the input beyond its estimate and, without `max_tokens`, by
+    the hidden thinking beyond the 1,000 tokens and by 32 tokens, or one delta, of the visible answer. The cost of
+    searches and other tools that a provider bills per use is known only at the end.
 
-    It holds for every call of the engine, wherever it stands in the list: each attempt of ``hedge``, ``fallback``,
-    ``restart`` and ``retry_before_content``, with the answers of the losers until they are cancelled; calls that other
-    operators, ``prepare`` and tools make, at any depth. A call counts once in each Budget. The engine's own retries
-    belong to one call. In a pipe, a shared Budget, and dollars, hold for all model calls of the stream. Tokens that are
-    not shared count the stream's events, including agents' (``Nested``): passing them inside an agent ends the
-    stream with an ``ErrorEvent``. A shared Budget counts each answer in the journal of ``generate_many``, once.
+    The budget applies to every call of the engine, wherever the operator stands in the list: to each attempt of
+    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, with the answers of the losers until they are
+    cancelled, and to the calls that other operators, ``prepare`` and tools make, at any depth. A call counts once in
+    each Budget. The engine's own retries belong to one call. In a pipe, a shared Budget, and dollars, apply to all
+    model calls of the stream. Tokens that are not shared count the stream's events, including agents' (``Nested``):
+    exceeding them inside an agent ends the stream with an ``ErrorEvent``. A shared Budget counts each answer in the
+    journal of ``generate_many`` once.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
@@ -156,7 +157,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # estimated as while it arrived
+        if not usage.total:  # the estimate is the same as while it arrived
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -200,9 +201,9 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # The model calls below keep to the budget; if there are none, the events count.
+        # The model calls below count themselves; if there are none, the events count.
         share = Share(budget)
-        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's own calls are not part
+        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # not the subscriber's own calls
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 
@@ -244,10 +245,10 @@ class _Meter:
                         the stream is cut instead if the budget has been passed, or if a price is missing
     a delta             counts; the response is cut if it takes more than is left
     MessageCompleted    the response is settled; the end halts a chat that is over the limit and would continue
-    ErrorEvent, an end  what runs is settled; a new call may follow in the scope of the subscription
+    ErrorEvent, an end  running responses are settled; a new call may follow in the scope of the subscription
     ==================  ==============================================================================================
 
-    While a model call below keeps to the budget (`share` is taken), events pass uncounted.
+    While a model call below counts itself (`share` is taken), events pass uncounted.
     """
 
     def __init__(
@@ -347,7 +348,7 @@ class _Meter:
         """Begin a response whose request no engine has reserved here."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
-        if self._is_disposed:  # on another thread, at this moment
+        if self._is_disposed:  # another thread disposed the stream at this moment
             self._settle(path)
         return response
 
@@ -385,7 +386,7 @@ class _Meter:
         self._ended = True
         self._source.dispose()
         closing = self._unfinished.close()
-        if () not in self._running:  # an agent has passed it, or an earlier step
+        if () not in self._running:  # an agent or an earlier step has exceeded the budget
             error = unpriced_call("the stream") if self._is_unpriced else budget_passed(self._budget)
             conclude(self._observer, [*closing, ErrorEvent(error)])
             return
@@ -394,7 +395,7 @@ class _Meter:
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
     def _settle(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Settle the response that runs there, if there is one, and return the limits with the spending."""
+        """Settle the running response of `path`, if there is one, and return the limits with the spending."""
         response = self._running.pop(path, None)
         spending: dict[str, Any] = {}
         if response is None:

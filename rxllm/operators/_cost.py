@@ -49,14 +49,14 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
     True
 
-    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it knows provider and model, and every
-    result, total and budget has the costs; after ``ops.fallback`` the price is that of the model that answers. In a
-    pipe name them: ``"provider:model"``; otherwise the response's own model name is looked up under any provider. Costs
-    stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound, images, one-hour
-    caches and service tiers have prices of their own, and so has each model that the provider asked for one answer
-    (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in the agent's costs; this operator
-    does not, so that nothing is charged twice. The prices of your own contract belong in an entry of ``rxllm.models``,
-    whose function ``priced`` calculates the costs of a usage without a stream.
+    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes provider and model from the
+    call, and every result, total and budget includes the costs; after ``ops.fallback`` the answering model's price
+    applies. In a pipe, name both as ``"provider:model"``; otherwise the response's own model name is looked up under
+    any provider. Costs stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound,
+    images, one-hour caches and service tiers have their own prices, as does each model that the provider calls for one
+    answer (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in the agent's costs; this
+    operator does not, so that nothing is charged twice. The prices of your own contract belong in an entry of
+    ``rxllm.models``; its function ``priced`` calculates the costs of a usage without a stream.
 
     With `price`, that function returns the usage with its costs, and genai-prices is not needed:
 
@@ -67,7 +67,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
     The list is the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
     Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
-    ``"provider:model"``, or `price` returns something else than a `Usage`.
+    ``"provider:model"``, or `price` does not return a `Usage`.
     """
     check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
     if price is not None:
@@ -78,7 +78,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
 
 class Prices:
-    """The operator ``cost``, whose prices the budgets of its engine take too."""
+    """The operator ``cost``; the budgets of the same engine use its prices too."""
 
     def __init__(self, model: str | None = None, price: Price | None = None) -> None:
         self._model = model
@@ -88,10 +88,10 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return the costs of the answer to `call`. They raise ``EngineError`` if the price list is not installed."""
+        """Return the costs of the answer to `call`; they raise ``EngineError`` if the price list is not installed."""
         price = self._price
         if price is not None:
-            return lambda usage, _, __: _checked(price(usage))
+            return lambda usage, _, __: _check_usage(price(usage))
         requested = self._model or (f"{call.provider}:{call.request.model or ''}" if call is not None else ":")
 
         def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
@@ -134,7 +134,7 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
                     usage = None
                 case MessageCompleted() | ErrorEvent() if usage is not None:
                     metadata = event.metadata if isinstance(event, MessageCompleted) else _NO_METADATA
-                    stated, usage = usage, None  # the next response has its own
+                    stated, usage = usage, None  # the next response has its own usage
                     try:
                         filled = cost(stated, model, metadata)
                     except Exception as error:
@@ -152,9 +152,9 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return the costs of the answer to `call`, from the first that knows them.
+    """Return the costs of the answer to `call`, from the first source that has them.
 
-    These are its catalogue entry, `price`, the operators ``cost`` of its engine, and the price list, if `uses_list`.
+    The sources are its catalogue entry, `price`, the operators ``cost`` of its engine, and the list, if `uses_list`.
     """
     entry = None if call is None else models.find(call.provider, call.request.model)
     known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
@@ -175,7 +175,7 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
     return cost
 
 
-def _checked(usage: Any) -> Usage:
+def _check_usage(usage: Any) -> Usage:
     if not isinstance(usage, Usage):
         remedy = "write lambda usage: dataclasses.replace(usage, total_cost=...)"
         raise invalid_option("price", f"must return a Usage, not {shown(usage)}; {remedy}")
@@ -218,7 +218,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request: the answer has begun, or was left before that, and the provider works on it."""
+        """Count the request, since the provider works on it: the answer has begun, or was cancelled before that."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -266,7 +266,7 @@ class ResponseCount:
 
     @property
     def usd(self) -> float | None:
-        """The cost since the last restart, None if it is not known."""
+        """The cost since the last restart; None if it is not known."""
         stated, cost = self._stated, self._request.cost
         if stated is not None and (stated.total_cost or cost is None):
             return stated.total_cost

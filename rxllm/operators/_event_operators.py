@@ -52,7 +52,7 @@ MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
 
 
 def handle_each(make_handler: MakeHandler[R, T]) -> Callable[[Observable[T]], Stream[R]]:
-    """Call the handler of a new ``make_handler(on_next, on_error)`` with each item; the end and errors pass."""
+    """Call the handler of a new ``make_handler(on_next, on_error)`` with each item; the end and errors pass through."""
 
     def subscribe(
         source: Observable[T], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
@@ -72,7 +72,7 @@ class Feeder(Protocol[T_in, R_out]):
 
 
 def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Feed each item to a fresh ``make()``, an object that knows no Rx, and emit what it returns.
+    """Feed each item to a new ``make()``, an object without Rx, and emit the items that it returns.
 
     ::
 
@@ -91,7 +91,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
     >>> list(of("a", "b", "c").pipe(lift(Pairs)))
     ['ab', 'c']
 
-    An exception of the object ends the stream with it; ``close`` is called only when the source completes.
+    An exception from the object goes to ``on_error``; ``close`` is called only when the source completes.
 
     Raises ``ValidationError("invalid_option")`` if `make` is not a function or class.
     """
@@ -111,7 +111,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # by a caller up the stack, whose on_next caused this item
+            delivering = bool(waiting)  # a caller up the stack delivers; its on_next caused this item
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -181,7 +181,7 @@ def fold_events(
         deltas = fold.deltas
 
         def on_next(event: Event) -> None:
-            if type(event) in DELTAS:  # as `add`, without a call for most events
+            if type(event) in DELTAS:  # `add`, inlined for speed
                 deltas.append(event)
                 return
             try:
@@ -208,7 +208,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # those since the last other event; always the same list
+        self.deltas: list[Any] = []  # deltas since the last other event; always the same list
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:
@@ -253,7 +253,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """The agents of one chat: a feeder for the tool call of each, which also feeds the agents inside that agent."""
+    """The agents of one chat: a feeder for each tool call, which also handles the agents inside that agent."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)

@@ -1,8 +1,8 @@
 """Cut the text of events into the parts that a guard checks.
 
-A part ends with its sentence, at its longest length, and where its block does; white space follows the part before it.
-The cuts depend on the text alone; each agent's text is cut by itself. If a completion, a message or a result has
-another text than the deltas before it, or if there were none, its own text is checked.
+A part ends with a sentence, at the maximum length, or with its block; white space belongs to the part before it. The
+cuts depend on the text alone, and each agent's text is cut separately. If a completion, a message or a result differs
+from the deltas before it, or if there were no deltas, its own text is checked.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Return the event, cut in pieces where parts end, each with the number of parts that must have passed."""
+        """Return the event, cut where parts end; each piece has the number of parts that must pass first."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -101,7 +101,7 @@ class GuardParts:
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
-                return ()  # it repeats the text of the next events, unchecked
+                return ()  # it would repeat the next events' text unchecked
             case _ if type(event) not in _PASSING:
                 self._close(event)
                 if text := self._new_text(event):
@@ -112,7 +112,7 @@ class GuardParts:
         return ((event, self.count),)
 
     def take(self) -> Iterable[Part]:
-        """Yield the parts that have ended since the last time, in order, up to the first that is open."""
+        """Yield the parts that have ended since the last call, in order, up to the first open part."""
         numbers = self._numbers
         while (part := numbers.ended.pop(numbers.taken + 1, None)) is not None:
             numbers.taken += 1
@@ -222,7 +222,7 @@ class GuardParts:
 
 
 class _Cutter:
-    """Cuts text into sentences of at most `LONGEST` characters, or into pieces of `every` characters."""
+    """Cut text into sentences of at most `LONGEST` characters, or into pieces of `every` characters."""
 
     def __init__(self, every: str | int) -> None:
         self._segmenter = Segmenter(find_sentence) if isinstance(every, str) else None
@@ -230,7 +230,7 @@ class _Cutter:
         self._length = 0  # characters of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield `text` in pieces, each with whether a part ends with it; the last may be empty."""
+        """Yield `text` in pieces, each with a flag for the end of a part; the last may be empty."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
-    """Keep the items of these classes; a type checker knows what is left.
+    """Keep only the items of these classes; type checkers infer the type of the result.
 
     ::
 
@@ -47,8 +47,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` has only the chat's own text; the
-    text of an agent is inside:
+    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` keeps the chat's own text alone; an
+    agent's text is inside them:
 
     >>> from reactivex import from_iterable
     >>> from rxllm import operators as ops
@@ -124,7 +124,7 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
 def _drop(classes: frozenset[type[Event]]) -> Callable[[Observable[Event]], Stream[Event]]:
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
         def handle(event: Event) -> None:
-            raw = event.event if type(event) is Nested else event  # as `innermost`, without a call for every event
+            raw = event.event if type(event) is Nested else event  # `innermost`, inlined for speed
             if type(raw) not in classes:
                 on_next(event)
 
@@ -146,7 +146,7 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hel', 'lo']
 
     A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
-    been emitted; folds such as `to_text` drop it. The text of agents is not the text of their chat: see `only`.
+    been emitted; folds such as `to_text` drop it. The text of agents is not part of their chat's text: see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
@@ -181,7 +181,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
 
-    The tool calls of agents, which answer them themselves, are left out.
+    Agents answer their own tool calls, which are omitted.
     """
 
     def read(event: Event) -> Iterable[ToolCall]:

@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def verify() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass events that keep the rules; the first that breaks one ends the stream with an error.
+    """Pass events that keep the rules; the first event that breaks one ends the stream with an error.
 
     ::
 
@@ -46,8 +46,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``call_id``             a call starts with an id that is not empty and was not used before
     ``call_order``          deltas and completion belong to a call that is open
     ``call_name``           a call is completed with the name it started with
-    ``call_raw_arguments``  its raw arguments are those of its deltas
-    ``call_arguments``      its arguments are the parsed raw ones, or its metadata names an ``error``
+    ``call_raw_arguments``  its raw arguments are its deltas, joined
+    ``call_arguments``      its arguments are the raw ones, parsed, or its metadata has an ``error``
     ``call_completed``      every call is completed before the end
     ``usage_changed``       usage is reported once per change
     ``message_folded``      the completed message is the fold of the events, with or without deltas
@@ -64,6 +64,6 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
 
     The events of each agent (``Nested``) keep all rules by themselves; the message names the agent's path.
 
-    Each event costs constant time; a response's events are kept until its end. An ``on_error`` of the source passes.
+    Each event takes constant time; a response's events are kept until its end. An error of the source passes through.
     """
     return lift(EventRules)

@@ -1,20 +1,20 @@
 """The journal of a batch: a file with a line for each answered request, from which the batch resumes.
 
-A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and ends with a newline:
-``rxllm.values.request_key`` of the request with all options, the caller's id if there is one, else ``"nth"`` if an
-equal request precedes it in the batch, and the response as ``rxllm.serializer`` writes it, without `parsed`, which
-is read from its text again.
+A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and a newline. The key is
+``rxllm.values.request_key`` of the request with all options. The id is the caller's; without ids, a request that equals
+an earlier one of the batch has ``"nth"``, its count. The response is written by ``rxllm.serializer`` without `parsed`,
+which a later run reads from the text.
 
 ==============================  ======================================================================================
 when                            what is in the file
 ==============================  ======================================================================================
-a response is emitted           its line, unless it has an error: written, so that it outlives the process
-a second later, and at the end  the same, synced, so that it outlives the machine
-the process dies in a write     half a line at the end, which the next run cuts off; its request is asked again
-the disk is full                what was there before: the line is taken back, and the stream fails
+a response is emitted           its line, unless it has an error; the line survives a crash of the process
+a second later, and at the end  the same, synced; the line survives a crash of the machine
+the process dies in a write     half a line at the end; the next run cuts it off and sends its request again
+the disk is full                the earlier lines; the new line is removed, and the stream fails
 ==============================  ======================================================================================
 
-The file is locked while a stream writes to it. The lock is the operating system's, and ends with the process.
+The file is locked while a stream writes to it. The lock is the operating system's and ends with the process.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""Takes the index of a request, the name of its line, and the response; None for a response that is new."""
+"""Takes the index of a request, the name of its line, and the response; None for a new response."""
 
 WAIT = 1.0
 """Seconds to wait for the lock of another stream, which may be closing the file after its disposal."""
@@ -68,7 +68,7 @@ class _Line(msgspec.Struct):
 
 
 def _read_line(text: bytes) -> _Line:
-    # Not msgspec's decoder, which does not read half a surrogate pair.
+    # msgspec's decoder refuses half a surrogate pair; Python's reads it.
     return msgspec.convert(json.loads(text), _Line)
 
 
@@ -102,7 +102,7 @@ class Journal:
         """Lock the file, cut off half a line, and find the answered requests.
 
         Raises ``EngineError("journal_in_use")`` and ``"journal_failed"``, and ``ValidationError`` if the file is not a
-        journal, or holds the answer to another request of the same id.
+        journal, or holds the answer to another request under the same id.
         """
         await _in_thread(self._open)
 
@@ -111,7 +111,7 @@ class Journal:
         await _in_thread(self._close)
 
     def leave(self) -> None:
-        """Close the file soon."""
+        """Close the file on another thread, without waiting for it."""
         if not self._is_closed:
             daemon_threads().submit(self._close)
 
@@ -166,7 +166,7 @@ class Journal:
                 try:
                     line = _read_line(text)
                 except ValueError as error:  # msgspec's errors too
-                    raise self._foreign(number, text) from error
+                    raise self._not_a_journal(number, text) from error
                 if (index := indexes.get(line.name)) is not None:
                     self._check_unchanged(index, line)
                     self._places[index] = (self._size, len(text))
@@ -175,21 +175,21 @@ class Journal:
                 self._size += len(text)
 
     def _cut_off(self, file: FileIO, text: bytes) -> None:
-        """Cut off `text`, the half of a line. Raises for a file that is not a journal."""
+        """Cut off `text`, an unfinished line. Raises if the file is not a journal."""
         start = text.rstrip(b"\0")  # a file system may leave zeros when the machine dies
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
-            raise self._foreign(None, text)
+            raise self._not_a_journal(None, text)
         file.truncate(self._size)
 
     def _check_unchanged(self, index: int, line: _Line) -> None:
         if line.request_key != self._lines[index].request_key:
             fault = (
-                f"is another request than the one that {self.path!r} answers under this id: the messages, the model, "
-                "the tools or an option differ; write to another journal, or give it an id of its own"
+                f"differs from the request that {self.path!r} answers under this id, in its messages, model, tools or "
+                "options; write to another journal, or give the request an id of its own"
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 
-    def _foreign(self, number: int | None, text: bytes) -> ValidationError:
+    def _not_a_journal(self, number: int | None, text: bytes) -> ValidationError:
         place = "the last line" if number is None else f"line {number}"
         fault = f"must be a file that generate_many has written, but {place} of {self.path!r} is {shown(text)}"
         return invalid_option("journal", f"{fault}; pass the path of a new file")
@@ -211,7 +211,7 @@ class Journal:
         try:
             data = serializer.to_json(replace(response, parsed=None))
         except ValidationError as error:  # an operator has put an object into the metadata
-            raise self._failed(error) from error
+            raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():
             if self._file is not None:  # else the subscription is disposed
@@ -246,18 +246,18 @@ class Journal:
         try:
             yield
         except OSError as error:
-            raise self._failed(error) from error
+            raise self._journal_error(error) from error
 
-    def _failed(self, error: OSError | LLMError) -> EngineError:
+    def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
-            f"the journal {self.path!r} cannot be read or written: {error}; what is in it is safe: make room, "
-            "or pass a path that can be written, and run it again"
+            f"the journal {self.path!r} cannot be read or written: {error}; its lines are safe: free some space, "
+            "or pass a path that can be written, and run the batch again"
         )
         return EngineError("journal_failed", message)
 
 
 async def _in_thread(function: Callable[[], T]) -> T:
-    # Unlike ``in_thread`` this logs nothing when it is cancelled: the thread is about to return.
+    # Unlike ``in_thread``, this logs nothing when it is cancelled, because the thread is about to return.
     return await asyncio.wrap_future(daemon_threads().submit(function))
 
 
@@ -266,7 +266,7 @@ def _lock_file(file: FileIO, path: str) -> None:
     while not _is_locked_by_us(file):
         if time.monotonic() > end:
             message = f"another process or stream writes to the journal {path!r}"
-            raise EngineError("journal_in_use", f"{message}; wait for its end, or pass another path")
+            raise EngineError("journal_in_use", f"{message}; wait until it ends, or pass another path")
         time.sleep(0.02)
 
 

@@ -1,7 +1,7 @@
-"""One call of a model, from top to bottom: what `generate`, `step` and `chat` are made of.
+"""One call of a model, stage by stage; `generate`, `step` and `chat` are built on it.
 
 ================  ====================================================================  ==============================
-stage             does                                                                  is there with
+stage             does                                                                  present with
 ================  ====================================================================  ==============================
 prepare           change the request, or refuse it                                      ``Engine(prepare=)``
 source            ``adapter.stream(request, call)``, once an attempt                    every call
@@ -10,15 +10,14 @@ retry             ask again after a failure before the first content            
 total timeout     fail a call whose attempts take too long together                     ``Timeouts(total=)``
 cost              price the usage                                                       prices in ``rxllm.models``
 watch             notify the observers                                                  ``Engine(observers=)``
-journal           note the answer, or take the one that is noted                        ``ops.journaled`` around
+journal           record the answer, or emit the recorded one                           ``ops.journaled`` around
 budget            count the usage                                                       ``ops.budget``, here or around
-operators         the engine's own, in their order                                      ``Engine(operators=)``
+operators         apply the engine's own, in their order                                ``Engine(operators=)``
 raise errors      turn an `ErrorEvent` into ``on_error``                                ``Engine(errors="raise")``
 on_event          call the function with each event                                     ``on_event``
 ================  ====================================================================  ==============================
 
-What follows is for the subscriber: `Setup.presented` drops the events that the options hide, `run_tools` runs the tools
-of a step.
+After these stages, `Setup.drop_hidden` drops the events that the options hide, and `run_tools` runs a step's tools.
 """
 
 from __future__ import annotations
@@ -36,8 +35,8 @@ from rxllm import operators as ops
 from rxllm.adapters import as_adapter
 from rxllm.engine import Operator
 from rxllm.events import Event
-from rxllm.pipelines._observers import CallSpan, notify_retry, watched
-from rxllm.pipelines._prepare import prepared
+from rxllm.pipelines._observers import CallSpan, notify_retry, watch_stream
+from rxllm.pipelines._prepare import prepare_request
 from rxllm.pipelines._setup import Setup, other_engine, other_options, other_request, unanswered_calls
 from rxllm.pipelines.options import ChatOptions, request_id
 from rxllm.runtime import (
@@ -66,7 +65,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # an adapter that asks this engine is under these budgets
+        if scope.counted:  # the adapter that calls this engine is already counted in these budgets
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -79,19 +78,19 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
 
         functions, completed = setup.engine.prepare, setup.complete(request)
         with within(below):
-            return scoped(prepared(functions, completed, answer) if functions else answer(completed), below)
+            return scoped(prepare_request(functions, completed, answer) if functions else answer(completed), below)
 
     return Deferred(make)
 
 
 def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
-    """Return the adapter's events: one attempt a subscription."""
+    """Return the adapter's events; each subscription is one attempt."""
     adapter = as_adapter(setup.engine.adapter)
     return Deferred(lambda: adapter.stream(sent, current_scope.get().attempt(call)))
 
 
 def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> Iterator[tuple[str, Operator]]:
-    """Yield what the events of an answer pass through: names and operators, in the order above."""
+    """Yield the name and the operator of each stage of an answer, in the order of the table above."""
     engine, options, limits = setup.engine, setup.options, setup.timeouts
     ids = (call.request_id, engine_call.provider, sent.model, options.get("session_id"))
 
@@ -111,16 +110,16 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
     if setup.observers is not None:
         begin = partial(CallSpan, setup.observers, adapter=engine.adapter, request=sent)
-        yield "watch", lambda events: watched(events, begin, call.request_id, options.get("session_id"))
+        yield "watch", lambda events: watch_stream(events, begin, call.request_id, options.get("session_id"))
 
     if current_scope.get().journal is not None:
-        yield "journal", partial(_journaled, sent, engine_call.provider)
+        yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # Each call is counted where it is made, so that the place of a budget in the list makes no difference.
+    # A call is counted where it is made, so the position of a budget in the list makes no difference.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # What another operator asks for itself upon an event is not part of the answer that a budget counts.
+        # A call that another operator makes in response to an event is not part of the answer that is counted here.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
@@ -135,19 +134,19 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
 
 def _check(setup: Setup, sent: Request) -> None:
-    """Raise unless `sent` is a request that its model can answer."""
+    """Raise if the model of `sent` cannot answer it."""
     validate.request(sent)
     model = setup.model_info(sent)
     if model is not None:
         validate.capabilities(sent, model)
     missing = unanswered(Thread(sent.messages))
     if missing:
-        remedy = "append rxllm.tool_result(id, content) for each, or go on with rxllm.resume(engine, thread, ...)"
+        remedy = "append rxllm.tool_result(id, content) for each, or continue with rxllm.resume(engine, thread, ...)"
         raise unanswered_calls(missing, remedy)
 
 
-def _journaled(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
-    """Return `events`, or the answer that the journal of the subscription has."""
+def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
+    """Return `events`, or the answer recorded in the subscription's journal."""
     scope = current_scope.get()
     journal = scope.journal
     assert journal is not None
@@ -155,7 +154,7 @@ def _journaled(request: Request, provider: str, events: Observable[Event]) -> St
     key = request_key(undescribed(request), provider) if request.tools else described
 
     def answer() -> Stream[Event]:
-        # Journals of earlier versions are written with the descriptions.
+        # The keys of earlier versions include the descriptions of the tools.
         is_old = isinstance(journal, RecallingJournal) and journal.has_response(scope.path, described)
         return Stream.of(journal.response(scope.path, described if is_old else key, events))
 
@@ -163,7 +162,7 @@ def _journaled(request: Request, provider: str, events: Observable[Event]) -> St
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts a journal's answer to one of `requests` in the budgets of this subscription."""
+    """Return a function that counts the journal's answer to a request in the budgets of this subscription."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
@@ -182,7 +181,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return what operators may know of the call of `request`, which is sent as `sent`."""
+    """Return the operators' view of the call that sends `request` as `sent`."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
@@ -191,7 +190,7 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    """Return another engine's answer to `request`, which that of `setup` sends as `sent`."""
+    """Return another engine's answer to `request`; `sent` is the same request as `setup` sends it."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
     request = replace(request, messages=sent.messages)

@@ -1,6 +1,6 @@
 """generate, step and chat, and their streams: one response, its tools, and step after step until a halt.
 
-Many models call no tools when they are held to a JSON schema, and do not keep to a schema when they may call tools.
+Many models do not call tools when they must follow a JSON schema, and do not follow it when they may call tools.
 With ``structured_finalize=True`` a chat runs to its end as if it had no ``response_format``. If it ends as completed,
 at ``max_turns`` or by ``halt_when``, the model is asked once more, with the format, without tools, and with a user's
 message that asks for the answer (``structured_finalize_nudge``; ``""`` sends none). Without the option, the chats of a
@@ -41,7 +41,7 @@ T = TypeVar("T")
 def stream_generate(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[Event]:
-    """Return the events of one response, as they come. Each subscription calls the model anew.
+    """Return the events of one response as they arrive. Each subscription is a new call.
 
     >>> from rxllm import Fake, operators as ops
     >>> list(stream_generate(Fake("Hello"), "Hi").pipe(ops.text()))
@@ -49,11 +49,11 @@ def stream_generate(
 
     `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a text, messages, a `Thread` or a
     `Request`. Unknown and invalid options raise at once (`EngineError`, `ValidationError`). All other errors go to
-    ``on_error``, or, once an event has been emitted, are an ``ErrorEvent``.
+    ``on_error``; once an event has been emitted, they are an ``ErrorEvent`` instead.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
-    events = setup.presented(model_events(setup, request))
+    events = setup.drop_hidden(model_events(setup, request))
     return setup.returned_by("stream_generate", events, request=request)
 
 
@@ -73,7 +73,7 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake("Hello"), "Hi").run()
     Response('Hello', stop, 0 tokens)
 
-    With a `response_format` the model is asked for JSON, and `parsed` is the validated value:
+    With a `response_format`, the model is asked for JSON, and `parsed` is the validated value:
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -82,7 +82,7 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    It may be any type that JSON can express. A list, a number or a union is asked for as the `value` of an object:
+    It may be any type that JSON can express. A list, a number or a union is requested as the `value` of an object:
 
     >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
     [2, 3]
@@ -102,14 +102,14 @@ def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Return the events of one response, those of the tools it calls, and one ``StepCompleted``, last.
+    """Return the events of one response and of the tools that it calls; ``StepCompleted`` is the last.
 
     >>> from rxllm import Fake
     >>> stream_step(Fake("Hello"), "Hi").run().response
     Response('Hello', stop, 0 tokens)
     """
     setup = Setup.of(engine, StepOptions, opts)
-    return setup.returned_by("stream_step", setup.presented(step_events(setup, as_thread(thread))))
+    return setup.returned_by("stream_step", setup.drop_hidden(step_events(setup, as_thread(thread))))
 
 
 @overload
@@ -126,7 +126,7 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
     >>> step(Fake("Hello"), "Hi").run().thread.last
     Message('assistant', 'Hello')
 
-    With a `response_format` the `parsed` of the response is the validated value; see ``operators.to_step_result``.
+    With a `response_format`, the response's `parsed` is the validated value; see ``operators.to_step_result``.
     """
     setup = Setup.of(engine, StepOptions, opts)
     to_result = ops.to_step_result(parse=setup.response_format(Request()))
@@ -134,11 +134,11 @@ def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepR
 
 
 def step_events(setup: Setup, thread: Thread) -> Stream[Event]:
-    """Return the events of one response, then those of the tools."""
+    """Return the events of one response, then the events of its tools."""
 
     def make() -> Stream[Event]:
         events = model_events(setup, Request(thread.messages))
-        return setup.observed_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))
+        return setup.observe_step(events.pipe(ops.run_tools(thread=thread, **setup.tool_options())))
 
     return Deferred(make)
 
@@ -148,21 +148,21 @@ NUDGE = "Now provide your final structured response."
 Ask = Callable[[Thread], Stream[Event]]
 
 
-def passes(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return how a chat asks for its steps, and for the final one, if there is one.
+def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
+    """Return the functions that ask for a chat's steps and, if there is one, for its final step.
 
     Raises ``ValidationError("invalid_request")`` if there is no schema to finalize to.
     """
-    if not _is_wanted(setup):
+    if not _needs_final_step(setup):
         return partial(step_events, setup), None
     request = setup.complete(Request(thread.messages))
     validate.request(request)
     model = setup.model_info(request)
     if model is not None:
-        validate.capabilities(replace(request, tools=()), model)  # before any tool has run
+        validate.capabilities(replace(request, tools=()), model)  # the check must precede the first tool
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge enters the chat's thread only once it has been answered: a chat that failed can be asked again.
+    # The nudge enters the chat's thread only once it has been answered, so a failed chat can be run again.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
@@ -174,7 +174,7 @@ def _without_tools(engine: Engine) -> Engine:
     return replace(engine, tools=(), params=params)
 
 
-def _is_wanted(setup: Setup) -> bool:
+def _needs_final_step(setup: Setup) -> bool:
     if "structured_finalize" in setup.options:
         return bool(setup.options["structured_finalize"])
     if "response_format" not in setup.options:
@@ -193,14 +193,14 @@ def _is_schema(response_format: Any) -> bool:
 
 @with_options(ChatOptions)
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """Return the events of step after step until a halt, and one ``ChatCompleted``, last.
+    """Return the events of a chat, step after step until it halts; ``ChatCompleted`` is the last.
 
     >>> from rxllm import Fake
     >>> stream(Fake("Hello"), "Hi").run().result
     ChatResult('Hello', completed, 1 steps, 0 tokens)
     """
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.returned_by("stream", setup.presented(_chat_events(setup, as_thread(thread))))
+    return setup.returned_by("stream", setup.drop_hidden(_chat_events(setup, as_thread(thread))))
 
 
 @overload
@@ -211,7 +211,7 @@ def chat(
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 @with_options(ChatOptions)
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """Return the result of a chat, step after step until a halt: the fold of `stream`.
+    """Return the result of a chat that runs step after step until it halts: the fold of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -220,8 +220,8 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
 
-    With a `response_format` the `parsed` of the final response is the validated value. An answer that does not fit is
-    the `error` of the result, since tools have run by then: ``.map(ChatResult.raise_for_error)`` raises it. See
+    With a `response_format`, the final response's `parsed` is the validated value. An answer that does not fit is the
+    result's `error`, since tools may have run by then; ``.map(ChatResult.raise_for_error)`` raises it. See
     ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
@@ -233,8 +233,8 @@ def _chat_events(setup: Setup, thread: Thread) -> Stream[Event]:
     until_halt = chat_options(setup.options)
 
     def make() -> Stream[Event]:
-        ask, finalize = passes(setup, thread)
+        ask, finalize = ask_functions(setup, thread)
         events = ask(thread).pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
-        return setup.observed(events, ChatSpan)
+        return setup.observe(events, ChatSpan)
 
     return Deferred(make)

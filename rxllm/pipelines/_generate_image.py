@@ -13,7 +13,7 @@ from rxllm import images as image_adapters
 from rxllm import models, validate
 from rxllm.engine import Engine, as_engine
 from rxllm.images import ImageAdapter, as_image_adapter, is_image_adapter
-from rxllm.pipelines._observers import ImagesSpan, Observers, notify_retry, watched
+from rxllm.pipelines._observers import ImagesSpan, Observers, notify_retry, watch_stream
 from rxllm.pipelines.options import checked_options, describe, request_id, set_options, with_options
 from rxllm.runtime import (
     Deferred,
@@ -34,22 +34,22 @@ BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "Gemin
 
 
 class ImageOptions(TypedDict, total=False):
-    """The options of the calls for images: the fields of `ImageRequest` that a call may set, and how it is made."""
+    """Options of image calls: the fields of `ImageRequest` that a call may set, and the settings of the call itself."""
 
     model: str | None
     """The model, by its provider's name for it. Default: the request's or the engine's."""
     n: int | None
-    """How many images to make. Default: ``1``."""
+    """The number of images. Default: ``1``."""
     size: tuple[int, int] | str | None
-    """The width and height in pixels, or a word of the provider such as "1024x1024". Default: the provider's."""
+    """The width and height in pixels, or the provider's own word, such as "1024x1024". Default: the provider's."""
     quality: str | None
-    """A word of the provider, such as "high". Default: the provider's."""
+    """The provider's word for it, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
-    """How dramatic the image is. Default: the provider's."""
+    """The style: "vivid" is more dramatic. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
-    """What lies behind the subject. Default: the provider's."""
+    """The background of the subject. Default: the provider's."""
     response_format: Literal["binary", "base64", "url"] | None
-    """The form in which an image comes. Default: ``"binary"``."""
+    """The form of the returned images. Default: ``"binary"``."""
     options: Mapping[str, Any] | None
     """Fields that are merged into the provider's request unchanged. Default: none."""
     metadata: Mapping[str, Any] | None
@@ -58,10 +58,10 @@ class ImageOptions(TypedDict, total=False):
     """The key for the provider, or a function that returns it. Default: the adapter's, or the one in ``rxllm.keys`` or
     the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send besides, over the adapter's. Default: none."""
+    """Extra headers, which override the adapter's. Default: none."""
     retry: Retry
-    """How failures are tried again: a `RetryPolicy`, a mapping of its fields, True for the default policy, False for
-    never. Default: the engine's, which is three attempts."""
+    """The retries: a `RetryPolicy`, a mapping of its fields, True for the default policy, False for no retries.
+    Default: the engine's, which is three attempts."""
     request_id: str | None
     """The id of the call for telemetry and the response. Default: a new one."""
 
@@ -76,7 +76,7 @@ _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_for
 def generate_image(
     engine: Engine | str | Any, prompt_or_request: str | ImageRequest, **opts: Unpack[ImageOptions]
 ) -> Stream[ImageResponse]:
-    """Return the images of a prompt or of an `ImageRequest`; each subscription asks for them anew.
+    """Return the images for a prompt or an `ImageRequest`; each subscription is a new call.
 
     >>> from rxllm.images import FakeImages
     >>> engine = Engine(image_adapter=FakeImages(Image.from_binary(b"GIF89a", "image/gif")))
@@ -84,10 +84,10 @@ def generate_image(
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
     `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Without an image
-    adapter there is ``EngineError("no_image_adapter")``, through ``on_error``. Unknown and invalid options raise at
-    once (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params are for chat models
-    only, and so is its model if it has an ``adapter``. The request is sent unchecked: ``validate.image_request`` checks
-    one.
+    adapter, ``on_error`` receives ``EngineError("no_image_adapter")``. Unknown and invalid options raise at once
+    (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params apply to chat models
+    only, and so does its model if it has an ``adapter``. The request is sent unchecked; ``validate.image_request``
+    checks one.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -101,7 +101,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Return the images edited as the prompt says. All of `images` are sent as inputs; only `mask` is sent as the mask.
+    """Return `images` edited as the prompt asks. All of them are sent as inputs; only `mask` is sent as the mask.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
@@ -110,8 +110,8 @@ def edit_image(
     """
 
     def as_request() -> ImageRequest:
-        _checked(() if mask is None else (mask,))
-        return ImageRequest("edit", prompt=prompt, input_images=_checked(images), mask=mask)
+        _check_images(() if mask is None else (mask,))
+        return ImageRequest("edit", prompt=prompt, input_images=_check_images(images), mask=mask)
 
     return _responses("edit_image", engine, as_request, opts)
 
@@ -120,7 +120,7 @@ def edit_image(
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
     """Return variations of one image; there is no prompt."""
     return _responses(
-        "image_variations", engine, lambda: ImageRequest("variation", input_images=_checked((image,))), opts
+        "image_variations", engine, lambda: ImageRequest("variation", input_images=_check_images((image,))), opts
     )
 
 
@@ -132,7 +132,7 @@ def _responses(
     if not is_image_adapter(adapter):
         return Deferred(lambda: cast(Any, as_image_adapter(adapter)))
     request = as_request()
-    opts = _checked_options(opts)
+    opts = _check_options(opts)
     observers = Observers(engine.observers) if engine.observers else None
     responses = Deferred(lambda: _response(engine, adapter, observers, request, opts))
     return returned_by(function, responses, request.model or opts.get("model") or provider_name(adapter), ImageResponse)
@@ -141,30 +141,30 @@ def _responses(
 def _response(
     engine: Engine, adapter: ImageAdapter, observers: Observers | None, request: ImageRequest, opts: Mapping[str, Any]
 ) -> Observable[ImageResponse]:
-    request = _merged(engine, request, opts)
+    request = _complete_request(engine, request, opts)
     call = Call(
         request_id=request_id(opts),
         api_key=opts.get("api_key"),
         metadata=request.metadata,
         headers=opts.get("headers", {}),
-        observers=(observers.tell,) if observers else (),
+        observers=(observers.notify,) if observers else (),
     )
     provider = provider_name(adapter)
     _refuse_text_model(provider, request.model)
 
-    def identified(response: ImageResponse) -> ImageResponse:
+    def add_request_id(response: ImageResponse) -> ImageResponse:
         return replace(response, request_id=response.request_id or call.request_id)
 
     def ask() -> Observable[Any]:
-        return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(identified)
+        return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # Retries and spans are those of event streams: the response is the first content, so nothing is held back.
+    # Retries and spans work as for event streams: the response is the first content, so nothing is held back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))
     responses = retrying(ask, rules, notify_retry(observers, call.request_id, provider, request.model))
     begin = partial(ImagesSpan, observers, adapter=adapter, request=request)
-    return cast(Any, watched(responses, begin, call.request_id))
+    return cast(Any, watch_stream(responses, begin, call.request_id))
 
 
 def _as_image_engine(value: Any) -> Engine:
@@ -173,14 +173,14 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if current_place.get().engine is not None:
-        return replace(as_engine(value), adapter=None)  # so that the model is one for images
+        return replace(as_engine(value), adapter=None)  # without an adapter, its model is an image model
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
     return as_engine(value)
 
 
-def _merged(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
+def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
     # The model of an engine with a chat adapter is a chat model, which an image adapter would refuse.
     default = engine.model if engine.adapter is None else None
     return replace(
@@ -198,15 +198,15 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
         raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
-def _checked_options(opts: Mapping[str, Any]) -> dict[str, Any]:
-    # The chat options have another `response_format`.
+def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
+    # `response_format` has another meaning in the options of chats.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
     options = set_options(opts)
     fields = {name: options[name] for name in _FIELDS if name in options}
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # The request here has no prompt, for example: only faults of the options count.
+        # Only faults of the options count: this request has no prompt, for example.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]
@@ -224,7 +224,7 @@ def _as_request(prompt: Any) -> ImageRequest:
     raise ValidationError("invalid_image_request", message, errors=[((), "wrong_type")])
 
 
-def _checked(images: Any) -> tuple[Image, ...]:
+def _check_images(images: Any) -> tuple[Image, ...]:
     values = tuple(cast(Iterable[Any], images)) if isinstance(images, Iterable) else (images,)
     for value in values:
         if not isinstance(value, Image):

@@ -1,4 +1,4 @@
-"""generate_many: the responses to many requests, which a journal keeps."""
+"""generate_many: the responses to many requests, kept in a journal if the caller passes its path."""
 
 from __future__ import annotations
 
@@ -90,27 +90,28 @@ def generate_many(
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    The stream emits each response when its turn has come; ``.run()`` and ``await`` return the list of all, in the
-    requests' order.
+    ``.run()`` and ``await`` return the list of all responses, in the requests' order.
 
-    All `requests` are read and checked at the call. A request that fails is a Response with its `error`; the others
-    continue. With ``ordered=False``, ``response.metadata["request_index"]`` is the place of its request, failed or not:
+    All `requests` are read and checked at the call. A failed request becomes a Response with an `error`; the others
+    continue. With ``ordered=False``, ``response.metadata["request_index"]`` is the index of its request:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
     [(0, 'A'), (1, 'B')]
 
-    With a mapping from ids, texts or whole numbers, ``response.metadata["request_id"]`` is the id of its request.
+    If `requests` is a mapping by ids, strings or whole numbers, ``response.metadata["request_id"]`` is the id.
 
-    `journal` is the path of a file, to which each answer is appended before it is emitted. A later run with it, also
-    after a crash, emits the answers in it and sends only the other requests; failed ones are not written. A request is
-    recognised by its id, else by its `request_key` with all options. Another request under the same id raises
-    ``ValidationError`` before any request is sent; a file that another stream writes to, ``EngineError`` with the
-    reason ``journal_in_use``; one that cannot be written, ``journal_failed``. Answers are synced to the disk every
-    second and at the end.
+    `journal` is the path of a file; each answer is appended to it before it is emitted. A later run with the same file,
+    also after a crash, emits the stored answers and sends only the other requests. Failed requests are not written. A
+    request is recognized by its id or, without ids, by its `request_key` with all options. Answers are synced to the
+    disk every second and at the end.
 
-    ``on_progress(progress)`` is called with a `Progress` whenever a request has ended;
-    ``rxllm.display.progress_bar()`` is such a function.
+    ``on_progress(progress)`` is called with a `Progress` whenever a request ends; ``rxllm.display.progress_bar()``
+    returns such a function.
+
+    ``on_error`` receives ``ValidationError`` if the journal has another request under the same id, before any is sent,
+    and ``EngineError``: ``journal_in_use`` if another stream writes to the file, ``journal_failed`` if it cannot be
+    written.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
@@ -135,7 +136,7 @@ def generate_many(
             running.start(scheduler)
             return running
 
-        return run() if journal is None else _run_with(journal, run, emitter, scheduler)
+        return run() if journal is None else _run_with_journal(journal, run, emitter, scheduler)
 
     responses = Responses[Any](subscribe, is_ordered=ordered)
     setup.returned_by("generate_many", responses, "Responses")
@@ -149,11 +150,11 @@ def _path(journal: Any) -> str:
     return os.path.abspath(journal)
 
 
-def _run_with(
+def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
     """Open `journal`, run the requests, and close it."""
-    # Requests may all end while they are subscribed to, so `running` and `closing` are set in either order.
+    # All requests may end during their subscription, so `running` and `closing` are set in either order.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
@@ -171,7 +172,7 @@ def _run_with(
 
 
 def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
-    """Return the response from the journal, else the model's, once it is in the journal, if there is one."""
+    """Return the journal's response, or the model's once the journal, if there is one, has it."""
     if journal is None:
         return response_of(setup, request)
 
@@ -186,7 +187,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
         if read is not None and not response.tool_calls:
             try:
                 response = replace(response, parsed=read(response.output_text))
-            except ValidationError:  # the rules of the type have changed since
+            except ValidationError:  # the type's rules have changed since then
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
         return result_of(lambda: response)
@@ -237,7 +238,7 @@ class _Emitter:
         if self._journal is not None and isinstance(error, EngineError) and error.reason == "journal_failed":
             self.fail(error)
         elif error is not None:
-            self.receive(index, _failed(as_llm_error(error)))
+            self.receive(index, _failed_response(as_llm_error(error)))
 
     def observe(self, value: Telemetry) -> None:
         if isinstance(value, RetryAttempt):
@@ -258,8 +259,8 @@ class _Emitter:
         self._observer.on_next(replace(response, metadata={**response.metadata, **notes}) if notes else response)
 
 
-def _failed(error: LLMError) -> Response[Any]:
-    """Return the response to a request that failed, with the text of an answer in the wrong format."""
+def _failed_response(error: LLMError) -> Response[Any]:
+    """Return the response to a failed request; it has the text of an answer in the wrong format."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

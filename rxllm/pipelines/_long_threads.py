@@ -1,8 +1,8 @@
 """count_tokens, trim_thread and compact_thread: keep a long conversation within its model's window.
 
-The summary is in the metadata of the answer that it was made for, ``metadata["summary"]``, and so in the thread and its
-JSON. It has the number of `messages` that it replaces, without system messages, their `digest`, and its `text`. A
-later call uses the last summary whose messages still begin the thread.
+A summary is stored in the metadata of the answer that it was made for, ``metadata["summary"]``, and so in the thread
+and its JSON. It has the number of `messages` that it replaces, without system messages, their `digest`, and its `text`.
+A later call uses the last summary whose messages still begin the thread.
 """
 
 from __future__ import annotations
@@ -61,19 +61,19 @@ QUESTION = "What has been said so far?"
 def count_tokens(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[TokenCount]:
-    """Return the number of tokens that `request` has for the model, with the engine's tools and options.
+    """Return the number of tokens of `request` for its model, with the engine's tools and options.
 
     >>> from rxllm import Fake
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
     TokenCount(tokens=9, estimated=True)
 
-    Anthropic, Gemini, OpenAI's Responses API and the local model count themselves, in one request with the usual key,
-    retries and errors. For all others, and for compatible servers that cannot count, it is an estimate, with
-    ``estimated=True``: four bytes of text are a token, a message has 4 more, an image or a file that is not text 1,000,
-    an image of ``detail="low"`` 100.
+    Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves, in one request with the
+    usual key, retries and errors. For all others, and for compatible servers that cannot count, the number is an
+    estimate, marked ``estimated=True``: a token for every four bytes of text, 4 for each message, 1,000 for an image or
+    a file that is not text, and 100 for an image of ``detail="low"``.
 
-    The engine's `prepare` functions are not called. A custom adapter that can count has
-    ``count_tokens(request, call)``, which returns an Observable of one `TokenCount`.
+    The engine's `prepare` functions are not called. A custom adapter that can count implements ``count_tokens(request,
+    call)``, which returns an Observable of one `TokenCount`.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -94,7 +94,7 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
 
 @explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges only, within about `tokens`.
+    """Return a function for ``Engine(prepare=[...])`` that sends only the newest exchanges, within about `tokens`.
 
     >>> from rxllm import Engine, Fake, Thread, assistant, chat
     >>> model = Fake("2, 3, 5.")
@@ -154,16 +154,16 @@ def compact_thread(
     >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
     (4, 2)
 
-    The model gets the system messages, the summary, and the kept exchanges as they are; the thread and the results keep
-    every message. The summary is made once: it is in the metadata of the answer's message, where the next steps and
-    turns find it, also after JSON, as long as the messages that it replaces are the same. When the request passes `at`
-    again, the summary and the messages since are summarized. An exchange is a user's message with everything up to the
-    next one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
+    The model receives the system messages, the summary, and the kept exchanges unchanged; the thread and the results
+    keep every message. The summary is made once: the metadata of the answer's message holds it, also in JSON, and later
+    steps and turns use it while the messages that it replaces are the same. When the request exceeds `at` again, the
+    summary and the messages since then are summarized. An exchange is a user's message with everything up to the next
+    one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
 
     The answer's stream has a ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``
     after its start, and its usage includes the summary's. The summary is an ordinary call of `engine` with the options
-    `opts`; dispose cancels it. If it fails, its error is the call's; with ``on_error="continue"`` the whole thread is
-    sent, a warning is logged, and there is a ``Custom("thread_compaction_failed", {"error"})``.
+    `opts`; disposing the answer cancels it. If it fails, its error is the call's; with ``on_error="continue"`` the
+    whole thread is sent, a warning is logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
 
     Tokens are estimated, see `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
     provider at each step. `instructions` is the system message for the summary.
@@ -198,8 +198,8 @@ def compact_thread(
         older = _spoken(request.messages[:place])
         text = _transcript(last.text, older[last.messages :])
         summary = generate(engine, Request((system(instructions), user(text))), **opts)
-        finished = summary.map(partial(_prepared, request, older, tokens))
-        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_uncompacted, sent)))
+        finished = summary.map(partial(_replace_older, request, older, tokens))
+        return finished if on_error == "raise" else finished.pipe(rx_ops.catch(partial(_send_whole, sent)))
 
     return prepare
 
@@ -217,7 +217,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in the metadata of `spoken` that fits their beginning, else an empty one."""
+    """Return the last summary in the metadata of `spoken` whose messages still begin it, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -244,7 +244,7 @@ def _with_summary(messages: tuple[Message, ...], summary: _Summary) -> tuple[Mes
     return (*head, user(QUESTION), assistant(summary.text), *messages[place:])
 
 
-def _prepared(request: Request, older: Sequence[Message], tokens: int, response: Response[Any]) -> Prepared:
+def _replace_older(request: Request, older: Sequence[Message], tokens: int, response: Response[Any]) -> Prepared:
     response.raise_for_error()
     text = response.output_text.strip()
     if not text:
@@ -257,10 +257,10 @@ def _prepared(request: Request, older: Sequence[Message], tokens: int, response:
     return Prepared(sent, {"summary": msgspec.structs.asdict(summary)}, event, response.usage)
 
 
-def _uncompacted(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
+def _send_whole(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
     if not isinstance(error, LLMError):
         return throw(error)
-    _log.warning("the conversation could not be summed up, it is sent as it is: %s", type(error).__name__)
+    _log.warning("the conversation could not be summarized and is sent as it is: %s", type(error).__name__)
     return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
 
 
@@ -280,8 +280,8 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     [1, 3]
 
     The messages before the first user's message, except system messages, are an exchange too. A user's message between
-    a tool call and its result begins none, since a result must stay with its call. Neither does one after a call
-    without a result: the refusal of that call must not depend on the length of the thread.
+    a tool call and its result does not begin one, since a result must stay with its call. Nor does a user's message
+    after a call without a result: whether that call is refused must not depend on the length of the thread.
     """
     starts: list[int] = []
     reach = _last_results(messages)
@@ -294,7 +294,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Return the indexes of the last results by the indexes of their calls; a missing result is at the end."""
+    """Map the index of each message with calls to the index of their last result; a missing result is at the end."""
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
     unanswered: dict[str, int] = {}
@@ -313,7 +313,7 @@ def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ..
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return the text of `messages`, after the summary of what was `before`, if there is one.
+    """Return the text of `messages`, after the summary `before` of the earlier messages, if there is one.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))

@@ -1,4 +1,4 @@
-"""Notify an engine's observers of a call, a step, a chat and images: each is a span, begun once and finished once.
+"""Notify an engine's observers of calls, steps, chats and images: each is a span, which begins and finishes once.
 
 A span watches the events of a stream and changes nothing. It finishes when the stream ends, before the subscriber is
 notified, or when the stream is disposed. A stream disposed after its last event does not count as cancelled.
@@ -84,12 +84,11 @@ from rxllm.values.secret_names import masked
 
 log = logging.getLogger("rxllm")
 
-
 Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during one call. An observer that raises disturbs nothing; its first error is logged."""
+    """An engine's observers during one call. An observer's error does not affect the call; the first one is logged."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -97,8 +96,8 @@ class Observers:
         self._shows_content = any(tracer.content for tracer in self.tracers)
         self._failed: set[int] = set()
 
-    def tell(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer, with ``content()`` to the tracers that ask for the content."""
+    def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
+        """Pass `value` to each observer; tracers with `content` set receive ``content()`` too."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
@@ -137,7 +136,7 @@ class Ids(NamedTuple):
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
-def watched(
+def watch_stream(
     source: Observable[Event],
     begin: Callable[[Clock, Ids], Span],
     request_id: str,
@@ -145,16 +144,16 @@ def watched(
     *,
     is_shared: bool = False,
 ) -> Stream[Event]:
-    """Return `source`, each subscription watched by a span of its own, which is the parent of the spans below it.
+    """Return `source` with a span for each subscription, which is the parent of the spans below it.
 
-    With `is_shared` the calls below have this request id too: in a chat and in a step they do, in an adapter not.
+    With `is_shared`, the calls below have the same request id, as in a chat or a step.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope, subscriber = current_scope.get(), ScopedObserver(observer)
         ids = Ids(request_id, new_id(), scope.parent_id, scope.path, session_id)
         span = begin(stopwatch(scheduler), ids)
-        ending = threading.Lock()  # dispose may come from any thread
+        ending = threading.Lock()  # any thread may dispose the subscription
 
         def finish(outcome: Outcome, error: Exception | None = None) -> None:
             if ending.acquire(blocking=False):
@@ -177,7 +176,8 @@ def watched(
         below = replace(scope, request_id=id, parent_id=ids.id, begin_attempt=span.begin_attempt)
         with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-        return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))  # the inner spans first
+        # The inner spans finish first.
+        return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))
 
     return Stream(subscribe)
 
@@ -190,7 +190,7 @@ def notify_retry(
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # below the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
-        observers.tell(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
+        observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
     return on_retry
 
@@ -243,7 +243,7 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` with the mark of a provider's own call, and without the signature of the reasoning behind it."""
+    """Return `call` without metadata, such as a signature of its reasoning; only the mark of a server's call stays."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
@@ -252,7 +252,7 @@ _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, F
 
 
 class Span:
-    """One stream for the observers, with a clock and ids. A span of a call also counts the attempts at it."""
+    """One stream as the observers see it, with a clock and ids."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
@@ -265,7 +265,7 @@ class Span:
         return call
 
     def see(self, event: Any) -> None:
-        """Follow an event of the stream."""
+        """Take note of an event of the stream."""
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         """Notify the observers that the stream has ended."""
@@ -276,7 +276,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """A call of an adapter: how many attempts it took, and when the chunks of the last one arrived."""
+    """A call of an adapter, with the number of its attempts and the arrival times of the last attempt's chunks."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
@@ -315,10 +315,10 @@ class CallSpan(_SpanWithAttempts):
         self._state = StreamCollector()
         self._has_begun = self._has_ended = False
         started = CallStarted(*self._about, self._start, **ids.keywords)
-        observers.tell(started, lambda: request_content(request))
+        observers.notify(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # the caller's fold fails too, at a raw usage with unknown keys
+        with suppress(Exception):  # a raw usage with unknown keys fails the caller's fold too
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
@@ -327,16 +327,16 @@ class CallSpan(_SpanWithAttempts):
             self._chunks.append(self._now() - self._attempt_began)
         if not self._has_begun and is_content(event):
             self._has_begun = True
-            self._observers.tell(FirstToken(*self._about, self._seconds, **self._ids.keywords))
+            self._observers.notify(FirstToken(*self._about, self._seconds, **self._ids.keywords))
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         response = self._state.to_response()
         error = error or response.error
-        outcome = _settled(outcome, self._has_ended, error)
+        outcome = _settle_outcome(outcome, self._has_ended, error)
         reason = None if outcome == "cancelled" else "error" if error else response.finish_reason
         end = (outcome, self._seconds, reason, response.usage, error, self._details(response))
         finished = CallFinished(*self._about, *end, **self._ids.keywords)
-        self._observers.tell(finished, lambda: response_content(response))
+        self._observers.notify(finished, lambda: response_content(response))
 
 
 class StepSpan(Span):
@@ -350,16 +350,16 @@ class StepSpan(Span):
         self._tools: dict[str, tuple[str, float]] = {}  # name and start of each running tool, by call id
         self._has_ended = False
         self._result: StepResult | None = None
-        observers.tell(StepStarted(ids.request_id, metadata, **ids.keywords))
+        observers.notify(StepStarted(ids.request_id, metadata, **ids.keywords))
 
     def see(self, event: Event) -> None:
         match event:
             case ToolExecutionStarted(id=id, name=name):
                 began, tool = self._now(), self._known.get(name)
                 about = (self._ids.request_id, name, id, tool.description if tool else "", isinstance(tool, AgentTool))
-                self._observers.tell(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
+                self._observers.notify(ToolStarted(*about, **self._tool_keywords(id)), lambda: event.arguments)
                 self._tools[id] = (name, began)
-                if self._has_ended:  # by a dispose in another thread
+                if self._has_ended:  # another thread has disposed the stream
                     self._finish_tool(id, "cancelled", None)
             case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
                 self._finish_tool(id, "failed" if error else "completed", error, event.result)
@@ -374,21 +374,21 @@ class StepSpan(Span):
             self._finish_tool(id, "completed" if self._result else "cancelled", None)
         response = self._result.response if self._result else None
         error = error or (response.error if response else None)
-        outcome = _settled(outcome, response is not None, error)
+        outcome = _settle_outcome(outcome, response is not None, error)
         finished = StepFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
         if self._result:
             reason, usage = self._result.response.finish_reason, self._result.usage
             finished = replace(finished, finish_reason=reason, usage=usage)
-        self._observers.tell(finished)
+        self._observers.notify(finished)
 
     def _finish_tool(self, id: str, outcome: Outcome, error: LLMError | None, result: Any = None) -> None:
         running = self._tools.pop(id, None)
-        if running is None:  # another thread was first
+        if running is None:  # another thread has finished it
             return
         name, began = running
         about, seconds = (self._ids.request_id, name, id), self._now() - began
         finished = ToolFinished(*about, outcome, seconds, error, **self._tool_keywords(id))
-        self._observers.tell(finished, lambda: result)
+        self._observers.notify(finished, lambda: result)
 
     def _tool_keywords(self, tool_call_id: str) -> dict[str, Any]:
         return {**self._ids.keywords, "id": tool_id(self._ids.id, tool_call_id), "parent_id": self._ids.id}
@@ -400,7 +400,7 @@ class ChatSpan(Span):
     def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
         super().__init__(observers, now, ids)
         self._result: ChatResult | None = None
-        observers.tell(ChatStarted(ids.request_id, metadata, **ids.keywords))
+        observers.notify(ChatStarted(ids.request_id, metadata, **ids.keywords))
 
     def see(self, event: Event) -> None:
         if isinstance(event, ChatCompleted):
@@ -409,12 +409,12 @@ class ChatSpan(Span):
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         result = self._result
         error = error or (result.error if result else None)
-        outcome = _settled(outcome, result is not None, error)
+        outcome = _settle_outcome(outcome, result is not None, error)
         finished = ChatFinished(self._ids.request_id, outcome, self._seconds, error=error, **self._ids.keywords)
         if result:
             steps = len(result.steps)
             finished = replace(finished, halted_reason=result.halted_reason, steps=steps, usage=result.usage)
-        self._observers.tell(finished)
+        self._observers.notify(finished)
 
 
 class ImagesSpan(_SpanWithAttempts):
@@ -424,19 +424,19 @@ class ImagesSpan(_SpanWithAttempts):
         super().__init__(observers, now, ids, adapter, request)
         self._about = (ids.request_id, provider_name(adapter), request.model, request.operation)
         self._response: ImageResponse | None = None
-        observers.tell(ImagesStarted(*self._about, request.n, self._start, **ids.keywords))
+        observers.notify(ImagesStarted(*self._about, request.n, self._start, **ids.keywords))
 
     def see(self, event: Any) -> None:
         self._response = event
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
-        outcome = _settled(outcome, self._response is not None, error)
+        outcome = _settle_outcome(outcome, self._response is not None, error)
         response = self._response or ImageResponse()
         end = (outcome, self._seconds, len(response.images), response.usage, error, self._details(response))
-        self._observers.tell(ImagesFinished(*self._about, *end, **self._ids.keywords))
+        self._observers.notify(ImagesFinished(*self._about, *end, **self._ids.keywords))
 
 
-def _settled(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:
+def _settle_outcome(outcome: Outcome, has_ended: bool, error: Exception | None) -> Outcome:
     if outcome == "cancelled" and not has_ended:
         return outcome
     return "failed" if error is not None else "completed"

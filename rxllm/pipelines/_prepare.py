@@ -1,11 +1,11 @@
-"""Prepare a request before its model is asked: change it, refuse it, or check it while the model answers.
+"""Prepare a request before it is sent: change it, refuse it, or check it while the model answers.
 
 ===============  ==========================  =======================================================================
 the check        the events of the answer    the end of the answer
 ===============  ==========================  =======================================================================
 is running       wait                        waits
 has passed       are released, in order      follows the last of them
-has failed       are dropped                 is the error of the check; the connection of the answer is closed
+has failed       are dropped                 is the check's error; the answer's connection is closed
 ===============  ==========================  =======================================================================
 """
 
@@ -37,58 +37,59 @@ T = TypeVar("T")
 Answer = Callable[[Request], Stream[Event]]
 
 
-def prepared(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Return the answer to `request`, after `functions` from `index` on have changed it, one after another.
+def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
+    """Apply the functions from `index` on to `request`, one after the other, and return the answer to the result.
 
-    Plain functions run at once, and add nothing to the stream.
+    Synchronous functions run at once and add nothing to the stream.
     """
     if index == len(functions):
         return answer(request)
     function = functions[index]
 
-    def go_on(result: Any) -> Stream[Event]:
+    def answer_result(result: Any) -> Stream[Event]:
         if isinstance(result, Prepared):
-            return annotated(go_on(result.request), result)
+            return annotate_answer(answer_result(result.request), result)
         if isinstance(result, Request):
-            return prepared(functions, result, answer, index + 1)
+            return prepare_request(functions, result, answer, index + 1)
         fault = must_be("a function that returns the Request, changed or not", result)
         raise ValidationError(
             "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse it, raise an error")]
         )
 
     if isinstance(function, Alongside):
-        return _held_back(_checked(function, request), Deferred(lambda: go_on(request)))
+        return _hold_back(_run_check(function, request), Deferred(lambda: answer_result(request)))
     result = function(request)
-    return _after(result, go_on) if isinstance(result, Observable) or inspect.isawaitable(result) else go_on(result)
+    is_pending = isinstance(result, Observable) or inspect.isawaitable(result)
+    return _await_result(result, answer_result) if is_pending else answer_result(result)
 
 
-def _after(value: Any, go_on: Callable[[Any], Observable[Event]]) -> Stream[Event]:
-    """Return the events of ``go_on(result)``; `value` is an awaitable or an Observable of the result."""
+def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]]) -> Stream[Event]:
+    """Return the events of ``answer_result(result)``; `value` is an awaitable or an Observable of the result."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope = current_scope.get()
 
         def following(result: Any) -> Stream[Event]:
-            return scoped(Deferred(lambda: go_on(result)), scope)
+            return scoped(Deferred(lambda: answer_result(result)), scope)
 
         return result_of(lambda: value).flat_map(following).subscribe(observer, scheduler=scheduler)
 
     return Stream(subscribe)
 
 
-def annotated(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
+def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
     """Return the events of `answer` with the additions of `prepared`.
 
     ::
 
         answer    --start-------------H--i--usage------end--|
-        annotated --start+-event-use--H--i--usage+use--end+-|
+        result    --start+-event-use--H--i--usage+use--end+-|
     """
 
     def failed(error: Exception, _: Any) -> Observable[Event]:
         return throw(_with_usage(error, prepared.usage))
 
-    return Stream.of(answer.pipe(ops.lift(lambda: _Annotating(prepared)), rx_ops.catch(failed)))
+    return Stream.of(answer.pipe(ops.lift(lambda: _Annotator(prepared)), rx_ops.catch(failed)))
 
 
 def _with_usage(error: Exception, usage: Usage) -> Exception:
@@ -98,8 +99,8 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
     return with_origin(noted, error)
 
 
-class _Annotating:
-    """Adds to the events of one answer, which may begin again after ``StepRestarted``."""
+class _Annotator:
+    """The additions to one answer, which may begin again after ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
@@ -133,8 +134,8 @@ class _Annotating:
             yield UsageUpdated(total)
 
 
-def _checked(guard: Alongside, request: Request) -> Stream[None]:
-    """Complete if `request` passes its check, else fail with the exception from the check or with its verdict."""
+def _run_check(guard: Alongside, request: Request) -> Stream[None]:
+    """Complete if `request` passes its check; otherwise fail with the check's exception or its verdict."""
 
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
@@ -143,7 +144,7 @@ def _checked(guard: Alongside, request: Request) -> Stream[None]:
     return result_of(partial(guard.check, request)).map(judge)
 
 
-def _held_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Event]:
+def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Event]:
     """Return the events of `answer`, held back until `check` has completed."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -155,7 +156,7 @@ def _held_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 class _HeldBack:
     """One subscription to a check and the answer that waits for it.
 
-    It is not a `Backlog`, since the answer waits too, and its error waits behind the events until the check has passed.
+    It is not a `Backlog`: the answer itself waits too, and its error waits behind the events until the check passes.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
@@ -205,7 +206,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more may arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # from the subscriber; no caller would deliver it
+        except BaseException as error:  # the subscriber raised, and no caller would report it
             self._answer.dispose()
             fail(self._observer, error)
         else:

@@ -1,6 +1,6 @@
-"""`Setup`: the engine and the checked options of a call of the facade, which complete its request.
+"""`Setup`: the engine and the checked options of a call, which complete its request.
 
-Where another engine is asked the same, as by ``fallback``, the settings have these origins:
+When another engine answers the same request, as with ``fallback``, its settings are taken from these places:
 
 ========================================  ==================================================================
 the caller, which reads the answer        messages, tools, tool choice, format
@@ -24,7 +24,7 @@ from rxllm import operators as ops
 from rxllm.engine import Engine, as_engine, merge_tools
 from rxllm.events import Event
 from rxllm.http import Timeouts
-from rxllm.pipelines._observers import Observers, Span, StepSpan, watched
+from rxllm.pipelines._observers import Observers, Span, StepSpan, watch_stream
 from rxllm.pipelines.options import checked_options, request_id, set_options
 from rxllm.runtime import Stream, provider_name, returned_by
 from rxllm.telemetry import Telemetry, Tracer
@@ -51,7 +51,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and the checked options of a call: its `own_options`, and `options`, the same over the engine's."""
+    """An engine and the checked options of a call: `own_options`, and `options`, where they override the engine's."""
 
     engine: Engine
     options: Mapping[str, Any]
@@ -113,24 +113,24 @@ class Setup(msgspec.Struct, frozen=True):
         """Return the entry in the catalogue for the model of `request`."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
-    def observed(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
+    def observe(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
         """Return `events`, watched by the engine's observers through a `span`."""
         if self.observers is None:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
         begin = partial(span, self.observers, metadata=masked(self.complete(Request()).metadata))
-        return watched(events, begin, *ids, is_shared=True)
+        return watch_stream(events, begin, *ids, is_shared=True)
 
-    def observed_step(self, events: Stream[Event]) -> Stream[Event]:
+    def observe_step(self, events: Stream[Event]) -> Stream[Event]:
         """Return the `events` of a step, watched by the engine's observers."""
         if self.observers is None:
             return events
-        return self.observed(events, partial(StepSpan, tools=self.tools()))
+        return self.observe(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
         """Return a setup whose engine has the tracers of `engine` too."""
         observers = () if engine is None else engine.observers
-        added = [one for one in observers if isinstance(one, Tracer) and one not in self.engine.observers]
+        added = [entry for entry in observers if isinstance(entry, Tracer) and entry not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
@@ -149,8 +149,8 @@ class Setup(msgspec.Struct, frozen=True):
         model = self.option("model", request and request.model) or self.engine.model
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
 
-    def presented(self, events: Stream[Event]) -> Stream[Event]:
-        """Return `events` without those that the options hide."""
+    def drop_hidden(self, events: Stream[Event]) -> Stream[Event]:
+        """Drop the events that the options hide."""
         return events.pipe(
             ops.include_raw_chunks(self.options.get("include_raw_chunks", False)),
             ops.filter_deltas(
@@ -184,7 +184,7 @@ class Setup(msgspec.Struct, frozen=True):
             raw=self.options.get("include_raw_chunks", False),
             metadata=self.options.get("metadata", {}),
             headers={**(self.engine.params.get("headers") or {}), **self.own_options.get("headers", {})},
-            observers=(self.observers.tell,) if self.observers else (),
+            observers=(self.observers.notify,) if self.observers else (),
         )
 
 
@@ -194,19 +194,19 @@ def as_request(value: Any) -> Request:
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return `values` as requests, and their ids if it is a mapping from ids.
+    """Return `values` as requests, and their ids if they are a mapping by ids.
 
     Raises a ``ValidationError`` that names an entry that is not a request.
     """
     if isinstance(values, Mapping) and "role" not in values:  # a message in OpenAI's form has a role
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
-            check("requests", id, type(id) in (str, int), "a mapping from ids, which are texts or whole numbers")
+            check("requests", id, type(id) in (str, int), "a mapping by ids, which are strings or whole numbers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
-        raise invalid_option("requests", "must be several, as in a list; for a single request use generate")
+        raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")
     if not isinstance(values, Iterable):
-        raise invalid_option("requests", must_be("several, as in a list", values))
+        raise invalid_option("requests", must_be("a list or another iterable", values))
     return [_entry(index, value) for index, value in enumerate(cast(Iterable[Any], values))], None
 
 
@@ -219,7 +219,7 @@ def _entry(index: int | str, value: Any) -> Request:
 
 
 def request(input: Input | Request, **fields: Any) -> Request:
-    """Return a request of these messages, with the fields of `Request` by keyword. It is checked when it is sent.
+    """Return a request with these messages and, by keyword, fields of `Request`. It is checked when it is sent.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0
@@ -228,7 +228,7 @@ def request(input: Input | Request, **fields: Any) -> Request:
 
 
 def unanswered_calls(calls: Sequence[ToolCall], remedy: str, **metadata: Any) -> EngineError:
-    """Return the error for tool calls without a result in the thread."""
+    """Return the error for tool calls that have no result in the thread."""
     names = ", ".join(f"{call.name} ({call.id})" for call in calls)
     metadata = {"tool_call_ids": [call.id for call in calls], **metadata}
     message = f"the thread has unanswered tool calls: {names}; {remedy}"
@@ -246,11 +246,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""The call's options that another engine does not get: the provider's own, and those that are in the request."""
+"""Options of the call that another engine does not receive: the provider's own, and the ones in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return `engine` as it answers for `caller`, which runs its own tools and notifies its observers."""
+    """Return `engine` as it answers for `caller`: without tools of its own, and with the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -276,5 +276,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's own options that another engine gets too."""
+    """Return the call's own options that another engine receives too."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

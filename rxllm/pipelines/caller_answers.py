@@ -1,4 +1,4 @@
-"""A caller's answers to the open tool calls and questions of a halted chat and its agents: checks and events."""
+"""The caller's answers to the open tool calls and questions of a halted chat and its agents: checks and events."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether `thread` ends with an answer of the model and nothing is open."""
+    """Whether `thread` ends with the model's answer and nothing is open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
@@ -112,7 +112,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids of the agent's chat; its request id is the step's with the tool call's behind it."""
+    """Return the ids of the agent's chat; its request id is the step's, followed by the tool call's."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -123,17 +123,17 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
 
 
 _BEGUN = "is the call of an agent that has begun: answer the calls that wait in it, or deny the call with False"
-_AMBIGUOUS = "is the id of more than one tool call that waits, since ids have a '/'; pass approve=... to decide"
+_AMBIGUOUS = "is the id of more than one pending tool call, since ids may have a '/'; pass approve=... to decide"
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """A caller's answers by the ids of tool calls."""
+    """The caller's answers, by the ids of tool calls."""
 
     approvals: Mapping[str, Approval]
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise unless each call of the step, and no other, has an answer or is left to ``approve``."""
+        """Raise if a call has neither an answer nor ``approve`` to decide, or if an answer has no call."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -165,7 +165,7 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, at any depth: as the caller knows it, and in its own chat."""
+        """Yield each call that needs an answer, at any depth: as the caller sees it, and as its own chat has it."""
         for call in calls:
             if call.id not in agents or self._decides(call):
                 yield outside(call), call, self, settings
@@ -173,7 +173,7 @@ class Answers(msgspec.Struct, frozen=True):
                 tool = self._begun(call, agents[call.id], settings)
                 if isinstance(tool, AgentTool):
                     below = ToolSettings(**agent_setup(tool, settings).tool_options())
-                    name = partial(_named, outside, call.id)
+                    name = partial(_rename_call, outside, call.id)
                     yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
@@ -187,7 +187,7 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether an approval lets a tool run again that was interrupted after the user's reply to its question."""
+        """Whether an approval reruns a tool that was interrupted after the user's reply to its question."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
@@ -197,7 +197,7 @@ class Answers(msgspec.Struct, frozen=True):
             return tool
         message = f"the agent of the tool call {call.id} waits for answers, but no tool {call.name!r} is an agent"
         if is_question(thread[0]):
-            message = f"the call {call.id} asks, but no tool is named {call.name!r}: pass the tools again, tools=[...]"
+            message = f"the tool call {call.id} asks, but no tool is named {call.name!r}: pass it again in tools=[...]"
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
 
     def outcome(
@@ -223,7 +223,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments of its approval, if there are any; the caller knows it by `id`."""
+        """Return `call` with the arguments of its approval, if there are any; `id` is its id for the caller."""
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -280,5 +280,5 @@ def _is_replied(agent: Thread) -> bool:
     return len(agent) > 1 and is_question(agent[0])
 
 
-def _named(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:
+def _rename_call(outside: Callable[[ToolCall], ToolCall], id: str, call: ToolCall) -> ToolCall:
     return outside(nested_call(id, call))

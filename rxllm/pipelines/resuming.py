@@ -1,18 +1,18 @@
-"""resume and stream_resume: go on with a halted chat, here or in another process.
+"""resume and stream_resume: continue a halted chat, in this process or another.
 
 ====================================  ==================================================================================
 an unanswered tool call               is
 ====================================  ==================================================================================
-with a result                         answered by it: ``ToolResultEncoded``
+with a result                         answered with it: ``ToolResultEncoded``
 approved                              run, once: ``ToolExecutionStarted``, ..., as by ``run_tools``
 approved with other arguments         the same, with these; they are checked before any tool runs
 denied                                a ``ToolError("denied")``, passed to the model by ``on_tool_error``
-of an approval tool, with `approve`   put to ``approve``, as in a chat that does not halt; it may stay open
-of an agent that has halted           gone on with: the agent's chat gets the answers to what waits in it
+of an approval tool, with `approve`   passed to ``approve``, as in a chat that does not halt; it may stay open
+of an agent that has halted           continued: the agent's chat receives the answers to its own pending calls
 anything else                         ``EngineError("missing_tool_results")``, before any tool runs
 ====================================  ==================================================================================
 
-The step's response is what the thread holds of it. Its usage is empty, since the step that halted has reported it.
+The step's response is rebuilt from the thread. Its usage is empty, since the halted step has already reported it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from rxllm.collector import StreamCollector
 from rxllm.engine import Engine
 from rxllm.events import NOTHING, Event, StepCompleted
 from rxllm.operators import lift
-from rxllm.pipelines._generate import passes
+from rxllm.pipelines._generate import ask_functions
 from rxllm.pipelines._observers import ChatSpan
 from rxllm.pipelines._setup import Input, Setup, as_thread
 from rxllm.pipelines.caller_answers import Answers, HaltedStep, agent_ids, agent_setup, is_over
@@ -41,18 +41,18 @@ from rxllm.values.argument_checks import invalid_option, must_be
 T = TypeVar("T")
 
 
-def completing(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """Return the events that follow from the answers, and one ``StepCompleted``, last."""
+def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
+    """Return the events that follow from the answers; ``StepCompleted`` is the last."""
 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
         outcomes = [answers.outcome(call, settings, halted.thread, scope, agents.get(call.id)) for call in halted.calls]
-        return _merged(outcomes, settings.concurrency(len(outcomes)))
+        return _merge_outcomes(outcomes, settings.concurrency(len(outcomes)))
 
-    return Deferred(make).pipe(lift(lambda: _Completing(halted)))
+    return Deferred(make).pipe(lift(lambda: _StepCompleter(halted)))
 
 
-class _Completing:
+class _StepCompleter:
     def __init__(self, halted: HaltedStep) -> None:
         self._halted = halted
         self._state = StreamCollector()
@@ -67,8 +67,8 @@ class _Completing:
         return [StepCompleted(self._halted.completed(self._state, self._waiting))]
 
 
-def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
-    """Merge `sources`, `limit` at a time; the events that halt the chat come last, in the order of the calls."""
+def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
+    """Merge `sources`, `limit` at a time; the events that halt the chat are last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -79,7 +79,7 @@ def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # a subscriber's, which nobody above would deliver
+            except BaseException as error:  # the subscriber raised, and no caller would report it
                 fail(observer, error)
 
         def finish() -> None:
@@ -87,7 +87,7 @@ def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # of the caller's code: the other tools are not waited for
+                if error is not None:  # the caller's code raised: do not wait for the other tools
                     running.dispose()
                     observer.on_error(error)
 
@@ -95,7 +95,7 @@ def _merged(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
             running.start(scheduler)
             return running
 
-        # One hop to the loop of the call, where everything else happens.
+        # Hop to the loop of the call, where everything else runs.
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
@@ -110,23 +110,22 @@ def stream_resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
-    """Return the events of a halted chat that goes on, and one ``ChatCompleted``, last; see `resume`.
+    """Return the events of a halted chat that continues; ``ChatCompleted`` is the last. See `resume`.
 
-    First come the events of the tools that run now and the ``StepCompleted`` of the step that had halted, then those of
-    the model.
+    The events of the tools that run now and the ``StepCompleted`` of the halted step are first; the model's follow.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
     _check(setup, chat, thread, answers)
-    return setup.returned_by("stream_resume", setup.presented(resumed_events(setup, thread, answers)))
+    return setup.returned_by("stream_resume", setup.drop_hidden(resumed_events(setup, thread, answers)))
 
 
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Return the events of `stream_resume`, whose answers are checked against `thread` for each subscription only."""
+    """Return the events of `stream_resume`; the answers are checked at each subscription, not at the call."""
     setup = Setup.of(engine, ChatOptions, opts)
-    return setup.presented(resumed_events(setup, thread, _answers(approvals, results)))
+    return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 
 
 @overload
@@ -157,7 +156,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Return the result of a halted chat that goes on: the fold of `stream_resume`.
+    """Return the result of a halted chat that continues: the fold of `stream_resume`.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -167,22 +166,22 @@ def resume(
     >>> halted.halted_reason, resume(model, halted, approvals={"c0": True}, tools=[pay]).run().output_text
     ('approval', 'Done.')
 
-    `thread` may be the halted chat's `ChatResult`, and come from JSON. Every unanswered tool call needs an answer, by
-    its id: a result, or an approval, which is True (the tool is run, once per subscription), a mapping (it is run with
-    these arguments instead of the model's, which the thread keeps), False or the reason for a denial (the model sees a
-    ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be left to it. What waits in an
-    agent is answered by its id in the result, such as ``"c1/c2"``, and the agent goes on. A question to the user is
-    answered by text in `results`, or by a mapping for a form, by the id of the tool call that asks it; without an
-    answer it stays open.
+    `thread` may be the halted chat's `ChatResult`, also one read from JSON. Every unanswered tool call needs an answer
+    under its id: a result, or an approval. An approval is True (the tool runs, once per subscription), a mapping (the
+    tool runs with these arguments instead of the model's, which the thread keeps), or False or a reason to deny the
+    call (the model receives a ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be
+    left to that function. A call that waits in an agent is answered under its id in the result, such as ``"c1/c2"``,
+    and the agent continues. A question to the user is answered in `results`, with text or with a mapping for a form,
+    under the id of the tool call that asks it; without an answer it stays open.
 
-    The first of the result's `steps` is the step that had halted, now complete; it calls no model, so it does not count
-    for ``max_turns`` and its usage is empty. If the model fails once tools have run, that is the `error` of the result,
-    so that what the tools did is not lost. A chat that halted without unanswered calls, at ``max_turns``, say, asks the
-    model; one that ends with the model's answer is refused.
+    The first of the result's `steps` is the halted step, now complete. It calls no model, so it does not count for
+    ``max_turns`` and its usage is empty. If the model fails once tools have run, the failure is the result's `error`,
+    so the results of the tools are not lost. A chat that halted without unanswered calls, for example at ``max_turns``,
+    calls the model; a chat that ends with the model's answer is refused.
 
-    Raises, at the call, ``EngineError("missing_tool_results")``, which names the calls without an answer, and
-    ``ValidationError("invalid_option")`` for an id that is not an unanswered call's, for arguments that do not fit
-    their tool, and for a chat that has nothing to resume.
+    Raises, at the call, ``EngineError("missing_tool_results")``, which names the unanswered calls, and
+    ``ValidationError("invalid_option")`` for an id that is not the id of an unanswered call, for arguments that do not
+    fit their tool, and for a chat that has nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -193,19 +192,19 @@ def resume(
 
 
 def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    """Return the events of the chat of `thread` that goes on with these `answers`."""
+    """Return the events of the halted chat of `thread`, continued with these `answers`."""
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
     def make() -> Stream[Event]:
-        ask, finalize = passes(setup, thread)
+        ask, finalize = ask_functions(setup, thread)
         settings = ToolSettings(**setup.tool_options())
         halted = HaltedStep.of(thread)
         others.check(halted, settings)
-        halted_step = None if halted is None else completing(setup, halted, others, settings)
-        first = ask(thread) if halted_step is None else setup.observed_step(halted_step)
+        halted_step = None if halted is None else complete_step(setup, halted, others, settings)
+        first = ask(thread) if halted_step is None else setup.observe_step(halted_step)
         events = first.pipe(ops.repeat_until_halt(ask, finalize=finalize, **until_halt))
-        return setup.observed(events, ChatSpan)
+        return setup.observe(events, ChatSpan)
 
     return Deferred(make)
 
@@ -247,5 +246,5 @@ class AgentChats:
     def chat(self, call: AgentCall) -> AgentChat:
         setup = agent_setup(call.tool, call.settings, **agent_ids(call)).traced_by(call.settings.engine)
         thread = call.tool.thread(call.call.arguments) if call.halted is None else call.halted
-        events = setup.presented(resumed_events(setup, thread, call.answers or Answers({}, {})))
+        events = setup.drop_hidden(resumed_events(setup, thread, call.answers or Answers({}, {})))
         return AgentChat(events, ops.to_chat_result(parse=setup.response_format(Request())))

@@ -1,7 +1,7 @@
 """Advice for misuse: names of other libraries, unknown options and a missing ``.run()``, in one table.
 
-`ADVICE` has the texts. Its sections are the places where a user writes the name; the errors for these places ask here,
-so a new piece of advice is a new line of the table.
+`ADVICE` has the texts, in sections by the place where a user writes the name. A new piece of advice is a new line of
+the table.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -56,7 +56,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # If it had the object too, Python would append its own guess.
+    # With the object too, Python would append its own guess.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
@@ -153,12 +153,12 @@ ADVICE: dict[str, dict[str, str]] = {
         "text output choices": "`output_text`",
         "content": "`output_text`, or `message.parts` with images and thinking",
         "reasoning reasoning_content": "`thinking`",
-        "delta": "`output_text`, or `rxllm.stream_generate(...)` for the pieces as they come",
+        "delta": "`output_text`, or `rxllm.stream_generate(...)` for the pieces as they arrive",
         "output_parsed": "`parsed`",
         "stop_reason": "`finish_reason`",
         "usage_metadata": "`usage`",
         "cost": "`usage.total_cost`",
-        "thread": "`rxllm.chat(...)`, whose ChatResult has the thread",
+        "thread": "`rxllm.chat(...)`; its ChatResult has the thread",
     },
     "StepResult": {
         "text content output": "`output_text`",
@@ -348,7 +348,7 @@ ADVICE: dict[str, dict[str, str]] = {
         ),
         "tracing tracer traces telemetry instrument": "write `rxllm.Engine(..., observers=[rxllm.otel.traces()])`",
         "logprobs response_logprobs": (
-            "write `options={'logprobs': True}`; they come in `response.metadata['logprobs']`"
+            "write `options={'logprobs': True}`; they are in `response.metadata['logprobs']`"
         ),
         "thinking think reasoning thinking_config thinking_budget": (
             "write `reasoning_effort='low'` or another word of the provider, or what only the provider knows in "
@@ -364,7 +364,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])`, or pass it a `rxllm.Budget`"
         ),
         "agents subagents sub_agents handoffs": (
-            "a chat is a tool of another: `tools=[engine.as_tool(name=..., description=...)]`"
+            "a chat can be a tool of another chat: `tools=[engine.as_tool(name=..., description=...)]`"
         ),
         "approvals results deferred_tool_results": (
             "a halted chat continues with `rxllm.resume(engine, halted, approvals={...}, results={...})`"
@@ -433,25 +433,25 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # A missing ``.run()``: the names are what is done with the stream in place of its result.
+    # A missing ``.run()``: each name is the use of the stream in place of its result.
     "Stream": {
         "result": (
-            "it is a call that is still to run, not its result; write `{call}.run().{attribute}`, or "
+            "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
             "`(await {call}).{attribute}` in async code"
         ),
         "operator": "{operator} is an operator: write `.pipe(ops.{operator}(...))`",
-        "attribute": "it is still to run; iterate over its items, or write `.run()` or await for its result",
-        "item sum mapping": ("it is still to run, not its result; write `{call}.run()`, or await it in async code"),
+        "attribute": "it has not run yet; iterate over its items, or write `.run()` or await for its result",
+        "item sum mapping": "it has not run yet; write `{call}.run()`, or await it in async code",
         "json": (
-            "a Stream has no JSON: it is still to run, not its result; write `return await stream`, or in a web server "
+            "a Stream has no JSON: it has not run yet; write `return await stream`, or in a web server "
             "`return rxllm.web.streaming_response(stream)`"
         ),
-        "thread message": "it is a stream that is still to run: write `.run()`, or await it",
+        "thread message": "it is a stream that has not run yet: write `.run()`, or await it",
         "tools": "`.run()` or await is missing, as in `tools=mcp.tools(url).run()`",
         "setting": "`.run()` or await is missing",
     },
 }
-"""What to write instead, by the place where a name is written, and the names there.
+"""The text to write instead, by the place where a name is written and by the name.
 
 The code of a text is between backticks, which messages leave out. Its placeholders: ``{name}`` is the name, ``{owner}``
 the class that an option is passed to, ``{value}`` the option's value, ``{data}`` the same if it is JSON data,

@@ -29,7 +29,7 @@ T = TypeVar("T", bound="Value")
 
 
 class Value(DataClassJsonMixin):
-    """Base class of the values: lists become tuples where the field is a tuple; the repr leaves out defaults."""
+    """Base class of the values: lists become tuples where the field is a tuple; the repr omits defaults."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
@@ -63,9 +63,9 @@ class Value(DataClassJsonMixin):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if JSON must not have these fields."""
+        """Raise ``ValidationError("invalid_request")`` if these fields must not be read from JSON."""
 
-    # Defined once for all values: each frozen dataclass would compile half a dozen methods, which slows the import.
+    # These are defined once: each frozen dataclass would compile half a dozen methods, which slows the import.
 
     def __setattr__(self, name: str, new: object) -> None:
         attributes = vars(self)
@@ -96,7 +96,7 @@ class Value(DataClassJsonMixin):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass whose fields have exact JSON, and which ``decode`` knows by its name."""
+    """Make `cls` a dataclass with exact JSON, and register its name for ``decode``."""
     cls = dataclass(eq=False, repr=False)(cls)
     target = cast(Any, cls)
     specs = fields(target)
@@ -110,8 +110,8 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    if not spec.metadata:  # an inherited field has it
-        # By this, dataclasses-json writes a value inside a dataclass of the user's own.
+    if not spec.metadata:  # an inherited field has it already
+        # dataclasses-json uses it to write a value inside a user's own dataclass.
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

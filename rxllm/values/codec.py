@@ -1,4 +1,4 @@
-"""The codec: how values, errors and events become JSON data and return. Each layer adds one thing.
+"""The codec between values, errors and events and their JSON data. Each layer adds one thing.
 
 =================  ============================  ======================  ==========================================
 layer              writes                        reads                   it adds
@@ -9,13 +9,13 @@ event              ``serializer._write_event``   ``_read_event``         ``"type
 value, error, any  `encode`, `encode_result`     `decode`                ``"$"``, see below
 other data
 fields             `encode_fields`               `decode_fields`         names; fields that hold their default are
-                                                                         left out; a reader for each annotation
+                                                                         omitted; a reader for each annotation
 =================  ============================  ======================  ==========================================
 
-Values have the methods of dataclasses-json too: ``to_dict`` and ``from_dict`` are the layer of fields, and its
-``to_json`` and ``from_json`` the text of them. msgspec has two jobs beside the codec: it turns the objects that tools
-return (models, dataclasses, times, sets) into plain data, and it reads what is not rxllm's own: a model's answer as the
-type of the caller (`rxllm.values.schemas`) and the frames of providers.
+Values also have the methods of dataclasses-json: ``to_dict`` and ``from_dict`` are the layer of fields, ``to_json`` and
+``from_json`` their text. msgspec has two jobs beside the codec: it turns the objects that tools return (models,
+dataclasses, times, sets) into plain data, and it reads foreign data: a model's answer as the caller's type
+(`rxllm.values.schemas`) and the frames of providers.
 
 Data that JSON cannot express by itself is an object with a ``"$"``:
 
@@ -28,8 +28,8 @@ a mapping with a key that is not a    ``{"$": "map", "items": [[key, value], ...
 string, or with the key ``"$"``
 ====================================  =======================================
 
-An unknown ``"$"`` is refused, because ignoring it would lose data. Each annotation has one reader, made when it is
-first needed, which raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
+An unknown ``"$"`` is refused, because ignoring it would lose data. Each annotation has one reader, made on first use.
+It raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
 """
 
 from __future__ import annotations
@@ -55,16 +55,16 @@ Writer = Callable[[Any], Any]
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The classes of values by name; ``value`` adds each."""
+"""The classes of values by name; ``value`` registers them."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether the data that is decoded here may name files of this machine, which the program would read and send."""
+"""Whether the decoded data may name local files, which the program would read and send."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
 """The fields that name something: they go into stores, headers and logs, so they must be text that these can hold."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata that are what a tool returned."""
+"""The metadata that hold a tool's result."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -76,9 +76,9 @@ def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
     Raises ``ValidationError("not_serializable")``, with the path, for anything that is not a value, an error or plain
-    data (a function, an open file, ...). What a tool returned (`is_result`) may be a model, a datetime, a set, ...
+    data (a function, an open file, ...). A tool's result (`is_result`) may also be a model, a datetime, a set, ...
     """
-    match item:  # values are those with `_written_fields`
+    match item:  # values have `_written_fields`
         case None | bool() | int() | str():
             return item
         case float():
@@ -107,18 +107,18 @@ def encode(item: Any, is_result: bool = False) -> Any:
 
 
 def encode_result(item: Any) -> Any:
-    """Return JSON data for what a tool returned. Decoding returns plain data: a dict for a model, text for a date."""
+    """Return JSON data for a tool's result. Decoding returns plain data: a dict for a model, text for a date."""
     return encode(item, is_result=True)
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a value, with the results of tools in it."""
+    """Return JSON data for the metadata of a value, which may hold results of tools."""
     has_results = "halt_result" in metadata or "ask_user_opts" in metadata
     return _encode_mapping(metadata, results=_RESULTS) if has_results else encode(metadata)
 
 
 class WrittenField(NamedTuple):
-    """How a field is written, and the default with which it is left out."""
+    """The writer of a field, and the default at which the field is omitted."""
 
     name: str
     write: Writer
@@ -167,7 +167,7 @@ def not_serializable(message: str, *path: str) -> ValidationError:
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Return JSON data for `mapping`; its entries called `results` are what tools returned."""
+    """Return JSON data for `mapping`; entries whose names are in `results` are tools' results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -177,7 +177,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key of what a tool returned: a datetime, a Decimal or an enum as its text."""
+    """Return a key of a tool's result as plain data: a datetime, a Decimal or an enum as its text."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -197,7 +197,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field whose annotation makes a tuple of a plain array."""
+    """Return JSON data for a field annotated as a tuple, which is written as a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -205,8 +205,8 @@ def encode_sequence(items: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """Return what ``encode`` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
-    # This takes fewer frames than `encode`, so that deeply nested data that was written can be read.
+    """Return the object that `encode` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
+    # It takes fewer frames than `encode`, so any nested data that could be written can be read.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -236,7 +236,7 @@ def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Rea
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
-    """Return the value of class `cls` with these fields; unknown fields are left out."""
+    """Return the value of class `cls` with these fields; unknown fields are skipped."""
     required, readers = _plan(cls)
     arguments = decode_fields(cls, required, readers, data)
     cast(Any, cls)._check_decoded(arguments)
@@ -244,7 +244,7 @@ def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """Return the error of class `cls` with these fields; unknown fields are left out."""
+    """Return the error of class `cls` with these fields; unknown fields are skipped."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
@@ -365,7 +365,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def hint_text(hint: Any) -> str:
-    """Return an annotation as a message names it.
+    """Return the text of an annotation for a message.
 
     >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
     ('tuple[str, ...] or int or None', 'one of high, low')
@@ -387,7 +387,7 @@ def _base(option: Any) -> type:
     """Return the class of the data that fits `option`; ``object`` for any data."""
     base = get_origin(option) or option
     if base is Literal:
-        return EllipsisType  # no data is one
+        return EllipsisType  # no data has this class
     if base is Iterable:  # an argument of ValidationError
         return tuple
     return base if isinstance(base, type) and option is not Any else object

@@ -190,7 +190,7 @@ class ImageUsage(Value):
 
 @value
 class ImageResponse(Value):
-    """The images of one call; `id` and `model` come from the provider. Jupyter shows the images.
+    """The images of one call; `id` and `model` are the provider's. Jupyter shows the images.
 
     `request_id` is the call's, unless the adapter sets another.
     """

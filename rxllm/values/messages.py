@@ -86,7 +86,7 @@ class Message(Value):
     """One message of a conversation.
 
     `content` is text, parts in order, or (tool results only) a mapping. `tool_calls` are the calls that an assistant's
-    message makes; a ``tool`` message answers the one whose id is its `tool_call_id`.
+    message makes; a ``tool`` message answers the call whose id is its `tool_call_id`.
     """
 
     role: Role
@@ -328,7 +328,7 @@ def _file_part(path: Path) -> Part:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         fault = getattr(error, "strerror", None) or str(error)
-        remedy = f"an attachment is {_FORMS}; the text comes first"
+        remedy = f"an attachment is {_FORMS}; the text is the first argument"
         raise _wrong(f"must be a file that can be read, not {shown(str(path))} ({fault}); {remedy}") from error
     return data_part(data, path.name)
 
@@ -354,7 +354,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
         remedy = (
             'write Image.from_binary(data, mime_type) or FilePart({"mime_type": "...", "data": data, "name": "..."})'
         )
-        raise _wrong(f"must be of a type that its name or its first bytes tell, not {shown(name or data)}; {remedy}")
+        raise _wrong(f"must be of a type that its name or its first bytes show, not {shown(name or data)}; {remedy}")
     if mime_type.startswith("image/"):
         return ImagePart(Image.from_binary(data, mime_type))
     return FilePart({"mime_type": mime_type, "data": data, **({"name": name} if name else {})})

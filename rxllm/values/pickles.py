@@ -1,4 +1,4 @@
-"""Pickle the settings of calls: without keys and clients, and by value what another process cannot find by its name.
+"""Pickle the settings of calls: without keys and clients, and by value if another process cannot import the object.
 
 ==========================  ==========================================================  ==========================
 setting                     in a pickle                                                 made by
@@ -9,7 +9,7 @@ a lambda, a closure, a      by value, with what it closes over; needs cloudpickl
 tool of a script
 an engine                   its settings, each `portable`, without secret headers       `engine_state`
 an adapter over HTTP        its arguments, without clients, keys, secret headers and    ``HTTPBase.__getstate__``
-                            secrets in the address; it finds its key again where it is
+                            secrets in the address; the other process looks up its key
 a circuit breaker, traces,  the arguments that make a new one                           their ``__reduce__``
 a cassette
 a budget, a rate limit,     refused, because calls or a process share it; the error     their ``__reduce__``
@@ -28,7 +28,7 @@ from rxllm.values.secret_names import is_secret_name
 
 _FUNCTIONS = ("operators", "prepare", "observers")
 _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder")
-"""The settings of an engine that may hold anything."""
+"""The settings of an engine that may hold any object."""
 
 
 class NotPortable(pickle.PicklingError):
@@ -36,7 +36,7 @@ class NotPortable(pickle.PicklingError):
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an engine as its pickle has them. Raises as `portable` does."""
+    """Return the settings of an engine for its pickle. Raises as `portable` does."""
     state = {**settings, "params": {**settings["params"]}}
     for name in _FUNCTIONS:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
@@ -85,10 +85,10 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except NotPortable as error:  # the error of an object inside it
         raise error if str(error).startswith(what) else NotPortable(f"{what}: {error}") from None
     except Exception as error:
-        if isinstance(error.__cause__ or error, RecursionError):  # e.g. a function that names its own tool
+        if isinstance(error.__cause__ or error, RecursionError):  # a function may name its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
         # Objects that calls share have a remedy in their own message.
-        remedy = "" if "; " in str(error) else "; leave that out of it, or make it where it is used"
+        remedy = "" if "; " in str(error) else "; leave it out, or make it where it is used"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 
 

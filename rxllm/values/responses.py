@@ -1,4 +1,4 @@
-"""The response to one request, and what operators emit besides events and values: labels, paths, progress, traces."""
+"""The response to one request, and other items that operators emit: labels, paths, progress, traces."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ class Response(Value, Generic[T]):
     """The fold of one response: `message` is all of it, `output_text` its text, `tool_calls` the calls for the client.
 
     A stream that fails midway is a Response too: `finish_reason` is ``"error"``, `error` is the error, and the other
-    fields hold what had arrived. `id` and `model` come from the provider. `parsed` is the parsed answer if the call has
-    a `response_format` or the fold a `parse`. JSON keeps it as plain data, which ``serializer.from_json(text,
-    response_format=...)`` makes the value again. To a type checker it is always there; it is None in a response that
-    failed, one of `generate_many`'s too, or that calls tools instead.
+    fields hold what arrived before it. `id` and `model` are the provider's. `parsed` is the parsed answer if the call
+    has a `response_format` or the fold a `parse`. JSON keeps it as plain data; ``serializer.from_json(text,
+    response_format=...)`` restores the value. Type checkers take it as present, but it is None in a response that
+    failed, also one of `generate_many`, or that calls tools.
 
     `metadata` is everything else the provider reports, under the same name for every provider: ``"service_tier"``,
     ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
@@ -102,8 +102,8 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests: `done` of `total` have ended, and `failed` of these have no answer.
 
-    `usage` is the sum of their usage. `journaled` of the ended ones were answered by the journal and not sent.
-    `retries` is the number of attempts, so far, that failed and were followed by another.
+    `usage` is the sum of their usage. `journaled` is the number of requests that the journal answered, so they were not
+    sent. `retries` is the number of failed attempts, so far, that were followed by another attempt.
     """
 
     done: int

@@ -1,7 +1,7 @@
 """Sessions, the forms in which a conversation is passed, and the agents that a thread waits for.
 
 The thread of a halted agent is in the metadata of the message that calls it, as ``metadata["agents"][call.id]``, until
-the call is answered. A call or question in it has an id of the ids of the calls that lead there, joined by "/".
+the call is answered. The id of a call or question in it joins the ids of the calls that lead to it with "/".
 
 ====================  ==========================================================  ======================================
 status                it waits for                                                legal now
@@ -49,7 +49,7 @@ class Session(Value):
     """A conversation as data, to be stored as JSON between turns. It is immutable: every method returns a new one.
 
     Tools receive `id` as their session id and `context`, which overrides the engine's and is overridden by the call's.
-    `metadata` collects the metadata of the turns' results; its ``"error"`` says why the status is ``error``.
+    `metadata` collects the metadata of the turns' results; its ``"error"`` is the reason for the status ``error``.
     """
 
     id: str | None = None
@@ -77,7 +77,7 @@ class Session(Value):
         operations.
         """
         if self.status == "error":
-            remedy = "go on with dataclasses.replace(session, status='idle')"
+            remedy = "continue with dataclasses.replace(session, status='idle')"
             raise SessionError("session_in_error_state", f"the session has failed, see its metadata['error']; {remedy}")
         if operation not in self.legal:
             message = f"{operation} is not legal while the session is {self.status}; legal now: {', '.join(self.legal)}"
@@ -155,7 +155,7 @@ class Session(Value):
     def after(self, result: ChatResult | StepResult) -> Session:
         """Return the session after a turn with this `result`.
 
-        Pending tool calls come before a pending question. A cancelled turn ends as its last step did, if it had one;
+        Pending tool calls precede a pending question. A cancelled turn ends as its last step did, if it had one;
         the user's message is in the thread either way.
         """
         reason, ending = _ending(result)
@@ -278,7 +278,7 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id of what waits as `inner` in the agent of the tool call `id`."""
+    """Return the caller's id for the call or question `inner` in the agent of the tool call `id`."""
     return f"{id}/{inner}"
 
 
@@ -299,7 +299,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads of its `agents`, by the ids of their calls; others stay."""
+    """Return `thread` with the threads of its `agents`, by the ids of their calls; other threads stay."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -313,7 +313,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the calls without an answer, those in agents in the place of the agents' own."""
+    """Yield the unanswered calls; the calls in an agent take the place of the agent's own call."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
@@ -323,7 +323,7 @@ def open_calls(thread: Thread) -> Iterator[ToolCall]:
 
 
 def open_ids(thread: Thread) -> Iterator[str]:
-    """Yield the ids of all that `thread` and its agents wait for: the calls without an answer, and the questions."""
+    """Yield the ids of the unanswered calls and of the questions in `thread` and its agents."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         yield call.id
@@ -354,7 +354,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
     """Return `thread` with the `answers` to calls and questions, by id, at any depth.
 
-    A tool's message follows its call, a user's message its question. An answer that nothing waits for is last.
+    A tool's message follows its call, a user's message its question. An answer without a pending call is last.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

@@ -601,7 +601,7 @@ def test_what_is_wrong_is_told_at_the_call(client: Any) -> None:
     with distributed.Client(client.scheduler.address, set_as_default=False) as closed:
         pass
     for arguments, options, error, message in [
-        ((Fake("Hi"), "Hi"), {}, ValidationError, "must be several"),
+        ((Fake("Hi"), "Hi"), {}, ValidationError, "must be a list"),
         ((Fake("Hi"), ["Hi"]), {"concurrency": 0}, ValidationError, "concurrency"),
         ((Fake("Hi"), ["Hi"]), {"temprature": 0}, EngineError, "did you mean 'temperature'"),
         (

@@ -401,7 +401,7 @@ def test_a_stream_that_has_not_run_is_not_a_conversation() -> None:
     with pytest.raises(ValidationError, match=r"nothing is sent until \.run\(\)"):
         Thread() + rxllm.generate(fake, "Hi")
     for call in (lambda: Thread() + rxllm.chat(fake, "Hi"), lambda: rxllm.chat(fake, rxllm.chat(fake, "Hi")).run()):
-        with pytest.raises(ValidationError, match=r"still to run: write \.run\(\), or await it"):
+        with pytest.raises(ValidationError, match=r"has not run yet: write \.run\(\), or await it"):
             call()
     assert fake.requests == []
 

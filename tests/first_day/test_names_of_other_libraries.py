@@ -55,7 +55,7 @@ def test_a_step_has_its_text_as_a_chat_has() -> None:
         (step, "text", "; write output_text"),
         (result.thread.messages[-1], "output_text", "; write text"),
         (result.thread, "append", "; write thread = thread + message, which makes a new thread"),
-        (response, "delta", "; write output_text, or rxllm.stream_generate(...) for the pieces as they come"),
+        (response, "delta", "; write output_text, or rxllm.stream_generate(...) for the pieces as they arrive"),
         (ToolCall("c0", "add"), "function", "; write name and arguments"),
         (response.usage, "prompt_tokens", "; write input_tokens"),
         (response.usage, "completion_tokens", "; write output_tokens"),

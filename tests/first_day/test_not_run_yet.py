@@ -180,7 +180,7 @@ def test_what_looks_for_an_attribute_finds_none() -> None:
 )
 def test_what_is_done_with_a_result_cannot_be_done_with_a_stream(use: Callable[[Any], object]) -> None:
     fake = Fake("Hello")
-    with pytest.raises(TypeError, match=r"still to run, not its result; write generate\(...\).run\(\), or await it"):
+    with pytest.raises(TypeError, match=r"has not run yet; write generate\(...\).run\(\), or await it"):
         use(rxllm.generate(fake, "Hi"))
     assert fake.requests == []
 

@@ -248,7 +248,7 @@ def test_a_halted_chat_goes_on_with_resume() -> None:
     assert "rxllm.resume(engine, halted, approvals={...}, results={...})" in refusal("approvals", {"c1": True})
     pay = tool(name="pay", handler=lambda arguments: "paid", approval=True)
     halted = rxllm.chat(Fake(ToolCall("c1", "pay")), "Pay!", tools=[pay]).run()
-    assert "go on with rxllm.resume(engine, thread, ...)" in refused(
+    assert "continue with rxllm.resume(engine, thread, ...)" in refused(
         lambda: rxllm.chat(Fake("x"), halted + "Yes").run()
     )
     result = rxllm.resume(Fake("Paid."), halted, approvals={"c1": True}, tools=[pay]).run()

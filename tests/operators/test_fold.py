@@ -205,7 +205,7 @@ def test_a_step_that_was_cut_off_needs_no_thread() -> None:
 
 
 def test_without_an_event_or_a_thread_it_says_what_is_missing() -> None:
-    with pytest.raises(StreamError, match=r"no event has come.*write to_step_result\(thread\)"):
+    with pytest.raises(StreamError, match=r"no event has arrived.*write to_step_result\(thread\)"):
         reactivex.empty().pipe(ops.to_step_result()).run()
 
 
@@ -250,7 +250,7 @@ def test_a_chat_that_was_cut_off_needs_no_thread() -> None:
 
 
 def test_without_an_event_or_a_thread_it_says_what_is_missing_of_to_chat_result() -> None:
-    with pytest.raises(StreamError, match=r"no event has come.*write to_chat_result\(thread\)") as caught:
+    with pytest.raises(StreamError, match=r"no event has arrived.*write to_chat_result\(thread\)") as caught:
         reactivex.empty().pipe(ops.to_chat_result()).run()
     assert caught.value.reason == "truncated"
 

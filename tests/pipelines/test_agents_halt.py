@@ -292,7 +292,7 @@ def test_an_id_of_two_calls_answers_none() -> None:
     engine = Engine(model(call("a", "bank"), ToolCall("a/x", "pay")), tools=[agent("bank", ToolCall("x", "pay")), pay])
     halted = rxllm.chat(engine, "Go").run()
     assert ids(halted) == ["a/x", "a/x"]
-    with pytest.raises(ValidationError, match="more than one tool call"):
+    with pytest.raises(ValidationError, match="more than one pending tool call"):
         rxllm.resume(engine, halted, approvals={"a/x": True}).run()
     assert ran == []
 

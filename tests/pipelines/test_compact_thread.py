@@ -325,7 +325,7 @@ def test_or_the_call_goes_on_with_the_whole_thread_and_says_so(caplog: pytest.Lo
     assert events[1] == Custom("thread_compaction_failed", {"error": AdapterError("rate_limited")})
     assert serializer.from_json(serializer.to_json(events[1])) == events[1]
     assert model.requests[0].messages == OLD
-    assert "could not be summed up" in caplog.text
+    assert "could not be summarized" in caplog.text
 
 
 def test_a_second_summary_that_fails_leaves_the_first() -> None:

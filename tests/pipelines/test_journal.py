@@ -125,7 +125,7 @@ def test_another_request_under_a_known_id_is_refused_before_anything_is_asked(tm
     for change in changed:
         with pytest.raises(
             ValidationError,
-            match=r"requests\.y is another request .* the messages, the model, the tools or an option differ; write to",
+            match=r"requests\.y differs from the request .* in its messages, model, tools or options; write to",
         ) as caught:
             change().run()
         assert caught.value.reason == "invalid_request"
@@ -377,7 +377,7 @@ def test_a_journal_is_a_path(journal: Any) -> None:
 
 @pytest.mark.parametrize("ids", [{None: "a"}, {1.5: "a"}, {True: "a"}])
 def test_ids_are_texts_or_whole_numbers(ids: Any) -> None:
-    with pytest.raises(ValidationError, match="requests must be a mapping from ids"):
+    with pytest.raises(ValidationError, match="requests must be a mapping by ids"):
         generate_many(Fake("Hi"), ids)
 
 

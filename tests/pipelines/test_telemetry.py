@@ -391,7 +391,7 @@ def test_without_observers_nothing_stands_in_the_way(monkeypatch: pytest.MonkeyP
     def refuse(*args: Any) -> Any:
         raise AssertionError("watched")
 
-    monkeypatch.setattr("rxllm.pipelines._call.watched", refuse)
+    monkeypatch.setattr("rxllm.pipelines._call.watch_stream", refuse)
     assert rxllm.chat(Fake("Hello"), "Hi").run().output_text == "Hello"
 
 
