@@ -1,4 +1,4 @@
-"""The rules of adapters: `assert_adapter` checks them on any, ``AdapterConformance`` on one with a scripted service."""
+"""Rules of adapters: `assert_adapter` checks any adapter, ``AdapterConformance`` an adapter with a scripted service."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ JUNK = (
 """Bytes that a decoder may receive from the wrong server."""
 
 SHORTEST_KEY = 8
-"""Minimum length of a key that is searched for: a shorter one may be part of other words."""
+"""Minimum length of a key that is searched for: a shorter key may be part of other words."""
 
 PROMPT = 0.1
-"""Maximum seconds to build a request; the fastest of three counts."""
+"""Maximum seconds to build a request; the fastest of three builds counts."""
 
 ADAPTER_RULES = RuleTable()
 """The rules of `assert_adapter`, by name, in the order in which they are checked."""
@@ -68,51 +68,51 @@ def assert_adapter(
     of ``stream_generate``. A call that takes longer than `seconds` breaks `answers`. Tests of refusals, timeouts and
     clean-ups need a service that follows a script: see ``AdapterConformance``.
 
-    `only` names the rules to check, `without` those to leave out, as in ``without={"sends_key"}``. What is sent is
-    seen in the request that an ``HTTPAdapter`` builds; what the service lacks, an adapter refuses with an `LLMError`:
+    `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
+    ``sends_system`` on read the request that an ``HTTPAdapter`` builds, or refuses with an `LLMError`:
 
     ==========================  ==========================================  =====================================
-    rule                        what is checked                             leave it out where
+    rule                        what is checked                             omit it if
     ==========================  ==========================================  =====================================
     ``adapter``                 it has stream(), or is an async generator   never
     ``answers``                 the call succeeds                           never: nothing else can be checked
     ``typed_error``             an error is an LLMError                     never
     ``error_event``             an error after an event is an ErrorEvent    never
-    ``says``                    it says text, thinking, a part or a call    the model may be silent
-    ``understood``              its chunks are valid and mean something     it passes on what others read
-    ``usage``                   no count is below zero                      usage comes as corrections
-    ``lawful``                  the events keep the rules of ops.verify     never
-    ``json``                    events survive JSON                         an event carries a program's object
-    ``afresh``                  a second subscription is a call of its own  it plays one recording
-    ``apart``                   calls at the same time share nothing        the service takes one call at a time
-    ``left``                    a call that is left does not hurt the next  never
-    ``subscriber``              a subscriber's exception comes back, once   never
-    ``scheduler``               it can be subscribed with a scheduler       never
+    ``says``                    it emits text, thinking, a part or a call   the model may be silent
+    ``understood``              its chunks are valid and recognized         other code reads its raw chunks
+    ``usage``                   no count is negative                        it reports usage as corrections
+    ``lawful``                  ops.verify accepts the events               never
+    ``json``                    events survive a round trip through JSON    its events carry Python objects
+    ``afresh``                  a second subscription makes its own call    it replays one recording
+    ``apart``                   concurrent calls share nothing              the service takes one call at a time
+    ``left``                    a disposed call does not affect the next    never
+    ``subscriber``              a subscriber's error reaches on_error once  never
+    ``scheduler``               subscribe() accepts a scheduler             never
     ``secret``                  no key is in its repr or its events         never
     ``prompt``                  `build` returns at once                     never
-    ``decoder``                 its decoder reads any bytes                 never: without one it is not checked
-    ``chunks``                  its decoder reads bytes alike however cut   as `decoder`
+    ``decoder``                 its decoder accepts any bytes               never: it only applies to decoders
+    ``chunks``                  any cut of the bytes gives the same events  as `decoder`
     ``sends_system``            the system prompt is in the request         the service has none
     ``sends_user``              the user's text is in the request           never
-    ``sends_assistant``         the model's earlier text is in it           the service keeps the thread itself
+    ``sends_assistant``         the model's earlier text is in the request  the service keeps the thread itself
     ``sends_arguments``         an earlier tool call's arguments are in it  the service has no tools
     ``sends_result``            a tool's result is in the request           the service has no tools
     ``sends_tool_name``         a tool's name is in the request             the service has no tools
     ``sends_tool_description``  a tool's description is in the request      the service has no tools
     ``sends_tool_schema``       a tool's schema is in the request           the service has no tools
     ``sends_call_id``           a result names its call by the call's id    never
-    ``sends_temperature``       temperature is in it, as a JSON number      the service has none
+    ``sends_temperature``       temperature is sent as a JSON number        the service has none
     ``sends_options``           options={...} are passed through            it takes a closed set of options
-    ``sends_key``               api_key is in a header or the address       a server of your own asks for no key
-    ``sends_max_tokens``        max_tokens changes the request              never: refuse what it lacks
-    ``sends_stop``              so does stop                                never
-    ``sends_tool_choice``       so does tool_choice                         never
-    ``sends_response_format``   so does response_format                     never
-    ``sends_picture``           so does a picture                           never
-    ``hides_key``               api_key is not in the address               the service takes it nowhere else
+    ``sends_key``               api_key is in a header or the address       the server needs no key
+    ``sends_max_tokens``        max_tokens changes the request              never: refuse what the service lacks
+    ``sends_stop``              stop changes the request                    never
+    ``sends_tool_choice``       tool_choice changes the request             never
+    ``sends_response_format``   response_format changes the request         never
+    ``sends_picture``           a picture changes the request               never
+    ``hides_key``               api_key is not in the address               the service takes it only there
     ==========================  ==========================================  =====================================
 
-    Raises ``AssertionError``, which names every broken rule and says how, and ``ValueError`` for an unknown rule.
+    Raises ``AssertionError``, which lists every broken rule with the reason, and ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     names = ADAPTER_RULES.chosen(only, without)
@@ -121,7 +121,7 @@ def assert_adapter(
     broken: list[BrokenRule] = []
     for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
         broken.append(rule)
-        if rule.name in ("adapter", "answers"):  # the others would fail for the same reason
+        if rule.name in ("adapter", "answers"):  # the other rules would fail for the same reason
             break
     report(broken)
 
@@ -137,15 +137,15 @@ def _adapter(run: AdapterRun) -> None:
 # One call
 
 
-@ADAPTER_RULES.rule("answers", "the call succeeds, without which nothing else can be checked")
+@ADAPTER_RULES.rule("answers", "the call succeeds, as all other checks require")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
-    # An error after an event, or one that is not an LLMError, breaks a rule of its own.
+    # The rules error_event and typed_error report the other errors.
     refused = isinstance(observed.error, LLMError) and not observed.events
-    expect(not refused, f"it refused: {observed.error!r}", observed.error)
+    expect(not refused, f"it raised {observed.error!r}", observed.error)
     last = observed.events[-1] if observed.events else None
     if isinstance(last, ErrorEvent):
-        raise AssertionError(f"it broke off: {last!r}") from last.error
+        raise AssertionError(f"it ended with {last!r}") from last.error
 
 
 @ADAPTER_RULES.rule("typed_error", "an error is an LLMError")
@@ -160,14 +160,14 @@ def _error_event(run: AdapterRun) -> None:
     expect(error is None or not events, f"after {len(events)} events it raised {error!r}", error)
 
 
-@ADAPTER_RULES.rule("says", "it says something: text, thinking, a part or a tool call")
+@ADAPTER_RULES.rule("says", "it emits text, thinking, a part or a tool call")
 def _says(run: AdapterRun) -> None:
     events = run.observed.events
     failed = run.observed.error is not None or any(isinstance(event, ErrorEvent) for event in events)
-    expect(failed or says_something(events), f"it said no more than {clip(events)}")
+    expect(failed or says_something(events), f"it emitted only {clip(events)}")
 
 
-@ADAPTER_RULES.rule("understood", "each of its chunks is valid and means something")
+@ADAPTER_RULES.rule("understood", "its chunks are valid, and the chunk feeder recognizes them")
 def _understood(run: AdapterRun) -> None:
     function = run.engine.adapter
     if not inspect.isasyncgenfunction(function):
@@ -181,38 +181,38 @@ def _understood(run: AdapterRun) -> None:
         except ValidationError as error:
             raise AssertionError(f"{chunk!r} is not valid: {error}") from error
         for event in feeder.feed(chunk):
-            expect(not isinstance(event, RawChunk) or _is_raw(chunk), f"{chunk!r} became no more than {clip(event)}")
+            expect(not isinstance(event, RawChunk) or _is_raw(chunk), f"{chunk!r} became only {clip(event)}")
     for event in feeder.close():
-        expect(not isinstance(event, RawChunk), f"there was no call for {event!r}")
+        expect(not isinstance(event, RawChunk), f"no tool call started for {event!r}")
 
 
 def _is_raw(chunk: StreamChunk) -> bool:
-    """Whether the chunk is meant to be a raw one."""
+    """Return whether the chunk is meant to become a ``RawChunk``."""
     return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
 
 
-@ADAPTER_RULES.rule("usage", "no count is below zero")
+@ADAPTER_RULES.rule("usage", "no count is negative")
 def _usage(run: AdapterRun) -> None:
     for event in run.observed.events:
         if isinstance(event, UsageUpdated):
-            negative = {name: count for name, count in _counts(event.usage).items() if count < 0}
-            expect(not negative, f"it counted {negative}")
+            negative = {name: count for name, count in _list_counts(event.usage).items() if count < 0}
+            expect(not negative, f"it reported {negative}")
 
 
-def _counts(usage: Usage) -> dict[str, float]:
+def _list_counts(usage: Usage) -> dict[str, float]:
     named = {spec.name: getattr(usage, spec.name) for spec in fields(usage)}
     return {name: count for name, count in {**named, **usage.extra}.items() if isinstance(count, int | float)}
 
 
-@ADAPTER_RULES.rule("lawful", "the events keep the rules of operators.verify, with and without raw chunks")
+@ADAPTER_RULES.rule("lawful", "operators.verify accepts the events, with and without raw chunks")
 def _lawful(run: AdapterRun) -> None:
     for event in run.observed.events:
-        expect(not isinstance(event, Nested | Steered), f"it emitted {clip(event)}, which a chat alone does")
+        expect(not isinstance(event, Nested | Steered), f"it emitted {clip(event)}, which only a chat may emit")
     expect_lawful(run.observed.events)
     expect_lawful(run.observe(run.stream(include_raw_chunks=True)).events)
 
 
-@ADAPTER_RULES.rule("json", "events survive JSON")
+@ADAPTER_RULES.rule("json", "events survive a round trip through JSON")
 def _json(run: AdapterRun) -> None:
     for event in run.observed.events:
         if isinstance(event, EVENT_CLASSES):
@@ -222,41 +222,41 @@ def _json(run: AdapterRun) -> None:
 # Several calls
 
 
-@ADAPTER_RULES.rule("afresh", "a second subscription is a call of its own")
+@ADAPTER_RULES.rule("afresh", "a second subscription makes its own call")
 def _afresh(run: AdapterRun) -> None:
     stream = run.bare()
     for number in ("first", "second"):
         run.expect_as_before(f"the {number} subscription", run.observe(stream))
 
 
-@ADAPTER_RULES.rule("apart", "calls at the same time share nothing")
+@ADAPTER_RULES.rule("apart", "concurrent calls share nothing")
 def _apart(run: AdapterRun) -> None:
     stream, _ = run.bare(), run.observed
     for observed in observe_all([stream, stream], seconds=run.seconds):
-        run.expect_as_before("one of two calls", observed)
+        run.expect_as_before("one of two concurrent calls", observed)
 
 
-@ADAPTER_RULES.rule("left", "a call that is left does not hurt the next one")
+@ADAPTER_RULES.rule("left", "a disposed call does not affect the next one")
 def _left(run: AdapterRun) -> None:
-    _ = run.observed  # the reference, before a call that is left may hurt later ones
+    _ = run.observed  # The reference call is made first, since a disposed call may affect later ones.
     first = run.observe(Stream.of(run.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
     run.expect_as_before("the next call", run.observe(run.stream()))
 
 
-@ADAPTER_RULES.rule("subscriber", "a subscriber's exception comes back, once")
+@ADAPTER_RULES.rule("subscriber", "a subscriber's exception reaches its on_error once")
 def _subscriber(run: AdapterRun) -> None:
     failure = RuntimeError("the subscriber's own")
 
-    def refuse(event: Event) -> None:
+    def raise_failure(event: Event) -> None:
         raise failure
 
-    observed = run.observe(run.stream(), on_next=refuse)
+    observed = run.observe(run.stream(), on_next=raise_failure)
     expect(observed.errors == [failure], f"its on_error received {observed.errors or 'none'}")
-    expect(len(observed.events) == 1, f"{len(observed.events) - 1} events came after it")
+    expect(len(observed.events) == 1, f"{len(observed.events) - 1} events followed the exception")
 
 
-@ADAPTER_RULES.rule("scheduler", "it can be subscribed with a scheduler")
+@ADAPTER_RULES.rule("scheduler", "subscribe() accepts a scheduler")
 def _scheduler(run: AdapterRun) -> None:
     observed = run.observe(run.stream(), scheduler=ImmediateScheduler.singleton())
     run.expect_as_before("the call with a scheduler", observed)
@@ -267,10 +267,10 @@ def _secret(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     keys = (run.options.get("api_key"), getattr(adapter, "_api_key", None))
     for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
-        expect(key not in repr(adapter), "its repr shows it")
-        expect(key not in repr(run.observed), "an event or error shows it")
-    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # then with an invented key
-        expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows it")
+        expect(key not in repr(adapter), "its repr shows the key")
+        expect(key not in repr(run.observed), "an event or error shows the key")
+    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # send an invented key
+        expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows the key")
 
 
 @ADAPTER_RULES.rule("prompt", "build returns at once: it runs on the event loop")
@@ -280,13 +280,13 @@ def _prompt(run: AdapterRun) -> None:
         request, call = run.received
         call = replace(call, api_key=call.api_key or KEY)
         took = min(timeit(lambda: adapter.build(request, call), number=1) for _ in range(3))
-        expect(took < PROMPT, f"it took {took:.2g} s; wait in an async function of your own, not in build")
+        expect(took < PROMPT, f"it took {took:.2g} s; do slow work in an async function, not in build")
 
 
 # Bytes
 
 
-@ADAPTER_RULES.rule("decoder", "its decoder reads any bytes lawfully, and a stream without an end is truncated")
+@ADAPTER_RULES.rule("decoder", "its decoder emits lawful events for any bytes, and reports a missing end as truncated")
 def _decoder(run: AdapterRun) -> None:
     if not hasattr(run.engine.adapter, "decoder"):
         return
@@ -296,10 +296,10 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f"of no bytes at all it made {clip(events)} instead of the error truncated")
+            raise AssertionError(f"without any bytes it emitted {clip(events)}; emit the error truncated")
 
 
-@ADAPTER_RULES.rule("chunks", "its decoder gives the same events however the bytes are cut")
+@ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")
 def _chunks(run: AdapterRun) -> None:
     if hasattr(run.engine.adapter, "decoder"):
         for junk in JUNK:
@@ -307,14 +307,14 @@ def _chunks(run: AdapterRun) -> None:
 
 
 def expect_however_cut(run: AdapterRun, data: bytes) -> None:
-    """Raise ``AssertionError`` unless the decoder gives the same events however `data` is cut."""
+    """Raise ``AssertionError`` unless the decoder emits the same events however `data` is cut."""
     whole = run.decode([data])
     for chunks in chunkings(data):
         sizes = ", ".join(str(len(chunk)) for chunk in chunks[:9])
         expect_same(f"cut into reads of {sizes} ... bytes, the stream", whole, run.decode(chunks))
 
 
-def _sent(rule: str, run: AdapterRun) -> None:
+def _check_sent(rule: str, run: AdapterRun) -> None:
     if run.sent is None:
         return
     if rule not in VARIATIONS:
@@ -322,11 +322,11 @@ def _sent(rule: str, run: AdapterRun) -> None:
         return
     try:
         before, after = (run.sends(**changes) or () for changes in VARIATIONS[rule])
-    except LLMError:  # the adapter may refuse what it cannot send
+    except LLMError:  # the adapter may refuse an option that it cannot send
         return
     plain, varied = ([(request.path, request.body) for request in requests] for requests in (before, after))
-    expect(plain != varied, f"the same is sent with it as without: {shorten(str(varied), 120)}")
+    expect(plain != varied, f"the request is the same with and without it: {shorten(str(varied), 120)}")
 
 
 for _name, _sentence in SENT_RULES.items():
-    ADAPTER_RULES.rule(_name, _sentence)(partial(_sent, _name))
+    ADAPTER_RULES.rule(_name, _sentence)(partial(_check_sent, _name))

@@ -33,16 +33,17 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""Virtual time for the app's tasks to end after the app: a call may still be connecting."""
+"""Virtual seconds for tasks to end after the app has returned: a call may still be connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
 
 
 class Simulation(NamedTuple):
-    """A run that went well: the `value` that the app returned, or the error of a call that it raised after a fault.
+    """The result of a successful run.
 
-    `trace` is what happened, `duration` in seconds of virtual time, `steps` those of the app's tasks.
+    `value` is the app's return value, and `error` the first failure of a call after a fault, if there was one.
+    `duration` is in seconds of virtual time; `steps` counts the steps of the app's tasks.
     """
 
     seed: int
@@ -55,7 +56,7 @@ class Simulation(NamedTuple):
 
 
 class SimulationError(AssertionError):
-    """A run that failed. The message has its seed, its faults, and the line that runs it again."""
+    """The failure of a run. The message has the seed, the faults, and the line that repeats the run."""
 
     def __init__(self, message: str, seed: int, problems: list[str], trace: tuple[Moment, ...]) -> None:
         super().__init__(message)
@@ -67,10 +68,10 @@ class SimulationError(AssertionError):
 def simulate(
     app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
 ) -> Simulation:
-    """Run ``app(world)`` in virtual time and on a network in memory, with faults that are drawn from `seed`.
+    """Run ``app(world)`` in virtual time on a network in memory, with faults drawn from `seed`.
 
-    Everything lives in it: rxllm's calls over HTTP, tools, ``asyncio.sleep`` and timeouts, the timers of Rx, and every
-    asyncio library that connects without TLS. ``world.serve(script)`` is a server that answers as a `Loopback` does.
+    The simulation covers rxllm's calls over HTTP, tools, ``asyncio.sleep``, timeouts, the timers of Rx, and asyncio
+    libraries that connect without TLS. ``world.serve(script)`` returns a server that answers as a `Loopback` does.
 
     >>> import rxllm
     >>> from rxllm.testing import simulate, simulate_many
@@ -85,54 +86,54 @@ def simulate(
     >>> len(simulate_many(app, range(20)))
     20
 
-    The same seed gives the same run in every process, step by step; `SimulationError` has the seed and the trace of a
-    run that failed. Such a run is repeated without each kind of fault, so that the error has those that matter. A run
-    fails if the app raises, waits for ever, or leaves behind a task, a timer, an open connection or a lost place in a
-    connection pool; tasks have 30 seconds to end. An `AdapterError` or `StreamError` after a fault does not fail the
-    run: it is the result's `error`. Warnings of rxllm, as of retries, are not logged.
+    The same seed gives the same run in every process, step by step. A run fails if the app raises, waits for ever, or
+    leaves behind a task, a timer, an open connection or a lost place in a connection pool; tasks have 30 seconds to
+    end. An `AdapterError` or `StreamError` after a fault does not fail the run: it becomes the result's `error`. A
+    failed run is repeated without each kind of fault in turn, and `SimulationError` describes the failure that needs
+    the fewest kinds. Warnings of rxllm, such as retries, are not logged.
 
     ============  ====================================================================================================
     ``faults``    each kind strikes in about a third of all runs
     ============  ====================================================================================================
     ``refuse``    a connection is refused
-    ``cut``       the server's bytes end somewhere, with a FIN or a reset
-    ``stall``     connecting, or the server's bytes, stop for a time or for ever
-    ``slow``      from somewhere on, bytes arrive a few at a time
-    ``429``       a request is refused: too many
+    ``cut``       the server's bytes stop at some byte, with a FIN or a reset
+    ``stall``     connecting, or the server's bytes, pause for a time or for ever
+    ``slow``      after some byte, the rest arrives a few bytes at a time
+    ``429``       a request is refused with status 429
     ``cancel``    the app, or its `World.cancellable` section, is cancelled at some step of some task
-    ``reorder``   tasks that wake up at the same time do so in another order, or some a turn later
+    ``reorder``   tasks that wake up at the same time run in another order, or one turn later
     ============  ====================================================================================================
 
-    With `cancel` that happens before the step of that number; `simulate_cancels` tries all of them. `limit` is how many
-    seconds of virtual time the app may take. Blocking functions, such as sync tools, run in place, and what they sleep
-    delays their results. Starting a thread raises, and so does ``run()``, which would wait for its own loop. Not
-    virtual are ``datetime.now()``, waits for locks of ``threading``, and the order of a set of strings. Of several
-    threads that simulate, one runs at a time.
+    `cancel` is the number of the step before which the app is cancelled; `simulate_cancels` tries every step. `limit`
+    is the maximum virtual time in seconds. Blocking functions, such as sync tools, run in place, and their sleeps delay
+    their results. Starting a thread raises, and so does ``run()``, which would wait for its own loop.
+    ``datetime.now()``, waits for locks of ``threading``, and the order of a set of strings are not virtual. One
+    simulation of the process runs at a time, in whatever thread.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
-    _check(app, seed, faults, cancel, limit)
+    _check_arguments(app, seed, faults, cancel, limit)
     check_outside()
-    _import(chosen_transport().modules)
+    _import_modules(chosen_transport().modules)
 
-    def go(kinds: Collection[str]) -> Simulation:
+    def repeat(kinds: Collection[str]) -> Simulation:
         run = functools.partial(contextvars.copy_context().run, _Run(app, seed, kinds, cancel, limit).run)
         # A thread runs one loop at a time, so a coroutine or a notebook cell waits for another thread.
         return run() if running_loop() is None else daemon_threads().submit(run).result()
 
     try:
-        return go(faults)
+        return repeat(faults)
     except SimulationError as error:
-        failed = _shrunk(error, [kind for kind in faults if kind in Faults(seed, faults).enabled], go)
+        failed = _drop_faults(error, [kind for kind in faults if kind in Faults(seed, faults).enabled], repeat)
     raise failed from failed.__cause__
 
 
-def _shrunk(failed: SimulationError, kinds: list[str], go: Callable[[Collection[str]], object]) -> SimulationError:
-    """Return the failure with the fewest kinds of faults that still lead to the same problem."""
+def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
+    """Repeat the run without each kind of fault; return the failure with the fewest kinds and the same problem."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
-            go(fewer)
+            run(fewer)
         except SimulationError as error:
             if error.problems[0].partition("(")[0] == failed.problems[0].partition("(")[0]:  # the same kind of error
                 kinds, failed = fewer, error
@@ -140,13 +141,13 @@ def _shrunk(failed: SimulationError, kinds: list[str], go: Callable[[Collection[
 
 
 @functools.cache
-def _import(modules: tuple[str, ...]) -> None:
-    # Imported first, so that the first run of a process does not differ from later ones.
+def _import_modules(modules: tuple[str, ...]) -> None:
+    # An import during the first run would make it differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
-    """Run `app` with each of `seeds` until one fails; `options` are those of `simulate`. The results have no traces."""
+    """Run `app` with each of `seeds` until a run fails; pass `options` to `simulate`. The results have no traces."""
     check("seeds", seeds, isinstance(seeds, Iterable), "an iterable of seeds, such as range(1000)")  # pyright: ignore[reportUnnecessaryIsInstance]
     return [simulate(app, seed, **options)._replace(trace=()) for seed in seeds]
 
@@ -175,16 +176,16 @@ class _Run:
 
     def run(self) -> Simulation:
         with _without_collector(), _without_warnings(self.loop), stand_ins(self.loop, self.seed, self.pools):
-            self.loop.set_exception_handler(self._on_unheard)
+            self.loop.set_exception_handler(self._on_unhandled_error)
             try:
                 self._run_app()
-                self._look()
+                self._find_leftovers()
             except StuckError as error:
-                self.problems.append(f"{error}{self._stacks()}")
+                self.problems.append(f"{error}{self._format_stacks()}")
             finally:
                 self._close()
         if self.problems:
-            raise SimulationError(self._message(), self.seed, self.problems, tuple(self.loop.trace)) from self.error
+            raise SimulationError(self._report(), self.seed, self.problems, tuple(self.loop.trace)) from self.error
         return Simulation(
             seed=self.seed,
             value=self.value,
@@ -200,39 +201,39 @@ class _Run:
             self.value = await self.app(self.world)
 
         task: Any = self.loop.create_task(run(), name="app")
-        self.loop.aim(task, self.cancel)
+        self.loop.schedule_cancel(task, self.cancel)
         try:
             self.loop.run_until_complete(task)
         except asyncio.CancelledError:
             if not any("cancel" in fault.what for fault in self.world.faults):
-                self.problems.append("the app was cancelled, and not by the simulation")
+                self.problems.append("the app was cancelled, but not by the simulation")
         except (StuckError, KeyboardInterrupt, SystemExit):
             raise
         except BaseException as error:
-            self._judge(error, "the app raised")
-        self.loop.aim(None, None)
+            self._record_error(error, "the app raised")
+        self.loop.schedule_cancel(None, None)
 
-    def _judge(self, error: BaseException, what: str) -> None:
-        """Keep the error; after a fault, the failure of a call is no problem, and any other error is."""
+    def _record_error(self, error: BaseException, what: str) -> None:
+        """Record the error; it is a problem unless it is the failure of a call after a fault."""
         if error is self.error:
             return
         self.error = self.error or error
         if not (isinstance(error, AdapterError | StreamError) and self.world.faults):
             self.problems.append(f"{what} {error!r}")
 
-    def _on_unheard(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
+    def _on_unhandled_error(self, loop: asyncio.AbstractEventLoop, details: dict[str, Any]) -> None:
         error = details.get("exception") or RuntimeError(details["message"])
-        self._judge(error, f"{details['message']}:")
+        self._record_error(error, f"{details['message']}:")
 
-    def _look(self) -> None:
-        """Find what the app has left behind."""
-        self._run_outside(self._tasks_ended())
+    def _find_leftovers(self) -> None:
+        """Record tasks, timers, connections and places in pools that the app has left behind."""
+        self._run_outside(self._wait_for_tasks())
         if self.loop.app_tasks():
-            self.problems.append(f"tasks were left behind{self._stacks()}")
-        self.pools.look()
+            self.problems.append(f"tasks were left behind{self._format_stacks()}")
+        self.pools.count_all()
         if self.pools.lost:
             what = f"a connection pool of httpcore has lost {self.pools.lost} of its places"
-            self.problems.append(f"{what}: a call was cancelled, and later ones of that client wait for its connection")
+            self.problems.append(f"{what}: a call was cancelled, and later calls of its client wait for that place")
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:
@@ -240,22 +241,22 @@ class _Run:
                 self.problems.append(f"{len(opened)} connections to port {server.port} were left open")
             self.problems += [f"the script of port {server.port} raised {error!r}" for error in server.errors]
         if not self.loop.app_tasks():
-            self.problems += [f"a timer was left behind: {_shown(timer)}" for timer in self.loop.app_timers()]
+            self.problems += [f"a timer was left behind: {_describe_timer(timer)}" for timer in self.loop.app_timers()]
 
-    async def _tasks_ended(self) -> None:
+    async def _wait_for_tasks(self) -> None:
         async with asyncio.timeout(ENDING_SECONDS):
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # a task that ends may start another
+                await asyncio.sleep(TURN_SECONDS)  # an ending task may start another task
 
     def _run_outside(self, coro: Any) -> None:
-        """Run `coro` as no part of the app."""
+        """Run `coro` in the context of the simulation, not of the app."""
         with contextlib.suppress(TimeoutError):
             self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
 
     def _close(self) -> None:
-        self.loop.aim(None, None)
+        self.loop.schedule_cancel(None, None)
         self.loop.limits = float("inf"), self.loop.steps + MAX_STEPS
         for task in asyncio.all_tasks(self.loop):
             task.cancel()
@@ -265,17 +266,17 @@ class _Run:
             self._run_outside(self.loop.shutdown_asyncgens())
         self.loop.close()
 
-    def _stacks(self) -> str:
-        return "".join(f"\n  {task.label}\n{_stack(task)}" for task in self.loop.app_tasks())
+    def _format_stacks(self) -> str:
+        return "".join(f"\n  {task.label}\n{_format_stack(task)}" for task in self.loop.app_tasks())
 
-    def _message(self) -> str:
+    def _report(self) -> str:
         faults = self.world.faults
         shown = [moment for moment in self.loop.trace if moment.what != RUNS][-SHOWN_MOMENTS:]
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the end of the trace, which has {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
-            f"again: simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
+            f"the end of the trace of {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
+            f"to repeat it: simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)
 
@@ -306,7 +307,7 @@ def _without_warnings(loop: VirtualLoop) -> Generator[None]:
         log.removeFilter(is_logged)
 
 
-def _stack(task: NumberedTask) -> str:
+def _format_stack(task: NumberedTask) -> str:
     """Return the stack of a suspended task, through all coroutines that it awaits."""
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
@@ -318,14 +319,14 @@ def _stack(task: NumberedTask) -> str:
     return "".join(traceback.StackSummary.extract(iter(frames)).format())
 
 
-def _shown(timer: Any) -> str:
+def _describe_timer(timer: Any) -> str:
     function = getattr(timer._callback, "func", timer._callback)
     name = f"{function.__module__}.{getattr(function, '__qualname__', type(function).__qualname__)}"
     return f"{name}, due at {timer.when():.4f} s"
 
 
-def _check(app: object, seed: object, faults: Any, cancel: object, limit: object) -> None:
-    check("app", app, callable(app), "an async function of the world")
+def _check_arguments(app: object, seed: object, faults: Any, cancel: object, limit: object) -> None:
+    check("app", app, callable(app), "an async function that takes the world")
     check("seed", seed, type(seed) is int, "a whole number")
     is_collection = not isinstance(faults, str) and isinstance(faults, Collection)
     kinds: list[object] = list(cast(Collection[object], faults)) if is_collection else [None]

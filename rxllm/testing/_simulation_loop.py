@@ -1,4 +1,4 @@
-"""An asyncio loop whose time is virtual, whose network is in memory, and whose choices and faults come from a seed."""
+"""An asyncio loop with virtual time, a network in memory, and choices and faults drawn from a seed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from typing import Any, NamedTuple, NoReturn, cast
 from rxllm.testing._simulation_network import connect, of_world, world_context
 
 FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
-"""The kinds of faults; `simulate` says what each does."""
+"""The kinds of faults, which the docstring of `simulate` describes."""
 
 ENABLED = 0.3
-"""Probability that a kind of fault is enabled in a run: runs with no kind or one find as much as runs with all."""
+"""Probability that a run enables a kind of fault: runs with no kind or one kind find as much as runs with all."""
 RATES = (0.1, 0.4, 0.8)
-"""Probabilities that an enabled fault strikes each time it can; a run draws one of them."""
+"""Probabilities that an enabled fault strikes at each opportunity; a run draws one of them."""
 
 
 class Moment(NamedTuple):
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault of a connection: it strikes before byte `at` of the server's, and lasts for `seconds`."""
+    """A fault of a connection: it strikes before byte `at` that the server sends, and lasts for `seconds`."""
 
     kind: str
     at: int
@@ -45,12 +45,12 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults of one run: its kinds are drawn at the start, each fault as the run proceeds."""
+    """The faults of one run: kinds are drawn at the start, single faults as the run proceeds."""
 
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
         self.injected: list[Moment] = []
-        drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}  # the same draws whatever `kinds` are
+        drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}  # `kinds` must not shift later draws
         self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
         self.reorders = "reorder" in self.enabled
         self._rate = self.random.choice(RATES)
@@ -60,7 +60,7 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Return the step to cancel at, if any; its logarithm is uniform."""
+        """Return the step to cancel at, if any, from a log-uniform distribution."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
@@ -71,7 +71,7 @@ class Faults:
         return Fault(self.random.choice(kinds), int(10 ** self.random.uniform(0, 3.3)), self.seconds())
 
     def seconds(self) -> float:
-        """Return the duration of a fault: from milliseconds to minutes, sometimes for ever."""
+        """Return the duration of a fault: from milliseconds to minutes, or infinity."""
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
@@ -80,7 +80,7 @@ class Faults:
 
 
 MAX_STEPS = 1_000_000
-"""Steps of tasks after which a run is a loop without end."""
+"""Steps of tasks after which a run counts as an endless loop."""
 
 DELAYED = 0.1
 """Probability that a ready task waits for the next turn, in a run that reorders."""
@@ -94,18 +94,18 @@ LACKING = (
     *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
     *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
 )
-"""Methods of other loops that reach the system."""
+"""Methods of asyncio loops that reach the system; a `VirtualLoop` refuses them."""
 
 TIMER_SECONDS = 1e-9
-"""Time taken by setting a timer, so that of two equal ones the first rings first, in the same turn."""
+"""Virtual time to set a timer: of two timers with one delay, the first set fires first, in the same turn."""
 
 
 class StuckError(Exception):
-    """The app can never end."""
+    """The app waits for ever, or exceeds its limit of time or steps."""
 
 
 class NumberedTask(asyncio.Task[Any]):
-    """A task with a hash that is the same in every process: sets of tasks are iterated in the same order."""
+    """A task with a hash that is the same in every process, so that sets of tasks keep their order."""
 
     def __init__(self, coro: Any, *, loop: VirtualLoop, name: str | None, **options: Any) -> None:
         self.number = loop.next_number()
@@ -129,8 +129,8 @@ class NumberedFuture(asyncio.Future[Any]):
         return self.number
 
 
-class InOrder(weakref.WeakValueDictionary[int, Any]):
-    """A weak set that is iterated in the order of its additions, as the loop closes its generators."""
+class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
+    """A weak set that keeps the order of additions, in which the loop closes its async generators."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -143,10 +143,10 @@ class InOrder(weakref.WeakValueDictionary[int, Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop that runs while it can, and then moves its clock to the next timer. It has no sockets and no threads.
+    """A loop that moves its clock to the next timer once nothing can run. It has no sockets and no threads.
 
-    A cancel is due at a step of a task, see `aim`. Wake-ups of tasks are reordered only where they stand side by side,
-    or delayed by a turn: callbacks keep their places, which asyncio promises, and each task wakes up once.
+    Reordering keeps the promises of asyncio: only adjacent wake-ups of tasks are shuffled, or delayed by one turn;
+    callbacks keep their places, and each task wakes up once.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -159,16 +159,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.slept = 0.0
         """Seconds that the running blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
-        """Factories of the server's side of a connection, by port."""
+        """Factories of server protocols, by port."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
-        self._delayed: list[asyncio.Handle] = []  # until the next turn
+        self._delayed: list[asyncio.Handle] = []  # handles of the next turn
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6
-        self._asyncgens = InOrder()
+        self._asyncgens = OrderedWeakSet()
         self._selector = self  # BaseEventLoop calls select()
 
     def next_number(self) -> int:
@@ -179,22 +179,22 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace.append(Moment(self._now, who, what))
 
     def inject(self, who: str, what: str) -> None:
-        """Note a fault."""
+        """Record a fault, also in the trace."""
         self.note(who, f"fault: {what}")
         self.faults.injected.append(self.trace[-1])
 
-    def aim(self, task: NumberedTask | None, after: int | None) -> None:
-        """Cancel `task` before the step of a task that is the `after`-th from now; None cancels nothing."""
+    def schedule_cancel(self, task: NumberedTask | None, after: int | None) -> None:
+        """Cancel `task` after `after` more steps of the app's tasks; None cancels nothing."""
         self._target = None if after is None else task
         self._cancel_at = self.steps + (after or 0)
 
     def app_tasks(self) -> list[NumberedTask]:
-        """Return the app's tasks that have not ended, in the order of their creation."""
+        """Return the app's unfinished tasks, in the order of their creation."""
         tasks = (cast(NumberedTask, task) for task in asyncio.all_tasks(self))
         return sorted((task for task in tasks if not task.of_world), key=lambda task: task.number)
 
     def app_timers(self) -> list[asyncio.TimerHandle]:
-        """Return the app's timers that wait."""
+        """Return the app's pending timers."""
         timers: list[Any] = [handle for handle in cast(Any, self)._scheduled if not handle.cancelled()]
         return [timer for timer in sorted(timers) if not timer._context.get(of_world, False)]
 
@@ -208,24 +208,24 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for a blocking sleep: in a thread's function it delays the result, otherwise it stops the loop."""
+        """Stand in for ``time.sleep``: delay the result of a blocking function, or else the whole loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
             self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Begin a turn; `_ready` has the handles that can run."""
+        """Begin a turn: move the clock, and prepare the handles in `_ready`."""
         if self._delayed:
             cast(Any, self)._ready.extend(self._delayed)
             self._delayed, timeout = [], 0
         if timeout is None:
-            raise StuckError("nothing is left that could wake a task: it waits for ever")
+            raise StuckError("no timer or callback can wake a task: the app waits for ever")
         if timeout:
             self._now = max(self._now, cast(Any, self)._scheduled[0]._when)
         if self._now > self.limits[0] or self.steps > self.limits[1]:
             raise StuckError("the app has not ended after {:g} s of virtual time or {} steps".format(*self.limits))
-        self._look_at_ready()
+        self._prepare_ready()
         return []
 
     def _process_events(self, event_list: list[Any]) -> None:
@@ -234,13 +234,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _write_to_self(self) -> None:
         pass
 
-    def _look_at_ready(self) -> None:
+    def _prepare_ready(self) -> None:
         ready = cast(Any, self)._ready
         if self.faults.reorders:
             self._reorder(ready)
         cancel_before: asyncio.Handle | None = None
         for handle in ready:
-            if _is_apps(handle):
+            if _is_app_step(handle):
                 if self._target is not None and self.steps == self._cancel_at:
                     cancel_before = handle
                 self.steps += 1
@@ -249,16 +249,16 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
 
     def _reorder(self, ready: deque[asyncio.Handle]) -> None:
-        """Shuffle tasks that stand side by side, and leave some for the next turn, as if others had more to do."""
+        """Shuffle adjacent tasks, and delay some tasks to the next turn, as a busier loop would."""
         random = self.faults.random
-        for are_tasks, side_by_side in groupby(list(ready), lambda handle: _task_of(handle) is not None):
-            handles = list(side_by_side)
+        for are_tasks, adjacent in groupby(list(ready), lambda handle: _task_of(handle) is not None):
+            handles = list(adjacent)
             if are_tasks:
                 random.shuffle(handles)
             ready.extend(handles)
             for _ in handles:
                 ready.popleft()
-        self._delayed = [handle for handle in ready if _is_apps(handle) and random.random() < DELAYED]
+        self._delayed = [handle for handle in ready if _is_app_step(handle) and random.random() < DELAYED]
         for handle in self._delayed:
             ready.remove(handle)
 
@@ -277,10 +277,10 @@ class VirtualLoop(asyncio.BaseEventLoop):
         task = NumberedTask(coro, loop=self, name=name, **options)
         if not task.of_world:
             self.note(task.label, "is created")
-            task.add_done_callback(self._ended, context=world_context())
+            task.add_done_callback(self._note_end, context=world_context())
         return task
 
-    def _ended(self, task: Any) -> None:
+    def _note_end(self, task: Any) -> None:
         error = None if task.cancelled() else task._exception
         how = "is cancelled" if task.cancelled() else f"fails: {error!r:.100}" if error is not None else "ends"
         self.note(task.label, how)
@@ -309,25 +309,25 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # aiohttp makes its connection from the socket
+        self._sockets[sock] = address[1]  # aiohttp passes the socket to create_connection
         sock.close()
 
 
-def _refusing(name: str) -> Callable[..., NoReturn]:
+def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **options: Any) -> NoReturn:
         fault = f"a simulation is cut off from the system and has no loop.{name}"
-        raise NotImplementedError(f"{fault}; world.serve(...) is its only server, and a stand-in must do the rest")
+        raise NotImplementedError(f"{fault}; serve with world.serve(...), and replace other access by a stand-in")
 
     return refuse
 
 
 for _name in LACKING:
-    setattr(VirtualLoop, _name, _refusing(_name))
+    setattr(VirtualLoop, _name, _make_refusal(_name))
 
 
 @contextlib.contextmanager
 def outside_of_loop() -> Generator[None]:
-    """Run the block as on a thread that has no loop."""
+    """Run the block as if this thread had no running loop."""
     loop = asyncio.events._get_running_loop()
     asyncio.events._set_running_loop(None)
     try:
@@ -336,8 +336,8 @@ def outside_of_loop() -> Generator[None]:
         asyncio.events._set_running_loop(loop)
 
 
-def _is_apps(handle: asyncio.Handle) -> bool:
-    """Whether this is a step of one of the app's tasks."""
+def _is_app_step(handle: asyncio.Handle) -> bool:
+    """Return whether the handle is a step of one of the app's tasks."""
     task = _task_of(handle)
     return task is not None and not task.of_world and not handle.cancelled()
 

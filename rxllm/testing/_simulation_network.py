@@ -1,4 +1,4 @@
-"""Connections in memory: two transports, the bytes that travel between them in virtual time, and their faults."""
+"""Connections in memory: pairs of transports whose bytes travel in virtual time, with faults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""Bytes in transit or unread before a sender must wait, like the buffers of two kernels."""
+"""Maximum bytes in transit or unread before a sender must wait, like the buffers of two kernels."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether this code is a simulated server's or the simulation's; all other code is the app's."""
+"""Whether the current code belongs to the simulation or its servers, and not to the app."""
 
 
 def world_context() -> contextvars.Context:
@@ -45,7 +45,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server of this simulation has the port {port}"
-        loop.note(who, fault)  # errors of clients seldom include it
+        loop.note(who, fault)  # errors of clients often omit the cause
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
@@ -61,7 +61,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection. What it writes arrives at its `peer` later, in order; `fault` strikes on the way."""
+    """One end of a connection. Its bytes arrive at `peer` later, in order; `fault` strikes in transit."""
 
     def __init__(self, loop: VirtualLoop, who: str, context: contextvars.Context) -> None:
         super().__init__({"socket": _Socket(self), "peername": ("127.0.0.1", 0)})
@@ -72,13 +72,13 @@ class MemoryTransport(asyncio.Transport):
         self._who = who
         self._context = context
         self._protocol: Any = None
-        self._on_the_way: deque[bytes | None] = deque()  # asyncio does not order timers of the same time
+        self._in_transit: deque[bytes | None] = deque()  # a queue: asyncio does not order timers of one time
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
         self._closing = self._lost = self._slow = self._paused = False
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
-        self._arrival = 0.0
+        self._last_arrival = 0.0
         """The arrival time of the last bytes."""
 
     def attach(self, protocol: Any) -> None:
@@ -98,42 +98,42 @@ class MemoryTransport(asyncio.Transport):
         before = len(data) if self.fault is None else max(0, self.fault.at - self._sent)
         self._sent += len(data)
         self._pending += len(data)
-        self._post(data[:before])
+        self._send(data[:before])
         if before < len(data):
-            self._strike()
-            self._post(data[before:])
+            self._apply_fault()
+            self._send(data[before:])
         if self.get_write_buffer_size() > self._high and not self._paused:
             self._paused = True
             self._protocol.pause_writing()
 
-    def _strike(self) -> None:
+    def _apply_fault(self) -> None:
         fault, self.fault = self.fault, None
         match fault.kind:
             case "cut":
                 is_reset = self._loop.faults.random.random() < 0.5
                 self._loop.inject(self._who, f"cut before byte {fault.at}, with a {'reset' if is_reset else 'FIN'}")
-                self._deliver(_RESET if is_reset else _END)
-                self._arrival = float("inf")
-                self._loop.call_soon(self._lose, ConnectionResetError(errno.ECONNRESET, "cut"), context=world_context())
+                self._schedule_arrival(_RESET if is_reset else _END)
+                self._last_arrival = float("inf")
+                self._loop.call_soon(self._drop, ConnectionResetError(errno.ECONNRESET, "cut"), context=world_context())
             case "stall":
                 self._loop.inject(self._who, f"stall before byte {fault.at}, for {fault.seconds:.3g} s")
-                self._arrival = self._loop.time() + fault.seconds
+                self._last_arrival = self._loop.time() + fault.seconds
             case _:
                 self._loop.inject(self._who, f"slow from byte {fault.at} on")
                 self._slow = True
 
-    def _post(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         random = self._loop.faults.random
         while data:
             size = random.randint(1, 40) if self._slow else len(data)
-            self._deliver(data[:size], random.uniform(0.001, 0.3) if self._slow else 0.0)
+            self._schedule_arrival(data[:size], random.uniform(0.001, 0.3) if self._slow else 0.0)
             data = data[size:]
 
-    def _deliver(self, item: bytes | None, delay: float = 0.0) -> None:
-        self._arrival = max(self._arrival, self._loop.time() + self._loop.faults.latency()) + delay
-        if self._arrival != float("inf"):
-            self.peer._on_the_way.append(item)
-            self._loop.call_at(self._arrival, self.peer._arrive, context=world_context())
+    def _schedule_arrival(self, item: bytes | None, delay: float = 0.0) -> None:
+        self._last_arrival = max(self._last_arrival, self._loop.time() + self._loop.faults.latency()) + delay
+        if self._last_arrival != float("inf"):
+            self.peer._in_transit.append(item)
+            self._loop.call_at(self._last_arrival, self.peer._receive, context=world_context())
 
     def get_write_buffer_size(self) -> int:
         return max(0, self._pending - WINDOW)
@@ -146,7 +146,7 @@ class MemoryTransport(asyncio.Transport):
         return True
 
     def write_eof(self) -> None:
-        self._deliver(_END)
+        self._schedule_arrival(_END)
 
     # Reading
 
@@ -158,8 +158,8 @@ class MemoryTransport(asyncio.Transport):
             self._reading = True
             self._loop.call_soon(self._read, context=world_context())
 
-    def _arrive(self) -> None:
-        item = self._on_the_way.popleft()
+    def _receive(self) -> None:
+        item = self._in_transit.popleft()
         if item is _RESET:
             self._inbox.clear()
         self._inbox.append(item)
@@ -169,17 +169,17 @@ class MemoryTransport(asyncio.Transport):
         while self._inbox and self._reading and not self._lost:
             item = self._inbox.popleft()
             if item is _RESET:
-                self._lose(ConnectionResetError(errno.ECONNRESET, "the connection was reset"))
+                self._drop(ConnectionResetError(errno.ECONNRESET, "the connection was reset"))
             elif not item:
-                self._loop.note(self._who, "sees the end")
+                self._loop.note(self._who, "receives the end")
                 if not self._context.run(self._protocol.eof_received):
                     self.close()
             else:
-                self._loop.note(self._who, f"gets {len(item)} bytes")
-                self.peer._read_by_peer(len(item))
+                self._loop.note(self._who, f"receives {len(item)} bytes")
+                self.peer._release_window(len(item))
                 self._context.run(self._protocol.data_received, item)
 
-    def _read_by_peer(self, size: int) -> None:
+    def _release_window(self, size: int) -> None:
         self._pending -= size
         if self._paused and self.get_write_buffer_size() <= self._low and not self._lost:
             self._paused = False
@@ -191,22 +191,22 @@ class MemoryTransport(asyncio.Transport):
         if not self._closing:
             self._closing = True
             self._loop.note(self._who, "closes")
-            self._deliver(_RESET if self.resets else _END)
-            self._loop.call_soon(self._lose, None, context=world_context())
+            self._schedule_arrival(_RESET if self.resets else _END)
+            self._loop.call_soon(self._drop, None, context=world_context())
 
     abort = close
 
     def is_closing(self) -> bool:
         return self._closing
 
-    def _lose(self, error: Exception | None) -> None:
+    def _drop(self, error: Exception | None) -> None:
         if not self._lost:
             self._closing = self._lost = True
             self._context.run(self._protocol.connection_lost, error)
 
 
 class _Socket:
-    """The part of a socket that clients use; `fileno` is readable if the connection is."""
+    """The part of a socket that clients use; polling `fileno` shows whether the transport is readable."""
 
     family = socket.AF_INET
 
@@ -228,4 +228,4 @@ class _Socket:
 
 @functools.cache
 def _never_readable() -> int:
-    return os.pipe()[0]  # its other end stays open, and unwritten, as long as the process
+    return os.pipe()[0]  # the write end stays open and unused until the process ends

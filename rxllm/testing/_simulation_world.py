@@ -47,7 +47,7 @@ class World:
         return tuple(self._loop.faults.injected)
 
     def serve(self, script: Script = EMPTY) -> SimulatedServer:
-        """Return a new server, which answers as `script` says; see ``rxllm.testing.loopback``."""
+        """Return a new server that answers with `script`; see ``rxllm.testing.loopback``."""
         server = SimulatedServer(script, self._loop, 8000 + len(self.servers))
         self.servers.append(server)
         return server
@@ -58,15 +58,14 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Return the result of `work`, or None if the run's cancel has struck: here, not at the whole app.
+        """Return the result of `work`, or None if the run's cancel has struck.
 
-        The app continues, and shows what the cancel has left behind.
+        The cancel strikes only `work`. The app continues, and can show what the cancel has left behind.
         """
 
         async def run() -> T:
-            self._loop.aim(
-                task, self._cancel
-            )  # not earlier: a task cancelled before its first step never starts `work`
+            # A task that is cancelled before its first step would never start `work`.
+            self._loop.schedule_cancel(task, self._cancel)
             return await work
 
         task: Any = self._loop.create_task(run(), name="cancellable")
@@ -77,7 +76,7 @@ class World:
             await asyncio.wait((task,))
             raise
         finally:
-            self._loop.aim(None, None)
+            self._loop.schedule_cancel(None, None)
         return None if task.cancelled() else task.result()
 
 
@@ -91,7 +90,7 @@ class SimulatedServer(Loopback):
         loop.listeners[port] = self._connect
 
     def _reply_to(self, request: Request) -> Reply:
-        self._virtual.note(f"server {self.port}", f"is asked for {request.path}")
+        self._virtual.note(f"server {self.port}", f"receives a request for {request.path}")
         reply = super()._reply_to(request)
         if not self._virtual.faults.strikes("429"):
             return reply
@@ -103,13 +102,13 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it serves already; code written for a Loopback enters it
+        return self  # it serves already, but code written for a Loopback enters it
 
     def __exit__(self, *_: object) -> None:
         pass
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 0.0) -> NoReturn:
-        raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) lets the server see what was sent")
+        raise RuntimeError("a simulation cannot block: await asyncio.sleep(...) to let the server receive the request")
 
 
 EPOCH = 1_750_000_000
@@ -118,17 +117,17 @@ EPOCH = 1_750_000_000
 
 @contextlib.contextmanager
 def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]:
-    """Give the code on this thread the loop's time, no threads, and randomness from `seed`; `pools` watches pools."""
+    """Replace the clock, threads, randomness and connection pools for the code on this thread."""
     pool = httpcore.AsyncConnectionPool
     bytes_of = random.Random(f"bytes {seed}").randbytes
     scheduler = LoopScheduler(loop)
     scopes: dict[int, tuple[int, object]] = {}
 
-    def number(scope: object) -> int:
+    def hash_scope(scope: object) -> int:
         return scopes.setdefault(id(scope), (len(scopes), scope))[0]
 
-    def no_thread(thread: threading.Thread) -> NoReturn:
-        fault = f"a simulation has no threads, and {thread.name!r} was to be started"
+    def refuse_thread(thread: threading.Thread) -> NoReturn:
+        fault = f"a simulation has no threads: the app starts {thread.name!r}"
         error = RuntimeError(f"{fault}; use tasks, asyncio.to_thread or timers of Rx")
         loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
         raise error
@@ -143,14 +142,14 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (time, "time_ns", lambda: int((EPOCH + loop.time()) * 1e9)),
             (time, "sleep", loop.sleep),
             (os, "urandom", bytes_of),
-            (random, "_urandom", bytes_of),  # SystemRandom and secrets use it
+            (random, "_urandom", bytes_of),  # SystemRandom and secrets use this function
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
-            (threading.Thread, "start", no_thread),
-            (CancelScope, "__hash__", number),  # anyio iterates sets of them
-            (pool, "handle_async_request", pools.watched(pool.handle_async_request)),
+            (threading.Thread, "start", refuse_thread),
+            (CancelScope, "__hash__", hash_scope),  # anyio iterates sets of scopes
+            (pool, "handle_async_request", pools.wrap_handler(pool.handle_async_request)),
         ):
-            stack.callback(_replace(owner, name, stand_in))
+            stack.callback(_replace_function(owner, name, stand_in))
         state = random.getstate()
         stack.callback(random.setstate, state)
         random.seed(f"random {seed}")
@@ -161,39 +160,39 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
 
 
 _here = threading.local()
-"""The stand-ins for functions of the process on this thread, by name."""
+"""This thread's stand-ins for functions of the process, by name."""
 
 _one_at_a_time = threading.Lock()
-"""These functions and the state of ``random`` are global: one thread simulates at a time."""
+"""One thread simulates at a time: the replaced functions and the state of ``random`` are global."""
 
 
 def check_outside() -> None:
-    """Raise ``RuntimeError`` in a simulation's app."""
+    """Raise ``RuntimeError`` inside a simulation."""
     if vars(_here):
-        raise RuntimeError("a simulation cannot run inside another: await what its app does, or run it afterwards")
+        raise RuntimeError("a simulation cannot run inside another: await the inner app, or simulate it later")
 
 
-def _replace(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a function of the process, on this thread only; return a function that undoes it."""
+def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
+    """Replace a function of the process on this thread only; return a function that restores it."""
     key = f"{owner.__name__}.{name}"
     original: Any = inspect.getattr_static(owner, name)
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A module imported in a simulation may keep this function: ``from time import monotonic``.
+        # A module imported during a simulation may keep this function: ``from time import monotonic``.
         return getattr(_here, key, function)(*args, **kwargs)
 
-    def undo() -> None:
+    def restore() -> None:
         setattr(owner, name, original)
         delattr(_here, key)
 
     setattr(_here, key, stand_in)
     setattr(owner, name, staticmethod(call) if isinstance(original, classmethod) else call)
-    return undo
+    return restore
 
 
 class InlineThreads(DaemonThreads):
-    """Runs blocking functions at once, one at a time; the seconds that they slept delay their results."""
+    """Threads that run blocking functions in place; the time that a function sleeps delays its result."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -207,7 +206,7 @@ class InlineThreads(DaemonThreads):
                 settle = functools.partial(future.set_exception, error)
 
         def end() -> None:
-            with contextlib.suppress(Exception):  # the caller has left the job
+            with contextlib.suppress(Exception):  # the caller may have cancelled the job
                 settle()
 
         seconds, self._loop.slept = self._loop.slept, 0.0
@@ -231,16 +230,16 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the places that the connection pools of a run have lost, at every request and at the end.
+    """A count of the places that a run's connection pools have lost, taken at every request and at the end.
 
-    A pool that is closed has no connections, and so no loss.
+    A closed pool has no connections, and so no lost places.
     """
 
     def __init__(self) -> None:
         self.lost = 0
         self._pools: set[Any] = set()
 
-    def watched(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+    def wrap_handler(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
         """Return the stand-in for a pool's ``handle_async_request``."""
 
         async def handle_watched(pool: Any, request: Any) -> Any:
@@ -250,7 +249,7 @@ class PoolWatch:
 
         return handle_watched
 
-    def look(self) -> None:
+    def count_all(self) -> None:
         """Count the lost places of all pools."""
         for pool in self._pools:
             self._count(pool)

@@ -1,4 +1,4 @@
-"""Events as an adapter emits them, checks of events, and bytes cut into chunks as networks cut them."""
+"""Events of scripted responses, checks of events, and bytes cut into chunks."""
 
 from __future__ import annotations
 
@@ -41,13 +41,12 @@ def cut(data: bytes, *places: int) -> list[bytes]:
     Raises ``ValueError`` for a place outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
-        raise ValueError(f"the places {sorted(places)} do not all lie in {len(data)} bytes")
+        raise ValueError(f"places must be from 0 to {len(data)}: got {sorted(places)}")
     return [data[start:end] for start, end in pairwise((0, *sorted(places), len(data)))]
 
 
 def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterator[list[bytes]]:
-    """Yield the ways to cut `data` that a decoder must read alike: whole, byte by byte, the same with empty chunks in
-    between, and in two at every place.
+    """Yield ways to cut `data`, all of which a decoder must read alike.
 
     >>> for chunks in chunkings(b"hi!"):
     ...     print(chunks)
@@ -57,8 +56,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    That is about one decoding for each byte. With `cuts`, for long data, there are only two ways: whole, and with that
-    number of cuts at random places, which depend on `seed` alone.
+    The ways are: whole, byte by byte, byte by byte with empty chunks between, and in two at every place, about one for
+    each byte. With `cuts`, for long data, there are only two ways: whole, and cut at that number of random places,
+    which depend on `seed` alone.
     """
     yield [data]
     if cuts is not None:
@@ -75,7 +75,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield `frame` cut in half, and with each value of its JSON object, if it has one, replaced or left out."""
+    """Yield half of `frame`, then `frame` with each value of its JSON object, if any, replaced or omitted."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -102,7 +102,7 @@ def events(
     usage: Usage | None = None,
     finish_reason: str | None = None,
 ) -> list[Event]:
-    """Return the events of one response, as every adapter would emit them.
+    """Return the events of one response, as an adapter emits them.
 
     >>> for event in events("Hel", "lo", thinking="hm"):
     ...     print(event)
@@ -114,9 +114,9 @@ def events(
     TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are a turn in the script language of `Fake`, in any order; its delays take no time.
-    The keywords are for the usual order: thinking (a string is one delta) before the pieces; calls, usage and finish
-    reason after them. An exception as the first piece is raised; a later one becomes the ``ErrorEvent``.
+    `pieces` are one turn of a `Fake` script, in any order; delays take no time. The keywords keep the usual order:
+    thinking (a string is one delta) before the pieces; calls, usage and finish reason after them. An exception as the
+    first piece is raised; a later exception becomes the ``ErrorEvent``.
 
     Raises ``ValidationError("invalid_option")`` for a piece that `Fake` does not know.
     """
@@ -128,7 +128,7 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """Return all that `source` emits in virtual time; raise its error."""
+    """Return all items that `source` emits in virtual time; raise its error."""
     items: list[T] = []
     errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)
@@ -140,120 +140,120 @@ def played(source: Observable[T]) -> list[T]:
 
 
 def expect_lawful(events: Sequence[Any]) -> None:
-    """Raise ``AssertionError`` unless ``operators.verify`` lets all events through."""
+    """Raise ``AssertionError`` unless ``operators.verify`` accepts all events."""
     __tracebackhide__ = True
     error = observe(from_iterable(events).pipe(ops.verify())).error
     expect(error is None, str(error))
 
 
 def expect_json(event: Any) -> None:
-    """Raise ``AssertionError`` if `event` has no JSON form, or comes back as another."""
+    """Raise ``AssertionError`` unless `event` survives a round trip through JSON."""
     __tracebackhide__ = True
     try:
         decoded = serializer.from_json(serializer.to_json(event), local_files=True)
     except LLMError as error:
         raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
-    expect(decoded == event, f"{clip(event)} came back as {clip(decoded)}")
+    expect(decoded == event, f"{clip(event)} is decoded as {clip(decoded)}")
 
 
 def fold(events: Iterable[Event]) -> Response[Any]:
-    """Return the response of the events."""
+    """Return the response that the events fold to."""
     return reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return how two of the events disagree (deltas, completions, message, step, chat); None if they agree.
+    """Return the first contradiction among deltas, completions, message, step and chat; None if they agree.
 
-    These are the ``event_rules`` of the events that are there: an operator may leave out any.
+    The ``event_rules`` apply only to events that are present: an operator may omit any event.
     """
-    chats: dict[tuple[str, ...], _Step] = {}  # the chat and its agents, by path
+    checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one for the chat and one per agent, by path
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
         try:
-            chats.setdefault(path, _Step()).feed(inner)
+            checkers.setdefault(path, _ChatChecker()).feed(inner)
         except BrokenRule as broken:
             rule, why = broken.args
             return f"{rule}: {why}, at {event}"
     return None
 
 
-class _Step:
-    """The events of the current response."""
+class _ChatChecker:
+    """Checks of one chat's events: every check compares an event with the earlier events of its step."""
 
     def __init__(self) -> None:
-        self._response: Any = None  # the last step's
+        self._last_response: Any = None
         self._steps = 0
-        self._begin()
+        self._begin_step()
 
-    def _begin(self, *events: Event) -> None:
+    def _begin_step(self, *events: Event) -> None:
         self._events: list[Event] = [*events]
-        self._open: dict[Any, list[str]] = {}  # the pieces of a block, by its kind and id
+        self._open: dict[Any, list[str]] = {}  # the deltas of each open block, by kind and id
         self._closed: set[Any] = set()
-        self._names: dict[str, str] = {}  # names of tools, by the ids of their calls
+        self._names: dict[str, str] = {}  # names of tools, by tool call id
 
     def feed(self, event: Event) -> None:
         self._events.append(event)
         match event:
             case ev.MessageStarted() | ev.StepRestarted():
-                self._begin(event)
+                self._begin_step(event)
             case ev.TextDelta() | ev.ThinkingDelta():
-                self._delta(type(event), event.id, event.delta)
+                self._add_delta(type(event), event.id, event.delta)
             case ev.ToolCallDelta():
-                self._delta(type(event), event.id, event.arguments_delta)
+                self._add_delta(type(event), event.id, event.arguments_delta)
             case ev.TextCompleted() | ev.ThinkingCompleted():
-                check_text(event, self._complete(BLOCKS[type(event)], event.id, event.text))
+                check_text(event, self._close_block(BLOCKS[type(event)], event.id, event.text))
             case ev.ToolCallStarted() | ev.ToolExecutionStarted():
                 check_name(event, self._names.setdefault(event.id, event.name))
             case ev.ToolCallCompleted():
                 check_name(event, self._names.setdefault(event.id, event.name))
-                check_arguments(event, self._complete(ev.ToolCallDelta, event.id, event.raw_arguments))
+                check_arguments(event, self._close_block(ev.ToolCallDelta, event.id, event.raw_arguments))
             case ev.MessageCompleted():
-                self._message(event)
+                self._check_message(event)
             case ev.StepCompleted():
-                self._step(event)
+                self._check_step(event)
             case ev.ChatCompleted():
-                self._chat(event)
+                self._check_chat(event)
             case _:
                 pass
 
-    def _delta(self, kind: type[Event], id: str | None, piece: str) -> None:
+    def _add_delta(self, kind: type[Event], id: str | None, piece: str) -> None:
         key = block_key(kind, id, self._open)
         if key in self._closed:
             raise BrokenRule("block_closed", "a delta follows the completion of its block")
         self._open.setdefault(key, []).append(piece)
 
-    def _complete(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Return the deltas of a block that is complete; all its `text` if they were left out."""
+    def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
+        """Close the block, and return its deltas; without deltas, return its whole `text`."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)
         return self._open.pop(key, [text])
 
-    def _message(self, event: ev.MessageCompleted) -> None:
+    def _check_message(self, event: ev.MessageCompleted) -> None:
         if self._open and any(isinstance(event, ev.MessageStarted) for event in self._events):
             raise BrokenRule("block_closed", f"the block of a {next(iter(self._open))[0].__name__} has no completion")
         for events in (self._events, [] if self._open else without_deltas(self._events)):
             folded = fold_message(events)
             if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):
-                which = "the events" if events is self._events else "the events without deltas"
-                why = f"{which} fold to {folded.content!r}, {folded.tool_calls} and the message is another"
+                source = "the events" if events is self._events else "the events without deltas"
+                why = f"{source} fold to {folded.content!r}, {folded.tool_calls}, but the message differs"
                 raise BrokenRule("message_folded", why)
 
-    def _step(self, event: ev.StepCompleted) -> None:
+    def _check_step(self, event: ev.StepCompleted) -> None:
         events, response = self._events[:-1], event.response
-        self._begin()
+        self._begin_step()
         self._steps += 1
-        self._response = response
+        self._last_response = response
         if not any(isinstance(event, ev.MessageStarted) for event in events):
             return
         folded = fold(events)
         if (folded.output_text, folded.tool_calls) != (response.output_text, response.tool_calls):
-            raise BrokenRule("step_completed", f"the events fold to {folded} and the step's response is {response}")
+            raise BrokenRule("step_completed", f"the events fold to {folded}, but the step's response is {response}")
 
-    def _chat(self, event: ev.ChatCompleted) -> None:
+    def _check_chat(self, event: ev.ChatCompleted) -> None:
         final, steps = event.result.final_response, event.result.steps
         if self._steps < len(steps):
-            raise BrokenRule("chat_completed", f"there were {self._steps} steps, and the chat has {len(steps)}")
-        if self._response is not None and final != self._response:
-            why = f"the last step's response is {self._response} and the chat's final one {final}"
+            raise BrokenRule("chat_completed", f"{self._steps} steps were completed, but the chat has {len(steps)}")
+        if self._last_response is not None and final != self._last_response:
+            why = f"the last step's response is {self._last_response}, but the chat's final response is {final}"
             raise BrokenRule("chat_completed", why)

@@ -11,7 +11,7 @@ from tests.benchmarks import wires
 from tests.golden.calls import note
 
 SEEDS = range(12)
-OF_HTTPX = re.compile(r"\bruns$|gets \d+ bytes|  anyio")
+OF_HTTPX = re.compile(r"\bruns$|receives \d+ bytes|  anyio")
 """What depends on the version of httpx: its tasks, and the length of its requests."""
 
 
