@@ -1,10 +1,12 @@
-"""Names say what they hold: some words that never do are kept out, over the syntax trees of the package."""
+"""Words: names say what they hold, and prose is without habits that stop a reader (``python -m tests.prose``)."""
 
 import ast
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests import prose
 
 ROOT = Path(__file__).parent.parent
 FILES = sorted((ROOT / "rxllm").rglob("*.py")) + sorted((ROOT / "examples").rglob("*.py"))
@@ -44,3 +46,40 @@ def test_a_name_says_what_it_holds(file: Path) -> None:
 def test_the_words_would_be_found() -> None:
     tree = ast.parse("def f(given): held = [each for each in given]\nwith x as told: self.made = 1\nfor _said in y: 0")
     assert {name.strip("_") for name, _ in bindings(tree)} >= EMPTY - {"asked"}
+
+
+MOST = {
+    "question as a label": 0,
+    "begins in mid-sentence": 2,
+    "tell, say, hear": 12,
+    "one, another, others without a noun": 10,
+    "that of": 3,
+    "whoever, nobody": 0,
+    "goes on": 2,
+    "come": 12,
+    "so many": 3,
+    "anew": 3,
+}
+"""The most places of each habit: some are right, and words that a model reads stay as they are."""
+
+
+def test_habits_that_stop_a_reader_stay_rare() -> None:
+    pieces = prose.prose()
+    found = {habit: [f"{piece.place}: {words}" for piece, words in prose.found(habit, pieces)] for habit in MOST}
+    assert MOST.keys() == prose.HABITS.keys()
+    assert {habit: places for habit, places in found.items() if len(places) > MOST[habit]} == {}
+
+
+@pytest.mark.parametrize(
+    ("habit", "text"),
+    [
+        ("question as a label", "How many items wait."),
+        ("begins in mid-sentence", "whose end has not arrived"),
+        ("that of", "its path and that of the agent"),
+        ("goes on", "the call goes on"),
+        ("anew", "it is made anew"),
+    ],
+)
+def test_the_habits_would_be_found(habit: str, text: str) -> None:
+    kind = prose.HABITS[habit][1][0]
+    assert list(prose.found(habit, [prose.Piece(kind, "a.py", 1, text)]))
