@@ -120,12 +120,12 @@ def budget(
     The cost of searches and other tools that a provider bills per use is known only at the end.
 
     The budget applies to every call the engine makes, wherever the operator stands in the list: to each attempt by
-    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` (a losing attempt counts until it is cancelled),
-    and to calls made by other operators, ``prepare`` and tools, at any depth. A call counts once in each Budget; the
-    engine's own retries are part of one call. In a pipe, a shared Budget or a dollar limit applies to all model calls
-    of the stream. A plain token limit counts the stream's events, including those of agents (``Nested``): exceeding it
-    inside an agent ends the stream with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many``
-    journal once.
+    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` (including what losing attempts use before they
+    are cancelled), and to calls made by other operators, ``prepare`` and tools, at any depth. A call counts once in
+    each Budget; the engine's own retries are part of one call. In a pipe, a shared Budget or a dollar limit applies to
+    all model calls of the stream. A plain token limit counts the stream's events, including those of agents
+    (``Nested``): exceeding it inside an agent ends the stream with an ``ErrorEvent``. A shared Budget counts each
+    answer in a ``generate_many`` journal once.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
@@ -345,7 +345,7 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Begin a response for whose request no engine has reserved anything here."""
+        """Begin a response whose request has no reservation here."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
         if self._is_disposed:  # another thread disposed the stream at this moment

@@ -86,9 +86,9 @@ def guard(
     ('I know it. ', 'guard_tripped', "the guard 'no_numbers' tripped: it names a number")
 
     ``check(text)`` receives each part of the answer once: a sentence (of at most 1,024 characters) or, if `every` is a
-    number, that many characters; the end of a block also ends the part. A check with two parameters, ``check(text,
-    before)``, also receives the 2,048 characters of the answer before the part. The check returns its verdict, an
-    awaitable verdict, or a stream (such as a small model's) whose last item is the verdict:
+    number, that many characters; the end of a block also ends the part. With two parameters, ``check(text, before)``
+    also receives the 2,048 characters of the answer before the part. The check returns its verdict, an awaitable
+    verdict, or a stream (such as a small model's) whose last item is the verdict:
 
     ==========================  ==================================================================
     None, True, no item         the text has passed, and is released
@@ -99,9 +99,9 @@ def guard(
 
     Completions, tool calls, usage and the end wait for the text before them, so the result has exactly the text that
     was shown. Up to four checks run at once; their verdicts are applied in the order of the text. When a check trips,
-    the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream or, before the first event,
-    ``on_error``. The error's metadata holds the `guard`, the `reason` if there is one, and the `text`, cut to 80
-    characters, which should not be shown. None of the step's tools run, whether the guard is an engine's operator or
+    the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event,
+    ``on_error`` does. The error's metadata holds the `guard`, the `reason` if there is one, and the `text`, cut to 80
+    characters: do not show this text. None of the step's tools run, whether the guard is an engine's operator or
     follows ``stream``. Text that an engine's guard has stopped is never sent to the model again. After ``stream``, put
     the guard before operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for
     text that has not reached the guard. An ``on_error`` from the source passes at once, and the waiting events are
@@ -164,7 +164,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription. It is not a `Backlog`: its source waits, and an error passes before the waiting events."""
+    """One subscription. It is not a `Backlog`: its source waits, and an error passes ahead of the waiting events."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None

@@ -80,8 +80,8 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters or names such as ``"provider:model"``. Each receives the same
-    messages, tools and format, and the options of the request and the call. The other settings come from its own
-    engine, as the model (if it has one), the key, the pass-through ``options``, retry and operators always do. In a
+    messages, tools and format, and the options of the request and the call. Its own engine supplies everything else;
+    the model (if it has one), the key, the pass-through ``options``, retry and operators always come from there. In a
     pipe, pass Observables of events.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
