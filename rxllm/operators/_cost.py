@@ -52,11 +52,11 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
     from the call, and every result, total and budget includes the costs; after ``ops.fallback`` the answering model's
     price applies. In a pipe, name both as ``"provider:model"``; otherwise the response's own model name is looked up
-    under any provider. Costs stay None for models that are not in the list, and stated costs above 0 stay. Searches,
-    sound, images, one-hour caches and service tiers have their own prices, as does each model that the provider calls
-    within one answer (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in the agent's
-    costs; this operator does not, so that nothing is charged twice. The prices in your own contract belong in an
-    ``rxllm.models`` entry; ``rxllm.models.priced`` calculates the costs of a usage without a stream.
+    under any provider. Costs stay None for models that are not in the list, and stated costs above 0 are kept.
+    Searches, sound, images, one-hour caches and service tiers have their own prices, as does each model that the
+    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in
+    the agent's costs; this operator does not, so that nothing is charged twice. The prices in your own contract belong
+    in an ``rxllm.models`` entry; ``rxllm.models.priced`` calculates the costs of a usage without a stream.
 
     If `price` is given, it returns the usage with its costs, and genai-prices is not needed:
 

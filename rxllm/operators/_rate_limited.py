@@ -195,7 +195,7 @@ class _Call:
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the seconds to wait before a retry, at least the `seconds` of the retry policy."""
+        """Return the seconds to wait before a retry, at least the retry policy's `seconds`."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -376,7 +376,7 @@ class _Queue:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry in `seconds` or later, and return the seconds until it may start."""
+        """Count a retry that starts in `seconds` or later, and return the seconds until it may start."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)

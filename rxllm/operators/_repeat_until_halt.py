@@ -119,7 +119,7 @@ def repeat_until_halt(
     The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, as
     ``stream_step`` and ``run_tools`` do. The chat ends for the first reason that applies, its `halted_reason`: a tool's
     halt or question to the user, tool calls that wait for approval or for the caller, a failed step, a halt in the
-    response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, and `max_turns`
+    response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, or `max_turns`
     steps. A source that calls no model, such as a resumed step, does not count as a turn. ``finalize(thread)`` runs one
     more step, for a structured answer, after a chat that completed, reached `max_turns` or was stopped by `halt_when`.
 

@@ -92,14 +92,14 @@ def run_tools(
 
     With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller. At most
     `max_concurrency` tools run at once, by default all. `tool_timeout`, in seconds, limits each tool that does not set
-    its own timeout. If one of the tools does not exist, none runs, and an ``ErrorEvent`` with
+    its own timeout. If the model calls a tool that does not exist, no tool runs, and an ``ErrorEvent`` with
     ``EngineError("unknown_tool")`` is emitted.
 
     A tool that fails does not end the stream. `on_tool_error` is ``"continue"`` (the model receives the error as the
     result), ``"halt"``, or a function that takes the `ToolCall` and the `ToolError` and returns one of these words, a
-    replacement for the result, or ``halt(...)``; if it raises the error again, the chat halts too. Halts are emitted
-    when all tools have finished, in the order of the tool calls. Exceptions other than a `ToolError` are logged with
-    their tracebacks. A result that cannot be encoded is logged, and handled as a ``ToolError("encoding_failed")``.
+    replacement for the result, or ``halt(...)``; if the function raises the error again, the chat halts too. Halts are
+    emitted when all tools have finished, in the order of the tool calls. Exceptions other than a `ToolError` are logged
+    with their tracebacks. A result that cannot be encoded is logged, and handled as a ``ToolError("encoding_failed")``.
 
     A tool with ``approval=True`` runs if ``approve(tool_call)`` returns True, or a mapping with other arguments; the
     thread keeps the model's arguments. False, or the reason as text, refuses the call. ``halt("approval")`` hands the

@@ -283,7 +283,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed the text of each message to a new ``make()``; close the last one, unless its message calls tools."""
+    """Feed each message's text to a new ``make()``; close the last one, unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name
