@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Halt a chat before its next step once it has used these tokens or dollars; cut a response over the tokens.
+    """Halt a chat before its next step once it has used its tokens or dollars; cut a response that exceeds the tokens.
 
     ::
 
@@ -79,21 +79,21 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage counts over the steps of each chat, both as an engine's operator and in a pipe after ``stream``; after
-    ``stream_generate``, over the response. The provider's usage counts; until it arrives, four characters of the answer
-    count as a token. Events that an ``ops.restart`` before it makes void count too.
+    Usage is summed over the steps of each chat, both in an engine's operators and in a pipe after ``stream``; after
+    ``stream_generate`` it is the response's alone. The provider's usage counts; until it arrives, four characters of
+    the answer count as a token. Events that an upstream ``ops.restart`` has voided count too.
 
-    If a response exceeds the tokens, the source is disposed, which closes its connection, open blocks are completed,
+    If a response exceeds the tokens, the source is disposed (which closes its connection), open blocks are completed,
     and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
-    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The metadata ``"budget"`` of
-    ``MessageCompleted``, and so of the response, holds the limits and the spending.
+    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The ``"budget"`` metadata of
+    ``MessageCompleted``, and thus of the response, holds the limits and the spending.
 
-    Dollars need a price, but no ``ops.cost()``: the price is taken from the entry in ``rxllm.models``, `price`, the
-    engine's ``ops.cost``, or the list of genai-prices. Each request reserves the price of the most that it may use, see
-    below. A request without a known price is not sent, but fails with a ``ValidationError``; with ``unpriced="allow"``
-    it is sent while any budget is left, and only the cost that its provider states counts.
+    A dollar limit needs a price, but no ``ops.cost()``: the price comes from the model's entry in ``rxllm.models``,
+    `price`, the engine's ``ops.cost`` or the genai-prices list, in this order. Each request reserves the most that it
+    may cost, see below. A request without a known price is not sent, but fails with a ``ValidationError``; with
+    ``unpriced="allow"`` it is sent while any budget is left, and only the cost stated by its provider counts.
 
-    With a shared `Budget` in place of `tokens`, all calls that share it count, in any engine, chat and thread::
+    A shared `Budget` in place of `tokens` covers all calls that share it, in any engine, chat or thread::
 
         shared = rxllm.Budget(tokens=50_000, usd=2.0)
         engine = Engine("openai:gpt-5", operators=[ops.budget(shared)])
@@ -110,22 +110,22 @@ def budget(
                             or a cancellation, is estimated from the request and the answer so far
                             (``shared.spent.estimated``). A call cancelled before its first event counts its request,
                             which the provider may bill; a call that fails before its first event counts no tokens
-    an unpriced request     under tokens alone, or with ``unpriced="allow"``: reserves and counts no dollars;
+    an unpriced request     with only a token limit, or with ``unpriced="allow"``: reserves and counts no dollars;
                             ``shared.spent.unpriced`` is the number of those calls
     ======================  ============================================================================================
 
-    The limit holds if every request has `max_tokens`, and its provider respects them and bills no more input than the
-    estimate. Otherwise each running call may exceed it by the input beyond its estimate and, without `max_tokens`, by
-    the hidden thinking beyond the 1,000 tokens and by 32 tokens, or one delta, of the visible answer. The cost of
-    searches and other tools that a provider bills per use is known only at the end.
+    The limit holds if every request sets `max_tokens` and its provider respects it and bills no more input than
+    estimated. Otherwise each running call may exceed the limit by the input beyond its estimate and, without
+    `max_tokens`, by the hidden thinking beyond the 1,000 tokens and by 32 tokens, or one delta, of the visible answer.
+    The cost of searches and other tools that a provider bills per use is known only at the end.
 
-    The budget applies to every call of the engine, wherever the operator stands in the list: to each attempt of
-    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, with the answers of the losers until they are
-    cancelled, and to the calls that other operators, ``prepare`` and tools make, at any depth. A call counts once in
-    each Budget. The engine's own retries belong to one call. In a pipe, a shared Budget, and dollars, apply to all
-    model calls of the stream. Tokens that are not shared count the stream's events, including agents' (``Nested``):
-    exceeding them inside an agent ends the stream with an ``ErrorEvent``. A shared Budget counts each answer in the
-    journal of ``generate_many`` once.
+    The budget applies to every call the engine makes, wherever the operator stands in the list: to each attempt by
+    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` (including what losing attempts use before they
+    are cancelled), and to calls made by other operators, ``prepare`` and tools, at any depth. A call counts once in
+    each Budget; the engine's own retries are part of one call. In a pipe, a shared Budget or a dollar limit applies to
+    all model calls of the stream. A plain token limit counts the stream's events, including those of agents
+    (``Nested``): exceeding it inside an agent ends the stream with an ``ErrorEvent``. A shared Budget counts each
+    answer in a ``generate_many`` journal once.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
@@ -140,7 +140,7 @@ def budget(
 
 
 class _Operator(HoldsBudget):
-    """The operator. An engine with it keeps its own calls, and its tools' calls, within the budget."""
+    """The operator. An engine that has it keeps its own calls and those of its tools within the budget."""
 
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
@@ -157,7 +157,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # the estimate is the same as while it arrived
+        if not usage.total:  # the same estimate as while the response arrived
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -212,7 +212,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Return the most that the request of `call` may use of `budget`."""
+    """Return the most of `budget` that the request of `call` may use."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -228,7 +228,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response: its usage so far, and its reservation. Below `unchecked` characters it is not checked."""
+    """A running response: its usage so far, and its reservation. Up to `unchecked` characters it is not checked."""
 
     count: ResponseCount
     reservation: Reservation
@@ -236,16 +236,16 @@ class _Running(msgspec.Struct):
 
 
 class _Meter:
-    """One subscription to a stream under a budget: the running responses by their paths, and the stream's own events.
+    """One subscription to a stream under a budget: the running responses by path, and the stream's own events.
 
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      a response begins, with a budget of its own in a pipe, unless it is the next step of a chat;
+    MessageStarted      a response begins, in a pipe with its own budget unless it is the next step of a chat;
                         the stream is cut instead if the budget has been passed, or if a price is missing
     a delta             counts; the response is cut if it takes more than is left
     MessageCompleted    the response is settled; the end halts a chat that is over the limit and would continue
-    ErrorEvent, an end  running responses are settled; a new call may follow in the scope of the subscription
+    ErrorEvent, an end  running responses are settled; a new call may follow in the subscription's scope
     ==================  ==============================================================================================
 
     While a model call below counts itself (`share` is taken), events pass uncounted.
@@ -345,7 +345,7 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Begin a response whose request no engine has reserved here."""
+        """Begin a response whose request has no reservation here."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
         if self._is_disposed:  # another thread disposed the stream at this moment
@@ -367,7 +367,7 @@ class _Meter:
             response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
-        """Settle the response, and return its end with the spending."""
+        """Settle the response, and return its end event with the spending added."""
         spending = self._settle(())
         self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
@@ -395,7 +395,7 @@ class _Meter:
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
     def _settle(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Settle the running response of `path`, if there is one, and return the limits with the spending."""
+        """Settle the running response at `path`, if there is one, and return the limits with the spending."""
         response = self._running.pop(path, None)
         spending: dict[str, Any] = {}
         if response is None:

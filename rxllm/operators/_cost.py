@@ -29,13 +29,13 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""Takes a response's usage, the provider's name for the model and the end's metadata; returns the usage with costs."""
+"""Takes a response's usage, the provider's name for the model and the final metadata; returns the usage with costs."""
 
 Price = Callable[[Usage], Usage]
 
 
 def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Fill in a response's costs, in dollars, from the price list of genai-prices where the provider states none.
+    """Fill in a response's costs, in dollars, from the genai-prices list where the provider states none.
 
     ::
 
@@ -49,16 +49,16 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     >>> answer.pipe(cost("nobody:knows"), ops.to_response()).run().usage.total_cost is None
     True
 
-    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes provider and model from the
-    call, and every result, total and budget includes the costs; after ``ops.fallback`` the answering model's price
-    applies. In a pipe, name both as ``"provider:model"``; otherwise the response's own model name is looked up under
-    any provider. Costs stay None for models that are not in the list, and stated costs above 0 stay. Searches, sound,
-    images, one-hour caches and service tiers have their own prices, as does each model that the provider calls for one
-    answer (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in the agent's costs; this
-    operator does not, so that nothing is charged twice. The prices of your own contract belong in an entry of
-    ``rxllm.models``; its function ``priced`` calculates the costs of a usage without a stream.
+    As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
+    from the call, and every result, total and budget includes the costs; after ``ops.fallback`` the answering model's
+    price applies. In a pipe, name both as ``"provider:model"``; otherwise the response's own model name is looked up
+    under any provider. Costs stay None for models that are not in the list, and stated costs above 0 are kept.
+    Searches, sound, images, one-hour caches and service tiers have their own prices, as does each model that the
+    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in
+    the agent's costs; this operator does not, so that nothing is charged twice. The prices in your own contract belong
+    in an ``rxllm.models`` entry; ``rxllm.models.priced`` calculates the costs of a usage without a stream.
 
-    With `price`, that function returns the usage with its costs, and genai-prices is not needed:
+    If `price` is given, it returns the usage with its costs, and genai-prices is not needed:
 
     >>> from dataclasses import replace
     >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
@@ -78,7 +78,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
 
 class Prices:
-    """The operator ``cost``; the budgets of the same engine use its prices too."""
+    """The ``cost`` operator; budgets of the same engine use its prices too."""
 
     def __init__(self, model: str | None = None, price: Price | None = None) -> None:
         self._model = model
@@ -88,7 +88,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return the costs of the answer to `call`; they raise ``EngineError`` if the price list is not installed."""
+        """Return the function that prices the answer to `call`. It raises ``EngineError`` without the price list."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -152,9 +152,10 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return the costs of the answer to `call`, from the first source that has them.
+    """Return the function that prices the answer to `call`, from the first source with a price.
 
-    The sources are its catalogue entry, `price`, the operators ``cost`` of its engine, and the list, if `uses_list`.
+    The sources are its catalogue entry, `price` and, if `uses_list`, its engine's ``cost`` operators and the price
+    list.
     """
     entry = None if call is None else models.find(call.provider, call.request.model)
     known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
@@ -186,7 +187,7 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
     """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # a stream may be of any provider
+            return name if ":" in name else ":"  # a stream may come from any provider
         case _:
             return None
 
@@ -198,7 +199,7 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request may use: `usage`, with its cost if the price is known; `limit` is for its answer."""
+    """The most that a request may use: `usage`, with its cost if the price is known; `limit` caps its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
@@ -209,7 +210,7 @@ NOTHING = Estimate()
 
 
 class ResponseCount:
-    """The usage of one response so far: the usage that its provider states, and an estimate of the text since then."""
+    """One response's usage so far: what its provider has stated, plus an estimate for the text since then."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
@@ -218,7 +219,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request, since the provider works on it: the answer has begun, or was cancelled before that."""
+        """Count the request: its answer has begun, or was cancelled before it could begin."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -255,12 +256,12 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return the number of characters since the last usage that make `tokens`."""
+        """Return how many characters since the last usage bring the count to `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property
     def _answer(self) -> int:
-        """Tokens of the answer that the provider has not stated."""
+        """The answer's estimated tokens since the provider's last usage."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 

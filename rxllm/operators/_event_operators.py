@@ -1,4 +1,4 @@
-"""Make operators: from a subscribe function, from an object without Rx, or from a handler of events.
+"""Make operators: from a subscribe function, from an object without Rx, or from an event handler.
 
 `operate` is the base of all; `handle_each` and `extract` handle each event, `lift` feeds an object, and `fold_events`
 folds the whole stream.
@@ -48,11 +48,11 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""A function of the observer's ``on_next`` and ``on_error`` that returns the handler of one subscription's items."""
+"""Takes the observer's ``on_next`` and ``on_error``; returns the handler for one subscription's items."""
 
 
 def handle_each(make_handler: MakeHandler[R, T]) -> Callable[[Observable[T]], Stream[R]]:
-    """Call the handler of a new ``make_handler(on_next, on_error)`` with each item; the end and errors pass through."""
+    """Call the handler that ``make_handler(on_next, on_error)`` returns with each item; pass on the end and errors."""
 
     def subscribe(
         source: Observable[T], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
@@ -265,11 +265,11 @@ class Agents(defaultdict[str, F]):
 
 
 def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Message:
-    """Return `message` with the threads of its halted agents as ``change(id, thread)`` returns them."""
+    """Return `message` with each halted agent's thread replaced by ``change(id, thread)``."""
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message
-    entries = cast(dict[str, Any], threads).items()  # a user's own metadata of that name may have other values
+    entries = cast(dict[str, Any], threads).items()  # a user's own metadata under that name may have other values
     changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
     return replace(message, metadata={**message.metadata, AGENTS: changed})
 

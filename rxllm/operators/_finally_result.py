@@ -69,20 +69,20 @@ def finally_result(
     =============  =====================================================================================================
     ``completed``  completed
     ``failed``     ended with an ``ErrorEvent`` or ``on_error``, also at the end of the event loop; the result's error
-                   is the error of the ``ErrorEvent``, or an ``LLMError`` of ``on_error``
+                   is the one in the ``ErrorEvent``, or an ``LLMError`` passed to ``on_error``
     ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
     =============  =====================================================================================================
 
     `fn` runs on the call's loop, after the source has ended or been disposed. It may be ``async`` or return an
     awaitable, which is cancelled after 30 seconds. A plain function blocks the loop, so it should be quick. The
-    subscriber's ``on_completed`` or ``on_error`` is called when `fn` is done. A dispose returns at once, and nothing is
-    emitted after it, but ``run()``, ``await`` and the ``with`` block of an iterator always wait for `fn`. Exceptions of
-    `fn` are logged. At exit the interpreter waits for `fn`, as it does for calls; the end of ``asyncio.run`` cancels an
-    ``async`` function, like all tasks. Under virtual time `fn` must be a plain function, and a dispose calls it at
-    once.
+    subscriber's ``on_completed`` or ``on_error`` is called once `fn` is done. A dispose returns at once, and nothing is
+    emitted after it, but ``run()``, ``await`` and the ``with`` block of an iterator always wait for `fn`. Exceptions
+    raised by `fn` are logged. At exit the interpreter waits for `fn`, as it does for calls; the end of ``asyncio.run``
+    cancels an ``async`` function, like all tasks. Under virtual time `fn` must be a plain function, and a dispose calls
+    it at once.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function of two arguments and `fold` has a result for
-    a stream without events and for a stream that failed.
+    an empty stream and for a failed one.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function of a result and an outcome")
@@ -125,7 +125,7 @@ class _FoldSubscription(Generic[R]):
             self._observer.on_next(event)
 
     def result(self) -> R:
-        """Return the result, or raise the error of the fold."""
+        """Return the result, or raise the fold's error."""
         if self._observer is not None:
             self._observer.on_completed()
         if self._errors:

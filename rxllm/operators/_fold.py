@@ -34,9 +34,10 @@ T = TypeVar("T")
 Parse = Read | ResponseFormat | UnionType | None
 
 TURN = "session_turn"
-"""The name of the `Custom` event that begins the streams of ``rxllm.session``.
+"""The name of the `Custom` event that begins every ``rxllm.session`` stream.
 
-Its `data` holds the `operation` and the `session` with the user's new message, so an interrupted turn keeps it.
+Its `data` holds the `operation` and the `session` with the user's new message, so an interrupted turn keeps the
+message.
 """
 
 
@@ -73,10 +74,10 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` is a type or a ``response_format`` for JSON text, with or without a Markdown fence, or a function of the
-    text, as in `ops.parsed`. A response that failed or has tool calls is not parsed. Text that does not fit ends the
-    stream with ``ValidationError("invalid_output")``, which ``retry`` and ``catch`` can handle; its metadata keeps the
-    text, the finish reason and the usage.
+    `parse` is a type or a ``response_format`` for JSON text, with or without a Markdown fence, or a function that takes
+    the text, as in `ops.parsed`. A response that failed or has tool calls is not parsed. Text that does not fit ends
+    the stream with ``ValidationError("invalid_output")``, which ``retry`` and ``catch`` can handle; its metadata keeps
+    the text, the finish reason and the usage.
 
     Raises ``ValidationError("invalid_option")`` for any other `parse`.
     """
@@ -109,8 +110,8 @@ def to_step_result(
     True
 
     `thread` is the thread that the step began with: if the stream ends without ``StepCompleted``, the response is added
-    to it. `parse` works as in `to_response`, except that text that does not fit does not end the stream: the response
-    has a ``ValidationError("invalid_output")`` as its `error`.
+    to it. `parse` works as in `to_response`, but text that does not fit does not end the stream: the response's `error`
+    is then a ``ValidationError("invalid_output")``.
 
     Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
     """
@@ -147,13 +148,14 @@ def to_chat_result(
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` takes. If the stream ends
-    without ``ChatCompleted``, the result's thread is `thread`, if given, and all completed steps; its `halted_reason`
-    is ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``. `parse` works as in `to_response` and applies to the
-    final response of a completed chat. Text that does not fit does not end the stream, because the chat's tools have
-    run: the result has the `halted_reason` ``"error"`` and a ``ValidationError("invalid_output")`` as its `error`.
+    without ``ChatCompleted``, the result's thread consists of `thread`, if given, and all completed steps; its
+    `halted_reason` is ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``. `parse` works as in `to_response` and
+    applies to the final response of a completed chat. Text that does not fit does not end the stream, because the
+    chat's tools have run: the result has the `halted_reason` ``"error"`` and a ``ValidationError("invalid_output")`` as
+    its `error`.
 
-    With `keep_partial` the thread of an interrupted chat also has the text of its unfinished step, and the tool calls
-    with their results, as in `to_session`, so that the user can continue from there.
+    With `keep_partial` the thread of an interrupted chat also has the unfinished step's text and its tool calls with
+    their results, as in `to_session`, so that the user can continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -197,10 +199,10 @@ def to_session(
     has the user's message and all completed steps. `parse` works as in `to_chat_result`; text that does not fit becomes
     the result's error, and the session can continue.
 
-    With `keep_partial` the session of an interrupted turn also keeps the text of its unfinished step, and the tool
-    calls with their results. The message's ``metadata["partial"]``, which is not sent, is ``"cancelled"``, or
-    ``"error"`` after an ``ErrorEvent``. Tool calls without a result and messages without text are omitted, so every
-    provider accepts the next `reply`.
+    With `keep_partial` the session of an interrupted turn also keeps the unfinished step's text and its tool calls with
+    their results. The message's ``metadata["partial"]``, which is not sent, is ``"cancelled"``, or ``"error"`` after an
+    ``ErrorEvent``. Tool calls without a result and messages without text are omitted, so every provider accepts the
+    next `reply`.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
@@ -220,7 +222,7 @@ def to_session(
 
 
 class _TurnFold:
-    """The fold of one turn. It restarts at the event `TURN`, which holds the operation and the session."""
+    """The fold of one turn. It restarts at each `TURN` event, which holds the operation and the session."""
 
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
@@ -277,9 +279,9 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     [2, 3, 5]
 
     `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec supports, or a function of the text. The value equals ``Response.parsed`` of a request with this
-    ``response_format``: an answer ``{"value": [2, 3]}`` to ``list[int]`` gives ``[2, 3]``. In a chat only the final
-    answer is parsed. Text that does not fit, and a response with tool calls, end the stream with
+    that msgspec supports, or a function that takes the text. The value equals the ``Response.parsed`` of a request with
+    this ``response_format``: for ``list[int]``, the answer ``{"value": [2, 3]}`` gives ``[2, 3]``. In a chat only the
+    final answer is parsed. Text that does not fit and responses with tool calls end the stream with
     ``ValidationError("invalid_output")``; its metadata keeps the text, the finish reason and the usage. A failed stream
     ends with its own error.
 
@@ -290,7 +292,7 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
 
 def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], Stream[StreamCollector]]:
-    """Emit the state of the fold after each event. States are immutable and cheap to keep.
+    """Emit the fold's state after each event. States are immutable and cheap to keep.
 
     ::
 
@@ -347,7 +349,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     The text is a whole answer or, with `is_element`, an array element. If the text does not fit, the parser raises
     ``ValidationError("invalid_output")``; a function raises its own exceptions.
 
-    Raises ``ValidationError("invalid_option")`` for any other `target`, the value of the option `name`.
+    Raises ``ValidationError("invalid_option")`` for any other `target`; `name` is the option that it was passed as.
     """
     if not is_type(target) and callable(target):
         return target
@@ -362,7 +364,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
 
 
 def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`, or raise the error of `invalid_output`."""
+    """Return the JSON value in `text`, or raise the error that `invalid_output` returns."""
     try:
         return decode_json(unfenced(text))
     except Exception as error:  # a lone surrogate does not raise a DecodeError

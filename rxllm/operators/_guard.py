@@ -54,12 +54,12 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""Maximum number of concurrent checks of a stream."""
+"""Maximum number of concurrent checks per stream."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
 _SHOWN = 80
-"""Maximum characters of text in the metadata of an error."""
+"""Maximum characters of text in an error's metadata."""
 
 
 def guard(
@@ -85,10 +85,10 @@ def guard(
     >>> response.output_text, response.error.reason, response.error.message
     ('I know it. ', 'guard_tripped', "the guard 'no_numbers' tripped: it names a number")
 
-    ``check(text)`` receives each part of the answer once: a sentence (of at most 1,024 characters), or `every`
-    characters if that is a number; the end of a block ends a part. A check of two arguments, ``check(text, before)``,
-    also receives the 2,048 characters of the answer before the part. It returns its verdict, an awaitable verdict, or
-    a stream, such as a small model's, whose last item is the verdict:
+    ``check(text)`` receives each part of the answer once: a sentence (of at most 1,024 characters) or, if `every` is a
+    number, that many characters; the end of a block also ends the part. With two parameters, ``check(text, before)``
+    also receives the 2,048 characters of the answer before the part. The check returns its verdict, an awaitable
+    verdict, or a stream (such as a small model's) whose last item is the verdict:
 
     ==========================  ==================================================================
     None, True, no item         the text has passed, and is released
@@ -98,22 +98,23 @@ def guard(
     ==========================  ==================================================================
 
     Completions, tool calls, usage and the end wait for the text before them, so the result has exactly the text that
-    was shown. Up to four checks run at once; their verdicts count in the order of the text. At a trip the source is
-    disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event it is
-    ``on_error``. The error's metadata has the `guard`, the `reason` if there is one, and the `text`, cut to 80
-    characters: do not show it. No tool of the step runs, whether the guard is an engine's operator or follows
-    ``stream``. Text that an engine's guard has stopped is never sent to the model again. After ``stream``, put the
-    guard before operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for
-    text that has not reached the guard. An ``on_error`` of the source passes at once; the waiting events are dropped.
+    was shown. Up to four checks run at once; their verdicts are applied in the order of the text. When a check trips,
+    the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event,
+    ``on_error`` does. The error's metadata holds the `guard`, the `reason` if there is one, and the `text`, cut to 80
+    characters: do not show this text. None of the step's tools run, whether the guard is an engine's operator or
+    follows ``stream``. Text that an engine's guard has stopped is never sent to the model again. After ``stream``, put
+    the guard before operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for
+    text that has not reached the guard. An ``on_error`` from the source passes at once, and the waiting events are
+    dropped.
 
     With ``on_late="fail"`` unchecked text is never shown, and a check may take `max_lag` seconds. Without `max_lag` its
-    time is unlimited, so give it a timeout of its own. With ``on_late="release"`` no event waits longer than `max_lag`.
-    A late check can still end the stream until its response is complete or four newer checks run.
+    time is unlimited, so give it its own timeout. With ``on_late="release"`` no event waits longer than `max_lag`. A
+    late check can still end the stream until its response is complete or four newer checks run.
 
     Thinking is checked too, unless `thinking` is False. Raw frames, which repeat unchecked text, are dropped. White
-    space alone passes. Tool calls and their results are not checked; use ``approve`` for them. The text of each agent
-    (``Nested``) is checked by itself. A plain function is called on the call's loop and must not block it. While 1,024
-    events wait, the source waits too. For the user's input see ``rxllm.alongside``.
+    space alone always passes. Tool calls and their results are not checked; use ``approve`` for them. Each agent's text
+    (``Nested``) is checked separately. A check that is not ``async`` runs on the call's event loop and must not block
+    it. While 1,024 events wait, the source waits too. For the user's input see ``rxllm.alongside``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and for ``on_late="release"`` without a `max_lag`.
     """
@@ -131,7 +132,7 @@ def guard(
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """The arguments of ``guard``; `sees_before` is whether `check` takes the text before a part too."""
+    """The arguments of ``guard``; `sees_before` says whether `check` also takes the text before a part."""
 
     check: Callable[..., Any]
     sees_before: bool
@@ -163,7 +164,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription. It is not a `Backlog`: its source waits, and an error passes before the waiting events."""
+    """One subscription. It is not a `Backlog`: its source waits, and an error passes ahead of the waiting events."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
@@ -176,7 +177,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # the checks from the first part that has not passed
+        self._checks: deque[_Check] = deque()  # the checks of all parts from the first that has not passed
         self._pending: deque[_Check] = deque()  # the checks that have not begun
         self._running: list[_Check] = []
         self._passed = 0  # the number of parts that have passed, without a gap
@@ -344,7 +345,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # the response of this check is over
+                self._end_check(check)  # the response that it checks is over
         if callable(item):
             item()
             return

@@ -41,7 +41,7 @@ LONGEST = 1024
 """Characters after which an unfinished sentence is checked."""
 
 CONTEXT = 2048
-"""Characters before a part that its check may see."""
+"""Maximum characters before a part that its check may see."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated})
 """Events that may arrive in the middle of a sentence."""
@@ -56,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """The parts of a chat and its agents: the last numbers begun and taken, and the ended parts by number."""
+    """The part numbers of a chat and its agents: the last begun, the last taken, and the ended parts by number."""
 
     begun: int = 0
     taken: int = 0

@@ -54,7 +54,7 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     plain data. A partial is a view of the text, which is scanned once, so its cost does not grow with the text.
 
     At the end the whole answer is parsed as in `parsed`, with the same value or, for an answer that does not fit, the
-    same ``ValidationError("invalid_output")``. If the text is not JSON, partials show nothing after the first fault. A
+    same ``ValidationError("invalid_output")``. If the text is not JSON, partials show nothing beyond the first fault. A
     Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a
     new value. If a key is repeated, its last value counts.
 
@@ -166,13 +166,13 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
     ('items', 1, 'name') Os
     ('items', 1, 'name') lo
 
-    `path` consists of keys and indexes; ``"*"`` matches any. In the answer to ``response_format=list[City]`` it begins
-    with ``"value"``. The pieces are plain text, with JSON's escapes decoded. Empty strings and values that are not
-    strings have no pieces. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Text
-    that is not JSON or is incomplete causes a ``ValidationError("invalid_output")`` at the end, whose metadata keeps
-    the text. Each message of a chat is a new answer; text after its first tool call is skipped.
+    `path` consists of keys and indexes; ``"*"`` matches any of them. In the answer to ``response_format=list[City]`` it
+    begins with ``"value"``. The pieces are plain text, with JSON escapes decoded. Empty strings and values that are not
+    strings have no pieces. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Invalid
+    or incomplete JSON causes a ``ValidationError("invalid_output")`` at the end of the stream; its metadata keeps the
+    text. Each message of a chat is a new answer; text after its first tool call is skipped.
 
-    Raises ``ValidationError("invalid_option")`` if `path` has anything but keys and indexes.
+    Raises ``ValidationError("invalid_option")`` if `path` contains anything but keys and indexes.
     """
     fits = all(isinstance(key, str | int) and not isinstance(key, bool) for key in path)  # pyright: ignore[reportUnnecessaryIsInstance]
     check("path", path, fits, "keys and indexes, or '*' for any")

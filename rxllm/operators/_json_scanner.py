@@ -1,4 +1,4 @@
-"""Scan JSON that arrives in pieces: the places of its values, the text of strings, the elements of an array.
+"""Scan JSON that arrives in pieces: the positions of its values, the text of strings, the elements of an array.
 
 =============  ==============================  ==================================================================
 state          on                              goes to
@@ -50,7 +50,7 @@ _SCALAR = re.compile(r"-?(?:0|[1-9][0-9]*+)(?:\.[0-9]++)?(?:[eE][+-]?[0-9]++)?|t
 _BEGINS = frozenset('{["-0123456789tfnNI')
 
 Key = str | int
-"""The place of a value in its container; "" for the outermost value."""
+"""A value's key or index in its container; "" for the outermost value."""
 
 
 class Sink(Protocol):

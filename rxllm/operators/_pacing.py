@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""Seconds between two releases of waiting events: the refresh interval of a screen."""
+"""Seconds between two releases of waiting events: a screen's refresh interval."""
 
 _LONG = 64  # characters; a longer piece is not joined with the next delta
 
@@ -53,11 +53,11 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['Hello, ', 'wide ', 'world']
 
-    A burst is spread over the time until the next burst, estimated from previous bursts, and at most over `max_lag`.
+    A burst is spread over the time until the next one, as estimated from previous bursts, but at most over `max_lag`.
     Text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
     Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, including agents' events,
     and the end wait for the text before them. An ``on_error`` first releases all waiting events. With 0 seconds the
-    stream does not change.
+    stream is unchanged.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
@@ -81,7 +81,7 @@ class _Smoother(Backlog[Event, Event]):
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # pieces of text in `_waiting`
         self._armed = False  # whether a timer runs
-        self._share = 0.0  # the part of the next piece that is due
+        self._share = 0.0  # the fraction of the next piece that is due
         self._gap = lag  # the expected seconds between bursts
         self._burst = -math.inf  # the start of the last burst
         self._clock_time = self._set_back = 0.0
@@ -140,7 +140,7 @@ class _Smoother(Backlog[Event, Event]):
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
             super().wake(scheduler, state)
-            if not self._timer.is_disposed:  # an exception of the subscriber disposes it
+            if not self._timer.is_disposed:  # an exception in the subscriber disposes it
                 self._end()
 
     def _release(self) -> None:
@@ -188,8 +188,8 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     ['', 'Hi', 'Hi!']
 
     With 0 seconds there is a snapshot after each event. The last snapshot is the result of `to_response`, including the
-    error of an ``ErrorEvent``. An ``on_error`` follows the response so far. In a chat a snapshot is the response of the
-    current step. A snapshot costs time in proportion to its text; no timer runs while nothing changes.
+    error of an ``ErrorEvent``. Before an ``on_error`` the response so far is emitted. In a chat a snapshot is the
+    current step's response. A snapshot costs time in proportion to its text; no timer runs while nothing changes.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -253,13 +253,15 @@ def gate(
     ['Hello, ', 'world']
 
     The gate is closed until the first value; write ``while_open.start_with(True)`` for a gate that begins open. Every
-    item passes once and in order, and the end waits behind the items. An ``on_error`` drops them and passes at once.
-    When `while_open` completes, an open gate stays open; a closed gate, which cannot open again, ends the stream with
-    ``StreamError("cancelled")``. An error of `while_open`, or a value that is not a boolean, ends the stream at once.
+    item passes once and in order, and the end waits behind the items. An ``on_error`` drops the waiting items and
+    passes at once. When `while_open` completes, an open gate stays open; a closed gate, which cannot open again, ends
+    the stream with ``StreamError("cancelled")``. An error from `while_open`, or a value that is not a boolean, ends the
+    stream at once.
 
     While `maxsize` items wait, the source is paused, down to its socket. A source that cannot be paused, such as a
-    `Subject`, is cut off with ``StreamError("overflow")`` if more than `limit` items would wait, by default 65,536.
-    A closed gate is a busy consumer: `keep_latest` before it drops all items but the newest, and `conflate` joins them.
+    `Subject`, is cut off with ``StreamError("overflow")`` if more than `limit` items would wait, by default 65,536. To
+    operators before it, a closed gate is a busy consumer: `keep_latest` drops all items but the newest, and `conflate`
+    joins them.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -309,7 +311,7 @@ class _Gated:
         return subscriptions
 
     def _on_switch(self, is_open: Any) -> None:
-        # The lock is not taken, so the thread that closes the gate does not wait for a delivery.
+        # The lock is not taken, so that the thread that closes the gate does not wait for a delivery.
         if not isinstance(is_open, bool):  # the string "off" would count as true
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
@@ -344,14 +346,14 @@ class _Gated:
         self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
 
     def _schedule_release(self) -> None:
-        # Another thread may open the gate, and should not do this work.
+        # The gate may be opened on another thread, which should not do this work.
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
             self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
         elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._context.copy().run(self._release_and_end)  # this call may be in the context of another caller
+        self._context.copy().run(self._release_and_end)  # this may run in another caller's context
 
     def _release_and_end(self) -> None:
         with self._lock:

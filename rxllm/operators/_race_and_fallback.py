@@ -80,17 +80,17 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters or names such as ``"provider:model"``. Each receives the same
-    messages, tools and format, and the options of the request and the call. Its own engine supplies the other settings,
-    and always the model (if it has one), the key, the pass-through ``options``, retry and operators. In a pipe, pass
-    Observables of events.
+    messages, tools and format, and the options of the request and the call. Its own engine supplies everything else;
+    the model (if it has one), the key, the pass-through ``options``, retry and operators always come from there. In a
+    pipe, pass Observables of events.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
     metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all attempts fail, the last error is passed on
-    unchanged, with the others as notes. ``when(error)`` decides whether to fall back; by default it is True for every
-    error but ``StreamError("cancelled")``.
+    unchanged, with the others as notes. ``when(error)`` decides whether to fall back; the default is to do so on every
+    error except ``StreamError("cancelled")``.
 
-    Raises ``ValidationError("invalid_option")`` without `engines`, for an argument of another kind, and, when it is
-    applied, for an engine in a pipe. Raises ``EngineError("unknown_provider")`` for the name of an unknown provider.
+    Raises ``ValidationError("invalid_option")`` without `engines`, for any other argument and, once the operator is
+    applied, for an engine in a pipe. Raises ``EngineError("unknown_provider")`` for an unknown provider's name.
     """
     if not engines:
         raise invalid_option("engines", "must be at least one: write fallback(engine)")
@@ -223,12 +223,12 @@ def circuit_breaker(
     >>> len(down.requests)
     1
 
-    All subscriptions of one operator share its state, on any thread. In an engine these are all calls of the engine and
-    of its copies. A refused call does not subscribe to its source. It fails with
+    All subscriptions to one operator share its state, on any thread. In an engine's operators these are all calls of
+    the engine and its copies. A refused call does not subscribe to its source. It fails with
     ``AdapterError("provider_unavailable")``, whose `retry_after` is the time until the next trial. During a trial the
     circuit is ``half_open``: first content closes it, a failure opens it again, and if the trial is disposed, the next
-    call is the trial. The errors that are retried by default count as failures, raised or streamed; other errors show
-    that the provider works. ``on_change(state)`` is called at every change; its exceptions are logged.
+    call is the trial. Errors that are retried by default count as failures, whether raised or streamed; other errors
+    show that the provider works. ``on_change(state)`` is called at every change; its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -276,7 +276,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class _Permit:
-    """Permission for one call; `is_trial` until its first content."""
+    """Permission for one call; `is_trial` is True for a trial call until its first content."""
 
     def __init__(self, is_trial: bool) -> None:
         self.is_trial = is_trial

@@ -7,7 +7,7 @@ waits    it is first in the queue, fewer than          it runs, on the loop and 
          `concurrent` run, and the rates allow it      subscription; one alarm is set for the first that waits
 runs     its subscription ends or is disposed          its reservation becomes what it has used, and the next
                                                        call begins
-is lost  its loop is closed while it waits or runs     it leaves the queue, or frees its place
+is lost  its loop is closed while it waits or runs     it leaves the queue, or frees its slot
 =======  ============================================  =======================================================
 
 A user's `Limiter` replaces the queue.
@@ -97,22 +97,22 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    `requests_per_minute` and `tokens_per_minute` apply to any 60 seconds; a call that fits starts at once. A call
-    reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or 1,000 tokens
-    without it. When it ends, the usage reported by the provider replaces the reservation; an excess counts from then
-    on. A call that reserves more than the limit waits until no other tokens count. Only an engine's operator has the
-    request, so `tokens_per_minute` is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
+    `requests_per_minute` and `tokens_per_minute` apply to every window of 60 seconds; a call that fits starts at once.
+    A call reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or 1,000
+    tokens without it. When it ends, the usage reported by the provider replaces the reservation; an excess counts from
+    then on. A call that reserves more than the limit waits until no other tokens count. Only an engine's operator knows
+    the request, so `tokens_per_minute` is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
 
     A failure with a Retry-After holds all calls back for that time, at most 600 seconds. In an engine this includes
-    failures that are retried; a ``rate_limited`` failure without a Retry-After holds calls back for the delay of the
-    retry policy. Other calls' retries wait too, and each attempt counts towards `requests_per_minute`.
+    failures that are retried; a ``rate_limited`` failure without a Retry-After holds calls back for the retry policy's
+    delay. Other calls' retries wait too, and each attempt counts towards `requests_per_minute`.
 
     A `Limiter` in place of `per_second` decides when a call starts. Several machines may share one.
 
-    Each operator has one queue for all its subscriptions, on any thread and in their order. In an engine these are all
-    its calls. A disposed subscription leaves the queue. In ``engine.operators``, retries keep the place of their call
-    and do not queue again. A blocking ``run()`` or ``for`` that would wait for calls on the loop that it blocks raises
-    ``EngineError("wrong_loop")``; ``await`` the stream there.
+    Each operator has one queue for all its subscriptions, on any thread, in the order of their arrival. In an engine's
+    operators these are all its calls, and retries keep their call's slot and do not queue again. A disposed
+    subscription leaves the queue. A blocking ``run()`` or ``for`` that would wait for calls on the very loop it blocks
+    raises ``EngineError("wrong_loop")``; ``await`` the stream there.
 
     Raises ``ValidationError("invalid_option")`` without a limit, if `per_second` is not a number above 0, or if another
     limit is not a whole number of at least 1.
@@ -174,7 +174,7 @@ class _Call:
         self._is_engine_call = call is not None
         estimate = NOTHING
         if call is not None:
-            # A Budget reserves the model's longest answer. Here that would let few calls run at a time.
+            # A Budget reserves the model's longest answer. Here that would let only a few calls run at once.
             usage = Usage(estimated_tokens(call.request), call.request.max_tokens or OUTPUT_TOKENS)
             estimate = Estimate(usage, None, call.request.max_tokens)
         self.reserved = estimate.usage.total
@@ -195,7 +195,7 @@ class _Call:
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the seconds to wait before a retry, at least the `seconds` of the retry policy."""
+        """Return the seconds to wait before a retry, at least the retry policy's `seconds`."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -211,7 +211,7 @@ class _Call:
             )
 
     def begin_later(self) -> None:
-        """Begin, and deliver what the source raises to the observer, since no caller would."""
+        """Begin, and pass an exception of the source to the observer, since no caller would."""
         try:
             self.begin()
         except BaseException as error:
@@ -256,7 +256,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # A call that has been disposed by now never starts, but settles its permit too.
+        # A call that has been disposed by now never starts, but still settles its permit.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:
@@ -283,7 +283,7 @@ class _QueuedCall(_Call):
 
     @property
     def is_lost(self) -> bool:
-        """Whether its loop is closed: a call that waited for a timer there is never notified."""
+        """Whether its loop is closed: a call that waits for a timer there is never woken."""
         return self.loop is not None and self.loop.is_closed()
 
     def start(self) -> abc.DisposableBase:
@@ -323,7 +323,7 @@ class _Queue:
         self._concurrent = concurrent
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
-        self._next = -inf  # the end of the interval
+        self._next = -inf  # when the current interval ends
         self._expected: float | None = None  # when the first call may begin, if it has to wait
         self._held_until = -inf
         self._guard = threading.Lock()
@@ -339,7 +339,7 @@ class _Queue:
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call`; return False if calls on loops that its subscriber blocks hold all places and cannot end."""
+        """Append `call`, or return False if all slots are held by calls on loops that its subscriber blocks."""
         blocked = current_place.get().blocked_loops
         with self._guard:
             if self._concurrent is not None and blocked:
@@ -376,7 +376,7 @@ class _Queue:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry in `seconds` or later, and return the seconds until it may start."""
+        """Count a retry that starts in `seconds` or later, and return the seconds until it may start."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)

@@ -3,8 +3,9 @@
 A position is *open* while a match that begins there may reach, or look ahead, beyond the text so far, as a partial
 match of ``regex`` shows. The text before the first open position is settled and emitted, with its matches replaced.
 
-A position that stays open for `max_match` characters is closed, unless there is a match already, which may grow to any
-length. So a longer match counts if its first `max_match` characters contain a match, in any splitting into deltas.
+A position that stays open for `max_match` characters is closed, unless a match has already been found there, which may
+grow to any length. So a longer match counts if its first `max_match` characters contain a match, no matter how the text
+is split into deltas.
 """
 
 from __future__ import annotations
@@ -54,14 +55,14 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` is called once with each delta, and the completed text consists of the results. A delta that becomes empty is
+    `fn` is called once with each delta, and the completed text is made of the results. A delta that becomes empty is
     dropped. For a block without deltas, or a message without text events, `fn` is called with the whole text. Thinking
     and tool calls do not change.
 
     The responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new text too. In an engine's
-    `operators`, the model also receives the new text in later steps; after ``stream`` it does not. The text of agents
-    (``Nested``) is replaced at any depth, but an agent's answer as the result of a tool call is not. If `fn` raises,
-    the stream ends with that exception.
+    `operators`, the model also receives the new text in later steps; after ``stream`` it does not. Agents' text
+    (``Nested``) is replaced at any depth, but not in the tool results that contain their answers. If `fn` raises, the
+    stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -93,12 +94,12 @@ def redact(
     ``ChatCompleted``. Redacted thinking loses its signature and provider data, which would no longer be valid. Tool
     calls, their results, users' messages and a response's `parsed` do not change. `replacement` is literal text.
 
-    The events of agents (``Nested``) are redacted at any depth, and so are an agent's answers as results of tool calls:
-    text and plain data, but not parsed objects.
+    Agents' events (``Nested``) are redacted at any depth, and so are their answers in tool results: text and plain
+    data, but not parsed objects.
 
     Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` has no partial
     matches; ``ValidationError("invalid_option")`` for a `pattern` that is not a regular expression or matches the empty
-    text, and for other wrong options.
+    string, and for other wrong options.
     """
     compiled = _compile(pattern)
     check_instance("replacement", replacement, str, "a string")
@@ -152,7 +153,7 @@ class Redactor:
         return settled
 
     def whole(self, text: str) -> str:
-        """Redact `text`, which is complete."""
+        """Redact a complete `text`."""
         redactor = Redactor(self._pattern, self._replacement, self._max)
         redactor._text = text
         return redactor.close()
@@ -206,7 +207,7 @@ _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether the
 
 
 class _Redacting:
-    """The redaction of one chat. Each open block, by class of delta and id, has its own `Redactor`.
+    """The redaction of one chat. Each open block, identified by delta class and id, has its own `Redactor`.
 
     Each agent has its own `_Redacting`; its answer, the result of a tool call, is redacted here.
     """
@@ -330,8 +331,8 @@ class _Mapping:
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # pairs of an original and its new step
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, by length of thread
+        self._steps: list[tuple[StepResult, StepResult]] = []  # pairs of an original step and its replacement
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, by thread length
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
@@ -435,7 +436,7 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # Only the thread of a chat has the threads of its halted agents; a response does not.
+    # Only a chat's thread has the threads of its halted agents; a response does not.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

@@ -117,26 +117,26 @@ def repeat_until_halt(
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
     The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, as
-    ``stream_step`` and ``run_tools`` do. The chat ends for the first reason that applies, its `halted_reason`: a halt
-    by a tool or a question to the user, tool calls that wait for an approval or the caller, a failed step, a halt in
-    the response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, and
-    `max_turns` steps. A source that calls no model, such as a resumed step, is not a turn. ``finalize(thread)`` is one
+    ``stream_step`` and ``run_tools`` do. The chat ends for the first reason that applies, its `halted_reason`: a tool's
+    halt or question to the user, tool calls that wait for approval or for the caller, a failed step, a halt in the
+    response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, or `max_turns`
+    steps. A source that calls no model, such as a resumed step, does not count as a turn. ``finalize(thread)`` runs one
     more step, for a structured answer, after a chat that completed, reached `max_turns` or was stopped by `halt_when`.
 
-    An ``on_error`` of the source is passed on. If a later step fails before its first event, or the first step ends
+    An ``on_error`` from the source is passed on. If a later step fails before its first event, or the first step ends
     with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` and a ``ChatCompleted`` that has the error. All steps
     share one request id, and the usage of each counts against the budget of the next.
 
     `steer` emits the user's messages during the chat, as texts or messages, on any thread. Each chat subscribes to it
-    once. With ``steer_at="sentence"`` a message stops the model at the end of its sentence: the connection is closed,
-    the text so far becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is the usage
-    received so far. With ``"step"`` the model finishes. Thinking, a response that has begun a tool call, and running
-    tools are never interrupted. Each message is then emitted as ``Steered``, and the model answers all of them, even if
-    the chat would have completed. Every step counts towards `max_turns`, and `halt_when` still applies while messages
-    wait. Messages for which no turn is left, or that arrive while the chat halts for another reason or finalizes, are
-    emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``; its metadata has them under
-    ``unused_steering``. Blank messages are ignored. An error of `steer`, or an item that is not a message, ends the
-    chat through ``on_error``.
+    once. With ``steer_at="sentence"`` a message stops the model at the end of the current sentence: the connection is
+    closed, the text so far becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is what
+    has been received so far. With ``"step"`` the model finishes its response first. Thinking, a response that has begun
+    a tool call, and running tools are never interrupted. Each message is then emitted as ``Steered``, and the model
+    answers all of them, even if the chat would have completed. Every step counts towards `max_turns`, and `halt_when`
+    still applies while messages wait. Messages for which no turn is left, or that arrive while the chat halts for
+    another reason or finalizes, are emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose
+    metadata lists them under ``unused_steering``. Blank messages are ignored. An error from `steer`, or an item that is
+    not a message, ends the chat through ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
     fails with ``StreamError("malformed_event")`` through ``on_error``.
@@ -171,7 +171,7 @@ class _Chat:
         self._max_turns = max_turns
         self._halt_when = halt_when
         self._finalize = finalize
-        self._first_end: str | None = None  # the halting reason before `finalize`, once that has begun
+        self._first_end: str | None = None  # why the chat halted before `finalize`, once that has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._gate = current_gate()
@@ -204,7 +204,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step, and the following steps too if each ends during its subscription."""
+        """Run a step and, as long as each one ends during its own subscription, the steps that follow."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
@@ -237,7 +237,7 @@ class _Chat:
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
         if len(self._source) == 1 and isinstance(event, ErrorEvent):
-            return  # held back: if it is the only event, the source failed before its first one
+            return  # held back: if it stays the only event, the source failed before it began
         if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
             self._observer.on_next(self._source[0])
         self._on_next(event)
@@ -271,7 +271,7 @@ class _Chat:
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
 
     def _follow_up(self) -> Observable[Event] | ChatResult | None:
-        """Return the next step or the result of the chat; None if the chat has been disposed."""
+        """Return the next step or the chat's result; None if the chat has been disposed."""
         match self._last:
             case StepCompleted(result=step):
                 return self._add_step(step)
@@ -319,7 +319,7 @@ class _Chat:
         return cast(Observable[Event], step)
 
     def _halt_reason(self, step: StepResult) -> str | None:
-        """Return the first reason that applies for the chat to halt after `step`; None if it continues."""
+        """Return the first reason to halt the chat after `step`; None if it continues."""
         match step.metadata:
             case {"halted_reason": str(reason)}:
                 return reason
@@ -339,7 +339,7 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        """Whether waiting messages continue a chat that would have completed."""
+        """Whether a chat that would have completed continues because messages are waiting."""
         return self._steering.waits() and self._turns < self._max_turns
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:

@@ -87,7 +87,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
 def retry_before_content(
     policy: Retry = "default", *, on_retry: OnRetry | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe again to a stream of events that fails before its first content.
+    """Subscribe again to an event stream that fails before its first content.
 
     ::
 
@@ -108,10 +108,11 @@ def retry_before_content(
     new request. The last failure is passed on unchanged. ``on_retry(attempt, delay, error)`` is called before each
     wait, with the delay in seconds.
 
-    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which receive
-    one answer. After ``stream_generate`` it repeats these operators too, such as a fallback or a budget, and only after
-    the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` handles ``on_error`` but not an
-    ``ErrorEvent``, and repeats the content of a stream that fails half-way; use ``ops.restart`` for that.
+    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which
+    therefore see a single answer. After ``stream_generate`` it repeats these operators too, such as a fallback or a
+    budget, and only after the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` handles
+    ``on_error`` but not an ``ErrorEvent``, and repeats the content of a stream that fails half-way; use ``ops.restart``
+    for that.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`, and if `on_retry` is not a function.
     """
@@ -140,9 +141,10 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
 
     The source is subscribed to again, which is a new request. Folds discard the step's events before the
     ``StepRestarted``, including usage; a ``Custom("step_abandoned", {"response": ...})`` before it preserves the
-    response. Both are emitted with the first content of the new attempt; without content, the earlier content stands.
-    `policy`, a `RetryPolicy` or a mapping of its fields, sets the number of attempts, the delays and the errors. Until
-    the first restart, a failure before the first content is left to retry. The last failure is passed on.
+    response. Both are emitted with the new attempt's first content; if it has none, the earlier content stands.
+    `policy`, a `RetryPolicy` or a mapping of its fields, sets the number of attempts, the delays and the errors to
+    restart on. Until the first restart, a failure before the first content is left to the engine's retry. The last
+    failure is passed on.
 
     Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. A failure after
     a ``StepCompleted`` is not restarted. ``ops.text`` emits the text of every attempt, since strings cannot be taken

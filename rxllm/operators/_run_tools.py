@@ -87,30 +87,30 @@ def run_tools(
     (Message('tool', '42'),)
 
     `tools` are tools or functions, which ``rxllm.tool`` turns into tools. The result of a tool is sent to the model as
-    text or as JSON; models, dataclasses, datetimes, enums and sets can be encoded. `thread` is the input of the model's
+    text or as JSON; models, dataclasses, datetimes, enums and sets can be encoded. `thread` is the input of the model
     call: a thread, messages or text. The step's thread adds the answer and the results, in the order of the tool calls.
 
     With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller. At most
-    `max_concurrency` tools run at once, by default all. `tool_timeout` limits each tool without a timeout of its own,
-    in seconds. If one of the tools does not exist, none runs, and an ``ErrorEvent`` with
+    `max_concurrency` tools run at once, by default all. `tool_timeout`, in seconds, limits each tool that does not set
+    its own timeout. If the model calls a tool that does not exist, no tool runs, and an ``ErrorEvent`` with
     ``EngineError("unknown_tool")`` is emitted.
 
     A tool that fails does not end the stream. `on_tool_error` is ``"continue"`` (the model receives the error as the
-    result), ``"halt"``, or a function of the `ToolCall` and the `ToolError` that returns one of these words, a
-    replacement for the result, or ``halt(...)``; if it raises the error again, the chat halts too. Halts are emitted
-    when all tools have finished, in the order of the calls. Exceptions other than a `ToolError` are logged with
-    their tracebacks. A result that cannot be encoded is logged, and handled as a ``ToolError("encoding_failed")``.
+    result), ``"halt"``, or a function that takes the `ToolCall` and the `ToolError` and returns one of these words, a
+    replacement for the result, or ``halt(...)``; if the function raises the error again, the chat halts too. Halts are
+    emitted when all tools have finished, in the order of the tool calls. Exceptions other than a `ToolError` are logged
+    with their tracebacks. A result that cannot be encoded is logged, and handled as a ``ToolError("encoding_failed")``.
 
     A tool with ``approval=True`` runs if ``approve(tool_call)`` returns True, or a mapping with other arguments; the
-    thread keeps the model's arguments. False, or a text with the reason, refuses the call. ``halt("approval")``, or no
-    `approve`, leaves the call to the caller. The answer may be awaitable, or an Observable, whose last item
-    counts. After `approve_timeout` seconds the call is refused. Exceptions of `approve`, a ``TypeError`` for any other
-    answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool are bugs in the caller's
-    code: they end the stream through ``on_error`` and are not sent to the model.
+    thread keeps the model's arguments. False, or the reason as text, refuses the call. ``halt("approval")`` hands the
+    decision back to the caller, and so does a missing `approve`. The answer may be awaitable, or an Observable whose
+    last item counts. After `approve_timeout` seconds the call is refused. Exceptions raised by `approve`, a
+    ``TypeError`` for any other answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool
+    are bugs in the caller's code: they end the stream through ``on_error`` and are not sent to the model.
 
     ``executor(tool, arguments, context)`` runs each tool instead of its handler, and ``encoder(result)`` returns the
-    text for the model. `context`, `engine`, `session_id` and `request_id` are in the tools' `ToolContext`. The default
-    `request_id` is the chat's, else a new id, and the model's call has the same id.
+    text for the model. `context`, `engine`, `session_id` and `request_id` are passed on in the tools' `ToolContext`.
+    `request_id` defaults to the chat's or else a new id; the model call has the same id.
 
     Raises ``ValidationError("invalid_option")`` for wrong options and for a missing `thread`.
     """
@@ -169,7 +169,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the response as an earlier run of the stream cut it."""
+        """Return the response as it was cut in an earlier run of the stream, if it was."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 

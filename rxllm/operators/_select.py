@@ -47,8 +47,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` keeps the chat's own text alone; an
-    agent's text is inside them:
+    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` keeps only the chat's own text; an
+    agent's text is inside its `Nested` events:
 
     >>> from reactivex import from_iterable
     >>> from rxllm import operators as ops
@@ -101,7 +101,7 @@ def filter_deltas(
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events, also from agents, unless `include` is True.
+    """Drop ``RawChunk`` events, including those of agents, unless `include` is True.
 
     It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
 
@@ -134,7 +134,7 @@ def _drop(classes: frozenset[type[Event]]) -> Callable[[Observable[Event]], Stre
 
 
 def text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the pieces of the text as they arrive. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the text in pieces as it arrives. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -146,13 +146,13 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hel', 'lo']
 
     A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
-    been emitted; folds such as `to_text` drop it. The text of agents is not part of their chat's text: see `only`.
+    been emitted; folds such as `to_text` drop it. Agents' text is not part of the chat's text: see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the pieces of the thinking as they arrive. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the thinking in pieces as it arrives. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -203,7 +203,7 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
 
-    The usage of agents counts as it arrives, at any depth, even if an agent is interrupted in its step.
+    Agents' usage counts as it arrives, at any depth, even if an agent is interrupted during a step.
     """
 
     def changes() -> Callable[[Event], Iterable[Usage]]:
@@ -283,7 +283,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed the text of each message to a new ``make()``; close the last one, unless its message calls tools."""
+    """Feed each message's text to a new ``make()``; close the last one, unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

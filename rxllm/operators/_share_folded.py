@@ -1,7 +1,7 @@
 """Share one call among any number of watchers, whenever they join.
 
-Events wait in a watcher's `JoinedEvents` until the watcher is ready; neither the call nor other watchers wait.
-No subscriber is called while the lock of the call is held.
+Events wait in a watcher's `JoinedEvents` until the watcher is ready; neither the call nor other watchers wait. No
+subscriber is called while the call's lock is held.
 """
 
 from __future__ import annotations
@@ -65,20 +65,20 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     Response('Hello!', stop, 0 tokens)
 
     The first watcher starts the call: write ``.pipe(share_folded(...))`` once, then subscribe as often as you like. A
-    late watcher first receives the events of ``StreamCollector.to_events()``, so every fold has the same result,
-    whenever its watcher joined. Events that the fold does not keep, such as the progress of tools, are missing. A
+    late watcher first receives the events of ``StreamCollector.to_events()``, so every fold has the same result, no
+    matter when its watcher joined. Events that the fold does not keep, such as the progress of tools, are missing. A
     watcher that joins after the end receives all events at once, then the end or the error.
 
     The call is cancelled `grace` seconds after the last watcher has left, unless another watcher subscribes. With 0 it
     is cancelled at once, with None never. To stop it for all watchers, end the source:
     ``stream.take_until(stop).pipe(share_folded(None))``. An ended call does not start again: a watcher that subscribes
-    after the grace receives the events so far and a ``StreamError("cancelled")``.
+    after the grace period receives the events so far and a ``StreamError("cancelled")``.
 
-    The call runs on the loop of its first watcher, and all watchers are called there, whatever thread they subscribe
+    The call runs on its first watcher's event loop, and all watchers are called there, whichever thread they subscribe
     on. A watcher delays neither the call nor other watchers, unless its functions block that loop. For a slow iterator
     (``for``, ``async for``), adjacent deltas are joined; if more than a thousand events still wait, it misses the same
-    events as a late watcher. An exception of a watcher goes to its own ``on_error`` only. A blocking ``run()``, ``for``
-    or ``show`` on that loop's own thread would block the call that it waits for, so it raises
+    events as a late watcher. An exception raised by a watcher goes only to its own ``on_error``. A blocking ``run()``,
+    ``for`` or ``show`` on that loop's own thread would block the call that it waits for, so it raises
     ``EngineError("wrong_loop")``; in a notebook, ``await`` the stream.
 
     Raises ``ValidationError("invalid_option")`` unless `grace` is a number of seconds or None.
@@ -100,7 +100,7 @@ class _Shared:
         self._lock = RLock()
         self._state = StreamCollector()
         self._watchers: list[Watcher] = []
-        self._clock: abc.SchedulerBase | None = None  # the clock of the first watcher
+        self._clock: abc.SchedulerBase | None = None  # the first watcher's clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
         self._timer = SerialDisposable()  # the grace timer, while there are no watchers
@@ -135,7 +135,7 @@ class _Shared:
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # The call does not inherit the pace or the listener of its first watcher.
+        # The call must not inherit its first watcher's pace or listener.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -210,10 +210,10 @@ _BLOCKED = (
 class Watcher:
     """One subscription to a shared call.
 
-    A watcher is ready unless its ``on_next`` runs, on any thread, or its iterator has items left to take. Its observer
-    is called in the context of its own subscription, with its own gate, scope and listener.
+    A watcher is ready unless its ``on_next`` is running, on any thread, or its iterator has items left to take. Its
+    observer is called in the context of its own subscription, with its own gate, scope and listener.
 
-    It is not a `Backlog`, since watchers share a lock, which is free during a delivery so that no watcher waits.
+    It is not a `Backlog`, since watchers share a lock, which is not held during a delivery, so that no watcher waits.
     """
 
     def __init__(
@@ -225,7 +225,7 @@ class Watcher:
     ) -> None:
         self.has_left = False
         self._observer = observer
-        self._lock = lock  # the lock of the call, which guards the waiting events
+        self._lock = lock  # the call's lock, which guards the waiting events
         self._leave = leave
         self._waiting = JoinedEvents(events)
         self._has_ended = False
@@ -237,11 +237,11 @@ class Watcher:
         self._waits_for_gate = False
 
     def add(self, event: Event) -> None:
-        """Add `event` to the waiting events, under the lock; `deliver` follows."""
+        """Add `event` to the waiting events. The caller holds the lock, and then calls `deliver`."""
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:
-        """Store the end, under the lock; `deliver` follows."""
+        """Store the end. The caller holds the lock, and then calls `deliver`."""
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
@@ -295,13 +295,13 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The reader that takes an item may be on another thread; this work belongs to the clock's thread.
+        # The reader may take its item on another thread, but this work belongs on the clock's thread.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 
 
 class JoinedEvents:
-    """The events that wait for a watcher. Adjacent deltas of a block are joined; of adjacent usages the last is kept.
+    """The events waiting for a watcher. Adjacent deltas of a block are joined; of adjacent usages the last is kept.
 
     Events are adjacent if no other event of the same chat waits between them; events of other agents do not count.
     """
@@ -360,7 +360,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # the fold keeps it only after the start of the execution
+    if type(innermost(event)) is ToolExecutionCompleted:  # the fold keeps it only after the execution's start
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

@@ -91,7 +91,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     A consumer is busy
 
     - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) requests the next item: it receives
-      the newest item at that moment, or a later one, however long the consumer has worked;
+      the newest item at that moment, or a later one, no matter how long the consumer has worked;
     - while its ``on_next`` runs.
 
     The source is never slowed down. A fast consumer receives every item. The last item before the end, or before an
@@ -152,7 +152,7 @@ class _WhileBusy(Backlog[T, T]):
                 self._release()
 
     def _schedule_release(self) -> None:
-        # The reader that takes an item may be on another thread; this work belongs to the clock's thread.
+        # The reader may take its item on another thread, but this work belongs on the clock's thread.
         if self._clock is not None and not self._timer.is_disposed:
             self._timer.disposable = self._clock.schedule(self.wake)
 

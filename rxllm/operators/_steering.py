@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step, and end a response after its sentence when messages wait."""
+"""Collect the user's messages for a chat's next step, and end a response after a sentence when messages wait."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ Steer = Observable[str | Message]
 SteerAt = Literal["sentence", "step"]
 
 MOST = 1024
-"""Maximum number of waiting messages. A user does not type more during one step."""
+"""Maximum number of waiting messages. No user types more during one step."""
 
 
 class Steering(abc.DisposableBase):
-    """The waiting messages of one chat. `steer` may emit on any thread, at its subscription, and inside a delivery.
+    """The waiting messages of one chat. `steer` may emit on any thread, during its subscription, and during a delivery.
 
     An adapter whose provider accepts messages during a response, such as OpenAI's Responses API with
     ``response.steer``, would take them through the scope, as `until_sentence` does.
@@ -50,7 +50,7 @@ class Steering(abc.DisposableBase):
         self._subscriptions = CompositeDisposable(self._messages, self._failure)
 
     def start(self, fail: Callable[[Exception], None], scheduler: abc.SchedulerBase | None) -> None:
-        """Start to collect messages. ``fail(error)`` is called on the loop of the chat's events."""
+        """Start collecting messages. ``fail(error)`` is called on the chat's event loop."""
         if self._steer is None:
             return
         loop, context = clock(scheduler), call_context()
@@ -66,17 +66,17 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # A slow reader does not delay messages, and a model call that makes them is not a step of the chat.
+        # A slow reader must not delay messages, and a model call that produces them is not a step of the chat.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
     def raise_error(self) -> None:
-        """Raise the error of `steer`, if there is one."""
+        """Raise the error that `steer` emitted, if any."""
         if self._error is not None:
             raise self._error
 
     def waits(self) -> bool:
-        """Whether messages wait."""
+        """Whether messages are waiting."""
         return bool(self._waiting if self._settled is None else self._settled)
 
     def take(self) -> list[Message]:
@@ -87,7 +87,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Fix the messages of this step, so that every run of the stream takes the same. Others wait for later."""
+        """Fix this step's messages, so that every run of the stream takes the same ones; others wait until later."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -116,12 +116,12 @@ Keep = Callable[[list[Event]], object]
 def until_sentence(
     source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """End `source`, a response, after its sentence once ``is_steered()`` is true.
+    """End `source`, a response, after its current sentence once ``is_steered()`` is true.
 
-    The source is disposed before the next sentence, block or call begins, and open blocks are completed. Thinking is
-    never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
+    The source is disposed before the next sentence, block or tool call begins, and open blocks are completed. Thinking
+    is never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
     ``keep(events)`` receives the events of a response that was cut. ``recall()`` is called once the response has begun;
-    if it returns the events that an earlier run has kept, these are emitted instead.
+    if it returns events that an earlier run kept, these are emitted instead.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -151,7 +151,7 @@ class _UntilSentence:
     def _begin(self) -> None:
         self._seen: list[Event] = []  # the events until a tool call begins
         self._has_calls = False
-        self._is_after_text = False  # whether the last ended block is text
+        self._is_after_text = False  # whether the last block to end was text
         self._sentences: Segmenter | None = None  # the sentences of the open block
         self._rest = 0  # the length of its unfinished sentence
 
@@ -192,7 +192,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return the length of the delta's text up to a sentence's end, 0 for an end before it; None without one."""
+        """Return where a sentence ends in the delta's text: 0 if just before it, None if nowhere."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

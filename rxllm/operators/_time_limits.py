@@ -24,7 +24,7 @@ from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import check, check_function, is_positive
 
 RESOLUTION = 1e-6
-"""The rounding of schedulers in seconds. A timer may fire this early, and a shorter one would fire endlessly."""
+"""The schedulers' rounding, in seconds. A timer may fire this early, and a shorter one would fire endlessly."""
 
 BUSY_SECONDS = 0.01
 """Seconds until a timer that fired during a delivery fires again."""
@@ -46,11 +46,11 @@ def time_limits(
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
     Only the model's output is content: message starts and ends, usage and raw frames show that a provider is alive, but
-    do not extend a limit. An agent's events do, except its provider's usage and raw frames. At a limit, open blocks and
-    calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream; before the first event
-    it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the exceeded `limit`, its `seconds`,
-    and the number of `events` so far. The source is disposed, which closes its connection. While the consumer is
-    behind, only `total` applies. After a ``MessageCompleted`` no limit applies until another event arrives.
+    do not extend a limit. An agent's events do, except for its provider's usage and raw frames. At a limit, open blocks
+    and calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream; before the first
+    event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the exceeded `limit`, its
+    `seconds`, and the number of `events` so far. The source is disposed, which closes its connection. While the
+    consumer is behind, only `total` applies. After a ``MessageCompleted`` no limit applies until another event arrives.
 
     The call option ``timeout``, a number or a `Timeouts`, sets the same limits below retry: a call whose first content
     is late is a failed attempt there, and is retried.
@@ -84,8 +84,8 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     >>> response = slow.pipe(stall_warning(0.01, warn)).run()
     silent after 2 events
 
-    Content and silence are defined in `time_limits`; the wait for the first content is a stall too. An exception of
-    `fn` ends the stream.
+    Content and silence are defined in `time_limits`; the wait for the first content can be a stall too. If `fn` raises,
+    the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `after` is a number above 0 and `fn` is a function.
     """
@@ -117,7 +117,7 @@ class _Watch:
         """Note an event before it is passed on."""
 
     def due(self) -> float | None:
-        """Return the time to `act`: infinity is never, None leaves it to the next event."""
+        """Return when to `act`: infinity for never, None to ask again at the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:

@@ -1,4 +1,4 @@
-"""Check that a stream keeps the rules of events."""
+"""Check that a stream follows the rules for events."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def verify() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass events that keep the rules; the first event that breaks one ends the stream with an error.
+    """Pass events that follow the rules; the first event that breaks one ends the stream with an error.
 
     ::
 
@@ -32,7 +32,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> _ = torn.pipe(verify()).subscribe(on_error=lambda error: print(error.metadata["rule"], error.event_index))
     block_closed 2
 
-    The source is a stream of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, before
+    Apply it to the stream of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, before
     any operator that drops events. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
     of the event, ``metadata["event"]`` its tag and ``metadata["rule"]`` the broken rule:
 
@@ -62,8 +62,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     An operator such as ``ops.time_limits``, ``ops.guard`` or ``ops.budget`` may end a chat anywhere: it completes all
     open blocks and calls, agents' included, and its ``ErrorEvent`` is the last event.
 
-    The events of each agent (``Nested``) keep all rules by themselves; the message names the agent's path.
+    Each agent's events (``Nested``) must follow all rules on their own; the error message names the agent's path.
 
-    Each event takes constant time; a response's events are kept until its end. An error of the source passes through.
+    Each event takes constant time; a response's events are kept until its end. An error from the source passes through.
     """
     return lift(EventRules)

@@ -98,7 +98,7 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)`` returns the first cut of `text` from `start` on; the segment begins at `begin`."""
+"""``find(text, begin, start)`` returns the first cut of `text` at or after `start`; the segment begins at `begin`."""
 
 
 class Segmenter:
@@ -166,7 +166,7 @@ def _context_of(text: str) -> str:
 _UNSPACED = "".join(
     (
         "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff",  # Thai, Lao, Burmese, Khmer
-        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # punctuation of full width
+        "\u3000-\u303f\uff01-\uff0f\uff1a-\uff20",  # full-width punctuation
         "\u3040-\u312f\u31a0-\u31ff",  # kana, bopomofo
         "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9d\U00020000-\U0003ffff",  # Han, half-width kana
     )
