@@ -141,7 +141,7 @@ ANY = "*"
 """The name of the fallback advice for options without their own; without a fallback the error lists the options."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""The arguments of ``generate_many``, which the message for a misspelt one names for other calls too."""
+"""The arguments of ``generate_many``; the message for a misspelt option of any other call suggests these too."""
 
 _SYSTEM = "write the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
@@ -453,6 +453,6 @@ ADVICE: dict[str, dict[str, str]] = {
 """What to write instead, by the place where a name is written and by the name.
 
 Code in a text is between backticks, which messages leave out. Its placeholders: ``{name}`` is the name, ``{owner}``
-the class that an option is passed to, ``{value}`` the option's value, ``{data}`` the same if it is JSON data,
-``{count}`` and ``{attempts}`` the number that it may be.
+the class that an option is passed to, ``{value}`` the option's value, ``{data}`` that value if it is JSON data,
+``{count}`` and ``{attempts}`` numbers based on it.
 """

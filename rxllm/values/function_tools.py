@@ -89,7 +89,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call of `tool` to write for `options` that were passed beside a function."""
+    """Return the call to `tool` that should be written when `options` are passed together with a function."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -161,7 +161,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return the fault of different tools with the same name, of which the model could call only one."""
+    """Return the fault if different tools share a name, since the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

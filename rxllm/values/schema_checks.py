@@ -208,7 +208,7 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED` a minimum."""
+        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED`, a minimum."""
         try:
             return self._count(self.root, levels, {})
         except RecursionError:

@@ -113,7 +113,7 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A text that is the same whenever this call runs: again, after a retry, or in another process by ``resume``.
+        """A text that stays the same whenever this call runs: again, in a retry, or in another process by ``resume``.
 
         Pass it to a service that must not act twice, such as a payment service. It is a hash of the conversation before
         the call, the session's id, the call with the model's arguments, and the key of the enclosing tool call, if an

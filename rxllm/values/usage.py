@@ -53,7 +53,7 @@ class Usage(Value):
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Fill in the missing costs of `usage` with ``price(model, usage)``; `model` is None for the answering model.
+    """Return `usage`, its missing costs filled in by ``price(model, usage)``; `model` is None for the answering model.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` has the usage of each as a dict of its
     fields; an iteration's ``extra`` names its model unless it is the answering one. If the cost of one iteration is
