@@ -60,7 +60,7 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""Providers whose variables have unusual names, in the order in which the provider's SDK reads them."""
+"""The variables of providers whose variable names are unusual, in the order in which their SDKs read them."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),

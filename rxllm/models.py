@@ -135,9 +135,9 @@ def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelI
     'b:two'
     >>> clear()
 
-    Of a provider's entries, the one that was put first is chosen. Capabilities are the fields of
-    `ModelInfo` that are True or False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has
-    all of them, and ``ValidationError("invalid_option")`` for an unknown capability.
+    Of a provider's entries, the first one put is chosen. Capabilities are the fields of `ModelInfo` that are True or
+    False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has all of them, and
+    ``ValidationError("invalid_option")`` for an unknown capability.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
     unknown = [name for name in wanted if name not in CAPABILITIES]
@@ -236,7 +236,7 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' function and class of counts. Raises ``EngineError("missing_dependency")`` without it."""
+    """Return genai-prices' function and count class. Raises ``EngineError("missing_dependency")`` without it."""
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price

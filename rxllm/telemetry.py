@@ -16,10 +16,10 @@ Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or
 seconds, on the clock of the subscription's scheduler; observers are called immediately. The values hold no key, no
 question and no answer, except in the `content` that a `Tracer` may request. An `error` is the raised error itself.
 
-`session_id` is the conversation's. `request_id` is the same in all values of one facade call. `id` is the same
-in all values about one call, step, chat or tool. `parent_id` is the `id` of the enclosing unit: the step around a call
-or a tool, the chat around a step, and the tool around an agent's chat. `path` holds the ids of the enclosing tool
-calls, outermost first.
+`session_id` is the conversation's. `request_id` is the same in all values of one facade call. `id` is the same in all
+values about one call, step, chat or tool. `parent_id` is the `id` of the enclosing unit: the step around a call or a
+tool, the chat around a step, and the tool around an agent's chat. `path` holds the ids of the enclosing tool calls,
+outermost first.
 """
 
 from __future__ import annotations

@@ -126,7 +126,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the error of a call with these arguments; None if they fit, or if there is no signature to check."""
+    """Return the error that these arguments would raise; None if they fit, or if there is no signature to check."""
     from inspect import signature  # a costly import, needed only for functions of the user
 
     try:

@@ -48,7 +48,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has already logged the error, whose client does not receive it. Not part of the value."""
+    """Whether this process has logged the error, which its client will not see. Not part of the value."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls

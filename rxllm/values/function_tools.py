@@ -43,7 +43,7 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool from a function's name, docstring and hints, as a decorator; with ``name=``, from the arguments.
+    """Make a tool from a function's name, docstring and hints, as a decorator, or from the arguments that you pass.
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
@@ -52,7 +52,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
 
-    ``@tool(name=..., description=..., approval=True)`` overrides the function's own, also for a lambda:
+    ``@tool(name=..., description=..., approval=True)`` overrides the function's own, and suits a lambda:
     ``tool(name="double")(lambda x: 2 * x)``. To pass the JSON schema of the arguments yourself, write
     ``tool(name="double", description=..., schema={...}, handler=double)``: the `handler` is called with one mapping of
     the arguments, and also with a `ToolContext` if it takes two arguments.

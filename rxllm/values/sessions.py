@@ -8,8 +8,8 @@ status                it waits for                                              
 ====================  ==========================================================  ======================================
 ``idle``              nothing                                                     start, reply, resume, step
 ``completed``         nothing: the last turn has ended                            start, reply, resume, step
-``awaiting_tools``    results or approvals of its `pending_tool_calls`, and then  resume, submit_tool_result,
-                      for the user, if there is a `pending_question`              submit_tool_results
+``awaiting_tools``    results or approvals for its `pending_tool_calls`, then     resume, submit_tool_result,
+                      the user, if there is a `pending_question`                  submit_tool_results
 ``awaiting_user``     an answer to its `pending_question`                         reply
 ``error``             nothing: make a new session from its thread                 -
 ====================  ==========================================================  ======================================

@@ -83,7 +83,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model passes to the tool `name`, and the JSON schema of an object of them.
+    """Return the parameters that the model passes to tool `name`, and the JSON schema of the object that holds them.
 
     Raises ``TypeError`` for a type that has no JSON schema.
     """
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with the text in ``Annotated[T, "text"]`` and a datetime's format spelled out for its reader."""
+    """Return `hint` with the text in ``Annotated[T, "text"]`` and a datetime's format as schema annotations."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
