@@ -193,7 +193,7 @@ _EXTRA = {
 """The counters that Anthropic, Google, OpenAI and Perplexity add to ``Usage.extra``, by the name of the count."""
 
 _CONTEXT = ("service_tier", "speed")
-"""Facts about the answer on which its prices depend."""
+"""Facts about the answer that its price depends on."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:

@@ -4,7 +4,7 @@
 value                              emitted
 =================================  ================================================================================
 `CallStarted`, `CallFinished`      when a model is asked for a response, and when its stream has ended
-`FirstToken`                       once a call, when its first content arrives
+`FirstToken`                       once per call, when its first content arrives
 `RetryAttempt`                     before each wait for another attempt at a call
 `StepStarted`, `StepFinished`      around a call and the tools that its response calls
 `ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known

@@ -28,7 +28,7 @@ from rxllm.values import Usage
 
 
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
-    """Return the events of the current step, with each block and tool call where it begins.
+    """Return the events of the current step, with each block and tool call at the place where it begins.
 
     A block's or call's deltas are joined into one, followed at once by its completion. Malformed events are omitted,
     and so are deltas that contradict their completion. Tool executions follow the message, which is where they may

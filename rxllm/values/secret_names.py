@@ -41,7 +41,7 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with ``change(item)`` for every string, number, ... in its lists, tuples and mappings.
+    """Return `value` with ``change(item)`` in place of every string, number, ... in its lists, tuples and mappings.
 
     ``entry(name, item)`` replaces each named item before its own items are changed. A part that contains itself, or is
     nested deeper than `depth`, becomes a text, since data from servers, models and tools may be nested to any depth.
