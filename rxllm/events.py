@@ -363,7 +363,7 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is output of the model: it ends a silence, and is the first token.
+    """Whether `event` is model output, which ends a silence and counts as the first token.
 
     An agent's work is output too, and so are the starts and ends of its responses; its provider's pings are not.
     """

@@ -60,14 +60,14 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""The variables of providers with unusual names, in the order of the provider's SDK."""
+"""The variables of providers whose variable names are unusual, in the order in which their SDKs read them."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
     *("llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama", "openai"),
     *("openai-responses", "openrouter", "perplexity", "together", "vllm", "xai", "zai"),
 }
-"""rxllm's own providers, which ``rxllm.adapters.profiles`` connects, for the warning of `put`."""
+"""rxllm's own providers, which ``rxllm.adapters.profiles`` connects; `put` warns about similar names."""
 
 
 class _Dotenv:
@@ -139,15 +139,15 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 
 
 def get(provider: str) -> ApiKey | None:
-    """Return the key of `provider` from the store, the environment or the dotenv file; None without a key.
+    """Return the key of `provider` from the store, the environment or the dotenv file; None if there is none.
 
-    A function is returned as it was put, without a call.
+    A function is returned as it was put; it is not called.
     """
     return find(provider, None, None)
 
 
 def source(provider: str) -> Source | None:
-    """Return the place where `get` finds the key of `provider`; None without a key."""
+    """Return the place where `get` finds the key of `provider`; None if there is none."""
     return next((place for place, _ in _candidates(provider, None, None, None)), None)
 
 
@@ -181,7 +181,7 @@ def find(
 async def resolved(provider: str, key: ApiKey) -> str:
     """Return `key`, or the result of `key` if it is a function; for adapters.
 
-    Raise ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` of the function
+    Raise ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the function
     is raised unchanged, and retried like a provider's error.
     """
     if isinstance(key, str):
@@ -231,7 +231,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for an adapter that was pickled without its key, where no other key is found."""
+    """Return the error for an adapter that was pickled without its key, when no other key is found."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled, without the secrets in its {' and '.join(arguments)}; "

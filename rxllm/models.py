@@ -50,7 +50,7 @@ _entries: dict[str, ModelInfo] = {}
 
 
 def put(*entries: ModelInfo) -> None:
-    """Keep `entries` in this process; an entry replaces an earlier entry of its name.
+    """Keep `entries` in this process; an entry replaces an earlier entry with the same name.
 
     Raises ``ValidationError("invalid_option")`` unless each is a `ModelInfo`.
     """
@@ -65,12 +65,12 @@ def put(*entries: ModelInfo) -> None:
 
 
 def get(name: str) -> ModelInfo | None:
-    """Return the entry of ``"provider:model"``, or None."""
+    """Return the entry for ``"provider:model"``, or None."""
     return _entries.get(_key(name))
 
 
 def find(provider: str, model: str | None) -> ModelInfo | None:
-    """Return the entry of a provider's `model`, or None."""
+    """Return the entry for a provider's `model`, or None."""
     return get(f"{provider}:{model}" if model else provider) if _entries else None
 
 
@@ -80,7 +80,7 @@ def entries() -> list[ModelInfo]:
 
 
 def delete(name: str) -> None:
-    """Forget the entry of ``"provider:model"``."""
+    """Forget the entry for ``"provider:model"``."""
     _entries.pop(_key(name), None)
 
 
@@ -90,7 +90,7 @@ def clear() -> None:
 
 
 def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usage:
-    """Return `usage` with the costs it lacks, at the prices of the entry of ``"provider:model"`` or of genai-prices.
+    """Return `usage` with its missing costs, at the prices in the entry for ``"provider:model"`` or in genai-prices.
 
     >>> priced("anthropic:claude-3-haiku-20240307", Usage(1_000_000, 100_000)).total_cost
     0.375
@@ -116,7 +116,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 
 
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
-    """Return a function that adds costs at the prices of `entry`; an iteration of another model has its own prices."""
+    """Return a function that adds costs at the prices of `entry`; another model's iteration has that model's prices."""
 
     def price(other: str | None, part: Usage) -> Usage:
         try:
@@ -128,16 +128,16 @@ def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:
-    """Return the first entry with all capabilities in `require`, in the order of providers in `prefer`.
+    """Return the first entry with all capabilities in `require`; providers in `prefer` come first, in that order.
 
     >>> put(ModelInfo("a:one", tools=True), ModelInfo("b:two", tools=True, vision=True))
     >>> select(require=["tools"], prefer=["b", "a"]).name
     'b:two'
     >>> clear()
 
-    Among several entries of a provider the entry that was put first is chosen. Capabilities are the fields of
-    `ModelInfo` that are True or False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has
-    all of them, and ``ValidationError("invalid_option")`` for an unknown capability.
+    Of a provider's entries, the first one put is chosen. Capabilities are the fields of `ModelInfo` that are True or
+    False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has all of them, and
+    ``ValidationError("invalid_option")`` for an unknown capability.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
     unknown = [name for name in wanted if name not in CAPABILITIES]
@@ -165,7 +165,7 @@ def _canonical(provider: str) -> str:
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
-"""The names of providers in genai-prices, where they differ."""
+"""Providers' names in genai-prices, where they differ from ours."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -193,7 +193,7 @@ _EXTRA = {
 """The counters that Anthropic, Google, OpenAI and Perplexity add to ``Usage.extra``, by the name of the count."""
 
 _CONTEXT = ("service_tier", "speed")
-"""Facts about the answer on which its prices depend."""
+"""Facts about the answer that its price depends on."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
@@ -236,7 +236,7 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' function and class of counts. Raises ``EngineError("missing_dependency")`` without it."""
+    """Return genai-prices' function and count class. Raises ``EngineError("missing_dependency")`` without it."""
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price

@@ -1,4 +1,4 @@
-"""Plugins: adapters and operators of other packages, from their entry points.
+"""Plugins: adapters and operators from other packages, found through their entry points.
 
 ::
 
@@ -9,8 +9,8 @@
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
 A plugin is imported at its first use. A package that fails does not affect other packages, and the error names it. A
-plugin with one of rxllm's own names is not used, which is logged once. The use of a name that two packages register is
-an error that names both: the meaning of a name must not depend on other installed packages.
+plugin with one of rxllm's own names is not used, and this is logged once. Using a name that two packages register is an
+error that names both: what a name means must not depend on which other packages are installed.
 """
 
 from __future__ import annotations
@@ -137,7 +137,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # a package may be installed twice; its first place counts, as for import
+        if name in seen:  # a package may be installed twice; the first one found counts, as for imports
             continue
         seen |= {name} - {""}
         try:

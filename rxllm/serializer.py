@@ -1,13 +1,13 @@
 """JSON for every value, error and event; reading it back gives an equal object.
 
-The one exception is an object that a tool returned, which is read back as plain data. In the events of tools, and as
-``halt_result``, a model, a dataclass or an event is written as a JSON object, a datetime, a ``Decimal``, an enum or a
-path as text, and a set as a list. Plain data is read back equal there too.
+The one exception is an object that a tool returned, which is read back as plain data. In tool events and in
+``halt_result``, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums and paths as
+text; sets as lists. Plain data is read back equal there too.
 
 An earlier form of ``RawChunk`` is read as the event that replaces it, see ``rxllm.events.current_form``.
 
-A value or an error is an object with its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is flat,
-``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are
+A value or an error is an object that names its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is
+flat, ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are
 omitted; unknown fields are skipped.
 
 Text that cannot be read raises ``ValidationError("invalid_request")``; its `errors` give the path and the fault:
@@ -133,7 +133,7 @@ def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, 
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Return the value, error, event or list that `to_json` wrote.
 
-    `type` is the class of a text without a tag; a tag is checked against it. ``list[Message]`` reads an array.
+    `type` is the class to read if the text has no tag; a tag is checked against it. ``list[Message]`` reads an array.
 
     >>> from rxllm.values import Message
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
@@ -146,8 +146,8 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    The `parsed` of responses and results is plain data. With the `response_format` of their call, the answers are
-    parsed again, and it is the value:
+    The `parsed` of responses and results is plain data. Given the call's `response_format`, the answers are parsed
+    again, and `parsed` is the value:
 
     >>> from dataclasses import dataclass
     >>> from rxllm.values import Response
@@ -158,7 +158,7 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     >>> from_json(text).parsed, from_json(text, response_format=City).parsed
     ({'name': 'Lima'}, City(name='Lima'))
 
-    An image of ``Image.from_file`` is refused, because untrusted text could make the program read any local file and
+    An image from ``Image.from_file`` is refused, because untrusted text could make the program read any local file and
     send it. Pass ``local_files=True`` for text that the program itself has stored.
 
     Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`. If an answer does not fit
@@ -189,7 +189,7 @@ def from_data(data: Any, *, response_format: Any = None, local_files: bool = Fal
 @overload
 def from_data(data: Any, type: type[T], *, response_format: Any = None, local_files: bool = False) -> T: ...
 def from_data(data: Any, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
-    """Return the value, error, event or list of the data from `to_data`; see `from_json`."""
+    """Return the value, error, event or list that `to_data` wrote; see `from_json`."""
     read = reader(response_format)
     token = may_name_files.set(local_files)
     try:

@@ -4,7 +4,7 @@
 value                              emitted
 =================================  ================================================================================
 `CallStarted`, `CallFinished`      when a model is asked for a response, and when its stream has ended
-`FirstToken`                       once a call, when its first content arrives
+`FirstToken`                       once per call, when its first content arrives
 `RetryAttempt`                     before each wait for another attempt at a call
 `StepStarted`, `StepFinished`      around a call and the tools that its response calls
 `ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
@@ -13,13 +13,13 @@ value                              emitted
 =================================  ================================================================================
 
 Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
-seconds, on the clock of the subscription's scheduler; an observer is called at once. The values hold no key, no
+seconds, on the clock of the subscription's scheduler; observers are called immediately. The values hold no key, no
 question and no answer, except in the `content` that a `Tracer` may request. An `error` is the raised error itself.
 
-`session_id` is the conversation's. `request_id` is the same in all values of one call of the facade. `id` is the same
-in all values about one call, step, chat or tool. `parent_id` is the `id` of the enclosing unit: the step of a call or a
-tool, the chat of a step, and the tool of an agent's chat. `path` holds the ids of the enclosing tool calls, outermost
-first.
+`session_id` is the conversation's. `request_id` is the same in all values of one facade call. `id` is the same in all
+values about one call, step, chat or tool. `parent_id` is the `id` of the enclosing unit: the step around a call or a
+tool, the chat around a step, and the tool around an agent's chat. `path` holds the ids of the enclosing tool calls,
+outermost first.
 """
 
 from __future__ import annotations
@@ -78,12 +78,13 @@ class _ModelSpan(_RequestSpan, frozen=True):
 
 
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Details of a call: the first five fields are set from its start on, the others at its finish.
+    """Details of a call: the first five fields are set from the start, the others at the finish.
 
     `parameters` are the fields of the `Request` that are set, by name, without its schema. `metadata` is the caller's.
-    `address` and `port` are the server's. `queued` is the time that the call waited in ``rate_limited``, in seconds.
+    `address` and `port` are the server's. `queued` is how long the call waited in ``rate_limited``, in seconds.
     `attempts` is the number of requests sent. `chunks` are the times at which chunks of the answer arrived, in seconds
-    since its request was sent, and are kept only for a `Tracer`. `response_id` and `response_model` are the provider's.
+    since its request was sent; they are kept only for a `Tracer`. `response_id` and `response_model` are the
+    provider's.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -108,7 +109,7 @@ class CallStarted(_ModelSpan, frozen=True):
 
 
 class FirstToken(_ModelSpan, frozen=True):
-    """The first content has arrived, `seconds` after the start, with the waits for other attempts."""
+    """The first content has arrived, `seconds` after the start, including the waits between attempts."""
 
     seconds: float
 
@@ -129,7 +130,7 @@ class CallFinished(_ModelSpan, frozen=True):
 
 
 class RetryAttempt(_ModelSpan, frozen=True):
-    """The attempt number `attempt`, from 1, failed with `error`; the next one is `delay` seconds away."""
+    """Attempt number `attempt`, counted from 1, failed with `error`; the next one is `delay` seconds away."""
 
     attempt: int
     delay: float
@@ -233,8 +234,8 @@ Telemetry = (
 class Tracer:
     """The base class of observers that write traces, such as ``rxllm.otel``'s.
 
-    It also observes the agents among an engine's tools, at every depth and with any engine. With `content` the values
-    have the messages, tools, arguments and results, but not the model's reasoning.
+    It also observes the agents among an engine's tools, at every depth and whatever their engine. With `content` the
+    values have the messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer

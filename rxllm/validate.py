@@ -1,4 +1,4 @@
-"""The rules for values that are sent.
+"""The rules that values must satisfy before they are sent.
 
 Each function returns None, or raises a ``ValidationError`` that lists all faults: ``errors`` pairs the path of a fault
 with its code, ``(("messages", 0, "role"), "unknown")``; the message describes it. Rules that only a provider knows are
@@ -101,7 +101,7 @@ def tool(value: Tool) -> None:
 
 
 def session(value: Session) -> None:
-    """Raise ``ValidationError("invalid_session")`` unless its fields are what its status requires."""
+    """Raise ``ValidationError("invalid_session")`` unless its fields match its status."""
     _raise("invalid_session", value, session_faults)
 
 
@@ -120,10 +120,10 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 
 
 def data(value: Any, schema: Mapping[str, Any]) -> None:
-    """Raise ``ValidationError("invalid_output")`` unless the JSON data `value` fit the JSON `schema`.
+    """Raise ``ValidationError("invalid_output")`` unless the JSON data `value` fits the JSON `schema`.
 
     Raises ``ValidationError("invalid_option")`` for an invalid schema. Without jsonschema-rs, which ``rxllm[schema]``
-    installs, nothing is checked, which is logged once.
+    installs, nothing is checked, and this is logged once.
     """
     try:
         errors = schema_faults(schema, value)
@@ -204,11 +204,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must hold at least one image to edit, and exactly one for a variation",
 }
-"""The descriptions of faults whose value is missing or explains nothing."""
+"""The descriptions of faults for which there is no value to show, or showing it explains nothing."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Return a fault of `root`, which must be `expected`, as text: its place, the expected and the actual value."""
+    """Return a fault of `root` as text: its place, what was `expected` there, and the actual value."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -224,7 +224,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""The options with which a server has the earlier messages, and so the calls of the results."""
+"""The options that refer to earlier messages on the server, and so to the calls that tool results answer."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -263,7 +263,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result without its call, as in ``thread[2:]``: providers refuse it."""
+    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``: providers refuse these."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):

@@ -102,7 +102,7 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return the fault of an earlier form, see `current_form`; the frame of a provider may be anything."""
+    """Return the fault of an earlier form, see `current_form`; a provider's frame may be anything."""
     try:
         current = current_form(event)
     except TypeError:  # unknown counters are not a fault here: the fold is specified to raise for them

@@ -55,7 +55,7 @@ T = TypeVar("T")
 def fold_message(events: Iterable[Event]) -> Message:
     """Return the assistant's message of one response, with its parts in the order of their first appearance.
 
-    The content is plain text if its only parts are one block of text and then calls. If no event has content, the
+    The content is plain text if its only parts are one block of text followed by calls. If no event has content, the
     result is the message of ``MessageCompleted``. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
@@ -127,11 +127,11 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The events of blocks, each with the class of its deltas."""
+"""The event classes of blocks, each with the class of the block's deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
-    """Return the key of the block that an event belongs to; the id None means the latest of its kind that is open.
+    """Return the key of the block that an event belongs to; an id of None means the latest open one of its kind.
 
     >>> from rxllm import TextDelta, ThinkingDelta
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
@@ -199,7 +199,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as a message's content: plain text if they are one text and then calls."""
+    """Return `parts` as a message's content: plain text if they are one text followed by calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -214,7 +214,7 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` for a malformed first delta. Joining the pieces of a block finds a malformed later one."""
+    """Raise ``TypeError`` for a malformed first delta. A later one is found when its block's pieces are joined."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
@@ -296,7 +296,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
 
 
 def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
-    # An adapter without an error of its own ends with the finish reason alone.
+    # An adapter that has no error to report ends with the finish reason alone.
     if summary.finish_reason == "error" and summary.error is not None:
         return summary.error
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")

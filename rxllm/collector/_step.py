@@ -1,7 +1,7 @@
 """Build a step from a response, its tools and its agents: new messages, waiting calls, and the halt.
 
-A call is kept while it runs, and an agent's call until the step ends. Each agent has a state of its own, which folds
-the agent's events as the chat's state folds the chat's.
+A call is kept while it runs, and an agent's call until the step ends. Each agent has its own state, which folds the
+agent's events just as the chat's state folds the chat's.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`, or the same object without a change; agents begin with `start`."""
+    """Return the executions after `event`, or the same object if nothing changed; agents begin with `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -83,23 +83,23 @@ def execute(
 
 
 def unfold_executions(executions: Executions) -> list[Event]:
-    """Return the events of the executions, one after the other."""
+    """Return the events of all executions, one execution after the other."""
     return [event for id, execution in executions.items() for event in execution.to_events(id)]
 
 
 def innermost(event: Event) -> Event:
-    """Return the event that an agent has emitted, at any depth; any other event is returned unchanged."""
+    """Return the event that an agent emitted, however deeply nested; any other event is returned unchanged."""
     return event.event if type(event) is Nested else event
 
 
 def unnest(event: Nested) -> tuple[str, Event]:
-    """Return the id of the outermost tool call, and the event as its agent has emitted it."""
+    """Return the id of the outermost tool call, and the event as the agent originally emitted it."""
     id, *path = event.path
     return id, Nested(tuple(path), event.event) if path else event.event
 
 
 def nest(id: str, event: Event) -> Nested:
-    """Return the event of the agent that is the tool call `id`, as the chat that runs it emits it."""
+    """Wrap an event of the agent run by tool call `id` as the chat that runs the agent emits it."""
     return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
@@ -115,7 +115,7 @@ def is_waiting(result: ChatResult) -> bool:
 
 
 def agent_usage(executions: Executions) -> Usage:
-    """Return the agents' usage up to the end of their last steps, at any depth."""
+    """Return the usage of the agents, at any depth, up to the end of their last steps."""
     agents = [execution.agent for execution in executions.values()]
     steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
     return sum((agent_usage(agent.executions) for agent in agents), steps)
@@ -131,7 +131,7 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with its agents' usage, and the calls and questions for which they wait."""
+    """Return `step` with its agents' usage, and the calls and questions that they wait for."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -152,7 +152,7 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two metadata: `first` wins, and the waiting calls of both are kept."""
+    """Merge two metadata mappings: `first` takes precedence, and the waiting calls of both are kept."""
     calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
     return {**second, **first, **calls}
 
@@ -189,7 +189,7 @@ PAUSE = "pause_turn"
 """The raw finish reason of a message that the provider continues when it is called again."""
 
 STEERED = "steered"
-"""The raw finish reason of a response that ended after its sentence because of a user's message."""
+"""The raw finish reason of a response that a user's message ended early, after a complete sentence."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
@@ -246,7 +246,7 @@ def tool_message(event: Event) -> Message | None:
 
 
 def halted_by(error: LLMError) -> str:
-    """Return the halting reason of a chat that failed with `error`."""
+    """Return the halt reason of a chat that failed with `error`."""
     return "budget" if error.reason == "budget_exceeded" else "error"
 
 

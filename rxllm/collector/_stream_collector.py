@@ -155,7 +155,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(self.thread, self.log, self.length, changed, self.executions)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
-        """Return the state after all of `deltas`, for a consumer that needs none of the states between them."""
+        """Return the state after all of `deltas`, for a consumer that needs no intermediate states."""
         if self.summary.fresh:
             deltas = [delta for delta in deltas if event_fault(delta) is None]
         if not deltas:
@@ -279,11 +279,11 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return `step`, the current one, with its agents' usage and the calls that wait in them."""
+        """Return the current `step`, with its agents' usage and their waiting calls added."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result; before its ``ChatCompleted``, the chat so far, ``cancelled`` or ``error``.
+        """Return the chat's result; before its ``ChatCompleted``, the chat so far, as ``cancelled`` or ``error``.
 
         Without a thread to start from, its thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.
@@ -324,10 +324,10 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         can follow.
 
         Every block has its completion and at most one delta; every tool call its start, one delta and its completion;
-        the response its start, its last usage and its end. Completed steps and agents, between the start and the end of
-        their tool calls, are unfolded in the same way. So the length depends on the blocks, calls and steps, and not on
-        the deltas. Void events of a restarted step are omitted, and so is everything that the fold does not keep:
-        progress and approvals of tools, executions that are over, raw frames, and `Custom` events.
+        the response its start, its last usage and its end. Completed steps are unfolded in the same way, and so are
+        agents, between the start and the end of their tool calls. So the length depends on the blocks, calls and steps,
+        not on the deltas. Void events of a restarted step are omitted, and so is everything that the fold does not
+        keep: progress and approvals of tools, finished executions, raw frames, and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

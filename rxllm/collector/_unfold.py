@@ -28,10 +28,11 @@ from rxllm.values import Usage
 
 
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
-    """Return the events of the current step, with each block and tool call where it begins.
+    """Return the events of the current step, with each block and tool call at the place where it begins.
 
-    Its deltas are joined into one, and its completion follows at once. Malformed events are omitted, and so are deltas
-    that contradict their completion. The executions of tools follow the message, where they may begin.
+    A block's or call's deltas are joined into one, followed at once by its completion. Malformed events are omitted,
+    and so are deltas that contradict their completion. Tool executions follow the message, which is where they may
+    begin.
     """
     if summary.fresh:
         return []

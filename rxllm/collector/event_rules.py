@@ -1,7 +1,7 @@
-"""The rules that streams of events keep, for a response, its tools, a step and a chat.
+"""The rules that event streams keep, for a response, its tools, a step and a chat.
 
-``operators.verify`` checks them all. Events that enter from an adapter are checked less, because each check costs time
-and the fold accepts any order:
+``operators.verify`` checks them all. Events from an adapter get fewer checks, because each check costs time and the
+fold accepts any order:
 
 ==================================================  ====================================================================
 rule, as in the table of ``operators.verify``       where an adapter's events enter
@@ -13,7 +13,8 @@ rule, as in the table of ``operators.verify``       where an adapter's events en
 all others                                          not checked
 ==================================================  ====================================================================
 
-After that, events are checked only where they may have another origin: in the fold, and as the items of operators.
+After that, events are checked only where they may come from elsewhere: in the fold, and as items that operators
+receive.
 
 The phases of a stream:
 
@@ -76,7 +77,7 @@ class EventRules:
         return (event,)
 
     def close(self) -> Iterable[ev.Event]:
-        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # number of steps of a stream that ends in this phase
+        steps_at_end = {"over": 0, "failed": 0, "step": 1}  # the number of steps in a stream that ends in this phase
         if self._phase == "chat" or self._is_cut or steps_at_end.get(self._phase) == self._steps:
             return ()
         self._index += 1
@@ -143,7 +144,7 @@ class EventRules:
         self._agents.clear()
 
     def check_end(self, id: str) -> None:
-        """Raise `BrokenRule` if the agent that is the tool call `id` has begun and not completed its chat."""
+        """Raise `BrokenRule` if the agent run by tool call `id` has begun its chat but not completed it."""
         if self._phase not in ("start", "chat"):
             raise BrokenRule("nested", f"the agent of the tool call {id!r} has not completed its chat")
 
@@ -188,7 +189,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The reasons of the errors with which operators may end a chat in any phase."""
+"""The error reasons with which operators may end a chat in any phase."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -225,7 +226,7 @@ _FAULTS = {
     "lost": ("chat_completed", "a step that fails to begin ends the chat", "chat_completed"),
     "chat": ("chat_completed", "nothing follows ChatCompleted", ""),
 }
-"""For each phase: the rule that an event out of place breaks, the reason, and the rule that an end there breaks."""
+"""For each phase: the rule broken by an event out of place, the reason, and the rule broken by an end there."""
 
 
 class _Response:
@@ -320,7 +321,7 @@ class _Response:
 
 
 def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the text of the deltas of its block."""
+    """Raise `BrokenRule` unless `event` has the text of its block's deltas."""
     text = "".join(pieces)
     if event.text != text:
         raise BrokenRule("block_text", f"the deltas of the block join to {text!r}")
@@ -333,7 +334,7 @@ def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecuti
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the raw arguments of its call's deltas, parsed or with an error."""
+    """Raise `BrokenRule` unless `event` has the raw arguments from its call's deltas, parsed or with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")

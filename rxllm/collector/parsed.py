@@ -37,7 +37,7 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` with `parsed` or an `error` in its response: a bad answer does not lose the step."""
+    """Return `result` with `parsed` or an `error` in its response: a bad answer does not discard the step."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 

@@ -93,7 +93,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
 
     The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider accepts the thread:
 
-    - tool calls without a result are omitted, also the calls of agents that began in this step;
+    - tool calls without a result are omitted, including the calls of agents that began in this step;
     - after the last answered tool call, the provider's own calls and opaque parts are omitted too, and thinking keeps
       only its text, since providers accept these only whole;
     - a message without text, files and tool calls is omitted.

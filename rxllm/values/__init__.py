@@ -1,4 +1,4 @@
-"""Requests, messages and tools of a call, its responses and results, sessions, and errors."""
+"""The values: requests, messages, tools, responses, results, sessions, and errors."""
 
 from rxllm.values.base import Value
 from rxllm.values.errors import (

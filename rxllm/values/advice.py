@@ -1,7 +1,6 @@
-"""Advice for misuse: names of other libraries, unknown options and a missing ``.run()``, in one table.
+"""Advice for misuse: names from other libraries, unknown options and a missing ``.run()``, in one table.
 
-`ADVICE` has the texts, in sections by the place where a user writes the name. A new piece of advice is a new line of
-the table.
+`ADVICE` holds the texts, in sections by the place where a user writes the name. To add advice, add a line to the table.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -31,18 +30,18 @@ def advice(place: str, name: str, **words: object) -> str:
 
 
 def first_code(places: Iterable[str], name: str) -> str:
-    """Return the first code in the advice for `name` at one of `places`; "" if there is none."""
+    """Return the first code snippet in the advice for `name` at any of `places`; "" if there is none."""
     code = next((code for place in places for code in codes(_entry(place, name))), "")
     return filled(code, name=name)
 
 
 def codes(text: str) -> list[str]:
-    """Return the code in a text of the table."""
+    """Return the code snippets in a text from the table."""
     return re.findall("`(.+?)`", text)
 
 
 def filled(text: str, **words: object) -> str:
-    """Return a text of the table with its placeholders filled in. Code keeps the braces that are not placeholders."""
+    """Return a text from the table with its placeholders filled in. Braces that are not placeholders stay in code."""
     return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
 
@@ -56,7 +55,7 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # With the object too, Python would append its own guess.
+    # If the error also carried the object, Python would append its own guess.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
@@ -68,7 +67,7 @@ def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the message for an option `name` that is not among the `known` ones of a call, or of the class `owner`."""
+    """Return the message for an option `name` that is not `known` to a call, or to the class `owner`."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -85,9 +84,9 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__``: for arguments that do not fit it raises ``EngineError("unknown_option")``.
+    """Decorate an ``__init__`` to raise ``EngineError("unknown_option")`` for arguments that do not fit.
 
-    The message has the advice of the table for `place`.
+    The message contains the table's advice for `place`.
     """
 
     def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
@@ -106,7 +105,7 @@ def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]]
 
 
 def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, Any]) -> str:
-    from inspect import signature  # costly, and needed for errors only
+    from inspect import signature  # a costly import, needed only for errors
 
     parameters = [*signature(init).parameters.values()][1:]
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
@@ -117,7 +116,7 @@ def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, A
 
 
 def _words(name: str, value: Any) -> dict[str, object]:
-    """Return the placeholders of an option's advice."""
+    """Return the values of the placeholders in an option's advice."""
     is_data = _is_json_data(value)
     count = value if is_count(value) else None
     text = "..." if is_secret_name(name) else shown(value)
@@ -139,10 +138,10 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The name of the advice for all options without their own; without such advice the error lists the options."""
+"""The name of the fallback advice for options without their own; without a fallback the error lists the options."""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""The arguments of ``generate_many``, which the message for a misspelt one names for other calls too."""
+"""The arguments of ``generate_many``; the message for a misspelt option of any other call suggests these too."""
 
 _SYSTEM = "write the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
@@ -303,7 +302,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `retry={'max_attempts': {attempts}}`, which counts the first attempt too, or `retry=False`"
         ),
         "max_attempts": "write `retry={'max_attempts': {count}}`, which counts the first attempt too, or `retry=False`",
-        "top_k top_a": _PASS_ON,  # providers' own; the names that are close to them here mean something else
+        "top_k top_a": _PASS_ON,  # providers' own options; our similar names mean something else
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, `engine.as_tool(name=..., system=...)`"
         ),
@@ -433,7 +432,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # A missing ``.run()``: each name is the use of the stream in place of its result.
+    # A missing ``.run()``: each name says how the stream is used in place of its result.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
@@ -451,9 +450,9 @@ ADVICE: dict[str, dict[str, str]] = {
         "setting": "`.run()` or await is missing",
     },
 }
-"""The text to write instead, by the place where a name is written and by the name.
+"""What to write instead, by the place where a name is written and by the name.
 
-The code of a text is between backticks, which messages leave out. Its placeholders: ``{name}`` is the name, ``{owner}``
-the class that an option is passed to, ``{value}`` the option's value, ``{data}`` the same if it is JSON data,
-``{count}`` and ``{attempts}`` the number that it may be.
+Code in a text is between backticks, which messages leave out. Its placeholders: ``{name}`` is the name, ``{owner}``
+the class that an option is passed to, ``{value}`` the option's value, ``{data}`` that value if it is JSON data,
+``{count}`` and ``{attempts}`` numbers based on it.
 """

@@ -24,11 +24,11 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""Maximum characters of a wrong value in a message."""
+"""How many characters of a wrong value a message shows at most."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return the error for the argument `name`, which may also be a path to a place in it."""
+    """Return the error for the argument `name`, which may also be the path to a place inside it."""
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
@@ -80,7 +80,7 @@ def check_instance(name: str, value: object, cls: type[Any] | UnionType, expecte
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless ``isinstance`` accepts `value` as its classes."""
+    """Raise unless ``isinstance`` accepts `value` as classes."""
     try:
         isinstance(None, value)
     except TypeError:
@@ -118,7 +118,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"
     """
-    from difflib import get_close_matches  # needed for errors only
+    from difflib import get_close_matches  # needed only for errors
 
     by_lower = {other.lower(): other for other in known}
     close = get_close_matches(name.lower(), list(by_lower), n=1, cutoff=0.7)
@@ -126,7 +126,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the error of a call with these arguments; None if they fit, or if there is no signature to check."""
+    """Return the error that these arguments would raise; None if they fit, or if there is no signature to check."""
     from inspect import signature  # a costly import, needed only for functions of the user
 
     try:
@@ -139,7 +139,7 @@ def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeE
 
 
 def explains_call(example: str) -> Callable[[F], F]:
-    """Decorate a function so that the ``TypeError`` for wrong arguments ends with an `example` of its call."""
+    """Decorate a function so that the ``TypeError`` for wrong arguments ends with an `example` call."""
 
     def decorate(function: F) -> F:
         @wraps(function)

@@ -65,7 +65,7 @@ class Value(DataClassJsonMixin):
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
         """Raise ``ValidationError("invalid_request")`` if these fields must not be read from JSON."""
 
-    # These are defined once: each frozen dataclass would compile half a dozen methods, which slows the import.
+    # Defined once here: otherwise each frozen dataclass would compile half a dozen methods and slow the import.
 
     def __setattr__(self, name: str, new: object) -> None:
         attributes = vars(self)

@@ -1,4 +1,4 @@
-"""The codec between values, errors and events and their JSON data. Each layer adds one thing.
+"""The codec that turns values, errors and events into JSON data and back. Each layer adds one thing.
 
 =================  ============================  ======================  ==========================================
 layer              writes                        reads                   it adds
@@ -12,8 +12,8 @@ fields             `encode_fields`               `decode_fields`         names; 
                                                                          omitted; a reader for each annotation
 =================  ============================  ======================  ==========================================
 
-Values also have the methods of dataclasses-json: ``to_dict`` and ``from_dict`` are the layer of fields, ``to_json`` and
-``from_json`` their text. msgspec has two jobs beside the codec: it turns the objects that tools return (models,
+Values also have the methods of dataclasses-json: ``to_dict`` and ``from_dict`` are the fields layer, ``to_json`` and
+``from_json`` its text. Apart from the codec, msgspec has two jobs: it turns the objects that tools return (models,
 dataclasses, times, sets) into plain data, and it reads foreign data: a model's answer as the caller's type
 (`rxllm.values.schemas`) and the frames of providers.
 
@@ -55,7 +55,7 @@ Writer = Callable[[Any], Any]
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The classes of values by name; ``value`` registers them."""
+"""The value classes by name; ``value`` registers them."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
 """Whether the decoded data may name local files, which the program would read and send."""
@@ -112,13 +112,13 @@ def encode_result(item: Any) -> Any:
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a value, which may hold results of tools."""
+    """Return JSON data for the metadata of a value, which may hold tool results."""
     has_results = "halt_result" in metadata or "ask_user_opts" in metadata
     return _encode_mapping(metadata, results=_RESULTS) if has_results else encode(metadata)
 
 
 class WrittenField(NamedTuple):
-    """The writer of a field, and the default at which the field is omitted."""
+    """A field's writer, and the default value for which the field is omitted."""
 
     name: str
     write: Writer
@@ -162,12 +162,12 @@ def at(key: str | int, encode_one: Any, *item: Any) -> Any:
 
 
 def not_serializable(message: str, *path: str) -> ValidationError:
-    """Return the error for data that has no JSON."""
+    """Return the error for data that has no JSON form."""
     return ValidationError("not_serializable", message, errors=[(path, "not_serializable")])
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Return JSON data for `mapping`; entries whose names are in `results` are tools' results."""
+    """Return JSON data for `mapping`; entries whose names are in `results` are tool results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -206,7 +206,7 @@ def encode_sequence(items: Any) -> Any:
 
 def decode(data: Any) -> Any:
     """Return the object that `encode` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
-    # It takes fewer frames than `encode`, so any nested data that could be written can be read.
+    # It uses fewer stack frames than `encode`, so any nested data that could be written can be read.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -305,7 +305,7 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # One NaN object makes data that is read twice equal.
+            # With a single NaN object, data that is read twice compares equal.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
@@ -365,7 +365,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def hint_text(hint: Any) -> str:
-    """Return the text of an annotation for a message.
+    """Return an annotation as text for an error message.
 
     >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
     ('tuple[str, ...] or int or None', 'one of high, low')
@@ -384,7 +384,7 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data that fits `option`; ``object`` for any data."""
+    """Return the class of the data that fits `option`; ``object`` if any data fits."""
     base = get_origin(option) or option
     if base is Literal:
         return EllipsisType  # no data has this class
@@ -394,7 +394,7 @@ def _base(option: Any) -> type:
 
 
 def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Return the reader of the items of a tuple with these hints: ``tuple[int, str]`` or ``tuple[int, ...]``."""
+    """Return the reader for the items of a tuple with these hints: ``tuple[int, str]`` or ``tuple[int, ...]``."""
     readers = [_reader(hint) for hint in hints if hint is not ...]
     is_fixed = len(readers) == len(hints) and len(hints) > 1
 

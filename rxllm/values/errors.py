@@ -48,7 +48,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has logged the error, which its client does not receive. Not part of the value."""
+    """Whether this process has logged the error, which its client will not see. Not part of the value."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -358,7 +358,7 @@ def with_origin(error: E, original: LLMError) -> E:
 
 
 def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` for an event or a result: any error but rxllm's becomes a ``StreamError("unknown")``."""
+    """Return `error` for use in an event or a result: any error but rxllm's becomes a ``StreamError("unknown")``."""
     if isinstance(error, LLMError):
         return error
     wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")

@@ -43,7 +43,7 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool from a function's name, docstring and hints, as a decorator; with ``name=``, from the arguments.
+    """Make a tool from a function's name, docstring and hints, as a decorator, or from the arguments that you pass.
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
@@ -52,7 +52,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
 
-    ``@tool(name=..., description=..., approval=True)`` overrides the function's own, also for a lambda:
+    ``@tool(name=..., description=..., approval=True)`` overrides the function's own, and suits a lambda:
     ``tool(name="double")(lambda x: 2 * x)``. To pass the JSON schema of the arguments yourself, write
     ``tool(name="double", description=..., schema={...}, handler=double)``: the `handler` is called with one mapping of
     the arguments, and also with a `ToolContext` if it takes two arguments.
@@ -89,7 +89,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call of `tool` to write for `options` that were passed beside a function."""
+    """Return the call to `tool` that should be written when `options` are passed together with a function."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -161,7 +161,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return the fault of different tools with the same name, of which the model could call only one."""
+    """Return the fault if different tools share a name, since the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)

@@ -114,7 +114,7 @@ class Image(Value):
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        # The author of untrusted JSON could make this program send any file of this machine to a provider.
+        # The author of untrusted JSON could make this program send any file on this machine to a provider.
         if arguments["source"] == "file" and not may_name_files.get():
             remedy = "if you trust this JSON, read it with serializer.from_json(text, local_files=True)"
             message = f"the image is a file of this machine, {arguments['data'][:80]!r}; {remedy}"
@@ -153,10 +153,10 @@ class Image(Value):
 class ImageRequest(Value):
     """One request to an image model, the same for every provider.
 
-    `size` is a width and a height in pixels, or a word of the provider (``"auto"``, ``"2K"``); `quality` is ``"low"``,
-    ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or a word of the provider. `response_format` is the source of the
-    returned images. `mask` marks where an edit may change the first image. `options` is merged into the
-    provider's request body unchanged; `metadata` is repeated in the response's.
+    `size` is a width and a height in pixels, or the provider's own word (``"auto"``, ``"2K"``); `quality` is ``"low"``,
+    ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or the provider's own word. `response_format` is the form in which
+    the images are returned. `mask` marks where an edit may change the first image. `options` is merged into the
+    provider's request body unchanged; `metadata` is copied into the response's.
     """
 
     operation: ImageOperation = "generate"

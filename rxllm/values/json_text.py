@@ -26,13 +26,13 @@ from rxllm.values.errors import Path, ValidationError, place
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, RecursionError)
-"""The errors of `read_json` for text that is not JSON or is nested too deeply."""
+"""The errors that `read_json` raises for text that is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
 """Maximum nesting of data. Parsers accept more, but other code recurses into the data."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""One NaN object, so that data that is read twice is equal."""
+"""There is a single NaN object, so that data that is read twice compares equal."""
 
 
 def json_text(value: Any) -> str:
@@ -89,7 +89,7 @@ def python_number(value: Any) -> Any:
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:
-    """Return the data of a JSON text, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
+    """Return the data in a JSON text, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
 
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
@@ -104,7 +104,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return the data of a standard JSON text; raise as `read_json` does for any other text."""
+    """Return the data in a standard JSON text; raise as `read_json` does for any other text."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
@@ -116,7 +116,7 @@ def _check_depth(source: str | bytes, data: Any) -> Any:
 
 
 def is_deeper(data: Any, levels: int) -> bool:
-    """Whether `data` has lists or dicts inside `levels` others."""
+    """Whether lists or dicts in `data` are nested inside `levels` others."""
     level: list[Any] = [data]
     for _ in range(levels):
         level = [item for inside in level for item in _items(inside)]
@@ -205,7 +205,7 @@ def described(faults: list[tuple[Path, str]]) -> str:
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
     """Return the places and faults in an error of msgspec or pydantic."""
-    if callable(getattr(error, "errors", None)):  # an error of pydantic's; a validator may raise another
+    if callable(getattr(error, "errors", None)):  # a pydantic error; a validator may raise another
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")
@@ -217,7 +217,7 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
 
 
 def is_pydantic(cls: Any) -> bool:
-    """Whether `cls` is a model or a dataclass of pydantic's, or an alias of a generic one."""
+    """Whether `cls` is a pydantic model or dataclass, or an alias of a generic one."""
     return hasattr(get_origin(cls) or cls, "__pydantic_validator__")
 
 
@@ -258,12 +258,12 @@ def is_field(value: Any) -> bool:
 
 
 def type_adapter(hint: Any) -> Any:
-    """Return pydantic's ``TypeAdapter`` of `hint`."""
+    """Return pydantic's ``TypeAdapter`` for `hint`."""
     return import_module("pydantic").TypeAdapter(hint)
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorate `function` to cache its results, except for types with an annotation that has no hash."""
+    """Decorate `function` to cache its results, except for types with an unhashable annotation."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

@@ -28,7 +28,7 @@ class TextPart(Value):
 
 @value
 class ImagePart(Value):
-    """An image for the model to see; `detail` is how closely it looks, if the provider has that option."""
+    """An image for the model to see; `detail` is how closely the model looks, if the provider has that option."""
 
     image: Image
     detail: Literal["auto", "low", "high", "original"] = "auto"
@@ -203,7 +203,7 @@ def as_code(text: str) -> str:
 
 @runtime_checkable
 class Picture(Protocol):
-    """An image of Pillow, which rxllm does not import."""
+    """A Pillow image; rxllm does not import Pillow."""
 
     format: str | None
 
@@ -231,10 +231,10 @@ _SIGNATURES = {
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
 }
-"""The first bytes of a file, and its type."""
+"""File types, by the first bytes of a file."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""The bytes after the length of a RIFF file, and its type."""
+"""File types, by the bytes after the length in a RIFF file."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:
@@ -249,7 +249,7 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
 
     * a further string: a URL (``http:``, ``https:``, ``data:``) or the path of a file that exists,
     * a ``Path``, or the bytes of a file,
-    * an `Image`, or an image of Pillow,
+    * an `Image`, or a Pillow image,
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
     A list holds the same, in the same order; further texts are written ``TextPart(...)``. Files are read now, URLs
@@ -346,7 +346,7 @@ def data_uri_part(uri: str) -> Part:
 
 
 def data_part(data: bytes, name: str | None = None, mime_type: str | None = None) -> Part:
-    """Return the contents of a file as a part: an image or, if it is anything else, a file."""
+    """Return a file's contents as a part: an `ImagePart` for an image, otherwise a `FilePart`."""
     mime_type = mime_type or mime_type_of(data, name or "")
     if not data:
         raise _wrong(f"must not be empty, as {shown(name or data)} is")
@@ -361,7 +361,7 @@ def data_part(data: bytes, name: str | None = None, mime_type: str | None = None
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return the type of a file by its first bytes, otherwise by its name; None if neither is known.
+    """Return a file's type, judged by its first bytes or else by its name; None if neither is known.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)
@@ -374,7 +374,7 @@ def mime_type_of(data: bytes, name: str) -> str | None:
     import mimetypes  # not needed before a file is attached
 
     guessed, encoding = mimetypes.guess_type(name, strict=False)
-    # Before 3.14, Python has the old name of this type.
+    # Before 3.14, Python uses this type's old name.
     return "audio/wav" if guessed == "audio/x-wav" else guessed if encoding is None else None
 
 

@@ -277,7 +277,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``; put `path` before the paths of an error, and into its message."""
+    """Return ``convert(item)``; an error gets `path` at the front of its paths, and in its message."""
     try:
         return convert(item)
     except ValidationError as error:

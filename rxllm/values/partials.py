@@ -1,4 +1,4 @@
-"""`Partial`, a value of which only a part has arrived, and the shapes with which it reads growing JSON."""
+"""`Partial`, a value that has only partly arrived, and the shapes that it uses to read growing JSON."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ _NOT_READ: Any = msgspec.UNSET  # copies and pickles keep its identity
 class Partial(Generic[T]):
     """The part of a `T` that has arrived so far, as ``operators.partials(T)`` emits it. It is immutable.
 
-    ``partial["name"]`` is the partial value of a field or of a mapping's key, ``partial[0]`` of an array's element (-1
-    is the newest), to any depth. A value is missing, and false, until it begins. Iteration yields the elements of an
+    ``partial["name"]`` is the partial value of a field or a mapping's key, ``partial[0]`` that of an array element (-1
+    is the newest), at any depth. A value is missing, and falsy, until it begins. Iterating yields the elements of an
     array, ``keys()`` returns the names in an object, and ``len(...)`` counts either.
 
     Numbers, true, false and null are missing until they are complete, and so are strings that stand for other values: a
@@ -70,9 +70,9 @@ class Partial(Generic[T]):
 
     @property
     def value(self) -> T | None:
-        """The complete value; None until then.
+        """The value once it is complete, otherwise None.
 
-        A part has the type of its annotation. If it does not fit, it is JSON data, and the stream fails later.
+        A part has its annotated type. If it does not fit that type, it is JSON data, and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -87,7 +87,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far, as JSON data with the keys that the model writes; None while it is missing."""
+        """The value so far, as JSON data with the keys as the model writes them; None while it is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -136,7 +136,7 @@ class Partial(Generic[T]):
         return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
-        """Whether both show the same JSON text of the same type."""
+        """Whether both have the same type and state, and show the same JSON text."""
         if not isinstance(other, Partial):
             return NotImplemented
         same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
@@ -178,7 +178,7 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
 
 
 class Pieces:
-    """Text that grows by pieces. A slice costs no more than its own length."""
+    """Text that grows piece by piece. A slice costs no more than its own length."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -216,7 +216,7 @@ class Node:
         self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # a repeated name has several
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child; in an object, `key` is the key in JSON of the field `name`."""
+        """Add a child; in an object, `key` is the JSON key of the field `name`."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
@@ -263,7 +263,7 @@ class Shape:
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
-        self._names: dict[str, str] = {}  # names of fields by their keys in JSON
+        self._names: dict[str, str] = {}  # field names by their JSON keys
         self._known: dict[str | int, list[Any]] = {}  # hints of fields, and of a tuple's items
         self._others: dict[type, list[Any]] = {str: [], int: []}  # hints of any other key, and any other item
         self._children: dict[str | int | type, Shape] = {}
@@ -301,7 +301,7 @@ class Shape:
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # it does not fit, or its type cannot be read alone
+        except Exception:  # it does not fit, or its type cannot be read on its own
             return plain(raw)
 
     def _add(self, option: Any) -> None:
@@ -329,7 +329,7 @@ class Shape:
 
 @cached_by_type
 def shape_of(hint: Any) -> Shape:
-    """Return the shape of JSON for the type `hint`."""
+    """Return the JSON shape for the type `hint`."""
     return Shape(hint)
 
 

@@ -1,4 +1,4 @@
-"""Pickle the settings of calls: without keys and clients, and by value if another process cannot import the object.
+"""Pickle call settings: without keys and clients, and by value if another process cannot import the object.
 
 ==========================  ==========================================================  ==========================
 setting                     in a pickle                                                 made by

@@ -52,7 +52,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to a message, which follows `previous`."""
+    """The hash of a thread up to and including a message; `previous` is the message before it."""
 
     previous: Message | None
     hash: Any

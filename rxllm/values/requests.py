@@ -1,4 +1,4 @@
-"""A request to a model, the settings of its call, and the count of its tokens."""
+"""A request to a model, the settings of the call, and the request's token count."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""A key, or a function that returns one for each attempt, such as an expiring token. It may be async."""
+"""A key, or a function, possibly async, that returns one for each attempt, such as an expiring token."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
@@ -22,10 +22,10 @@ _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 class Request(Value):
     """One request to a model, the same for every provider.
 
-    Functions in `tools` become tools, as ``rxllm.tool`` makes them. `tool_choice` is ``"auto"``, ``"none"``,
+    Functions in `tools` become tools, as with ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
     ``"required"`` or a tool's name; `temperature` is 0 to 2, `top_p` above 0 to 1; `max_tokens` limits the answer; a
-    text as `stop` is one stop word; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result of
-    `json_schema`; `options` is merged into the provider's request body unchanged.
+    string as `stop` is a single stop word; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result
+    of `json_schema`; `options` is merged into the provider's request body unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -66,12 +66,12 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 
 @dataclass(frozen=True)
 class Call:
-    """The settings of a call for its adapter, besides the request; they are never stored or sent.
+    """The settings that an adapter receives besides the request; they are never stored or sent.
 
-    `api_key` is a string once an HTTP adapter builds its request, to which it adds `headers`; with `raw` the adapter
-    emits ``RawChunk`` events; `timeout` is the maximum silence between two reads, in seconds; `observers` receive
-    telemetry values. `trace_headers` are a `Tracer`'s headers for this attempt; the headers of the adapter and the call
-    override them. The repr omits the key and the headers.
+    `api_key` is a string by the time an HTTP adapter builds its request, to which it adds `headers`; with `raw` the
+    adapter emits ``RawChunk`` events; `timeout` is the maximum silence between two reads, in seconds; `observers`
+    receive telemetry values. `trace_headers` are a `Tracer`'s headers for this attempt; the headers of the adapter and
+    the call override them. The repr omits the key and the headers.
     """
 
     request_id: str = ""

@@ -34,8 +34,8 @@ class Response(Value, Generic[T]):
     A stream that fails midway is a Response too: `finish_reason` is ``"error"``, `error` is the error, and the other
     fields hold what arrived before it. `id` and `model` are the provider's. `parsed` is the parsed answer if the call
     has a `response_format` or the fold a `parse`. JSON keeps it as plain data; ``serializer.from_json(text,
-    response_format=...)`` restores the value. Type checkers take it as present, but it is None in a response that
-    failed, also one of `generate_many`, or that calls tools.
+    response_format=...)`` restores the value. Type checkers assume that it is present, but it is None in a response
+    that failed (one from `generate_many` included) or that calls tools.
 
     `metadata` is everything else the provider reports, under the same name for every provider: ``"service_tier"``,
     ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
@@ -93,7 +93,7 @@ class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
 
 
 class TextAt(msgspec.Struct, frozen=True):
-    """A piece of the string at `path` in a JSON answer: the keys and indexes that lead to it."""
+    """A piece of a string in a JSON answer; `path` has the keys and indexes that lead to the string."""
 
     path: tuple[str | int, ...]
     text: str
@@ -102,8 +102,8 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests: `done` of `total` have ended, and `failed` of these have no answer.
 
-    `usage` is the sum of their usage. `journaled` is the number of requests that the journal answered, so they were not
-    sent. `retries` is the number of failed attempts, so far, that were followed by another attempt.
+    `usage` is their total usage. `journaled` is the number of requests that were answered from the journal and not
+    sent. `retries` is the number of failed attempts so far that were followed by another.
     """
 
     done: int
@@ -115,7 +115,7 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One signal at one place of a pipe.
+    """One signal at one place in a pipe.
 
     `kind` is the signal, `at` the seconds since the subscription, `count` the number of items before it. `item` is the
     item or the error; None for the other kinds.

@@ -26,12 +26,11 @@ else:
 class StepResult(Value, Generic[T]):
     """One round trip: the response, the results of the tools it called, and the thread with both.
 
-    `done` is True if nothing is left to send back, or if calls wait for the caller's approval or answer: a loop of
-    your own ends there. In ``mode="manual"`` it is False, as the results are the caller's to send. `metadata` may hold
-    ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``, ``halt_tool_call_id``,
-    ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
-    ``on_tool_error_exception``. `agent_usage` is the usage of the agents among its tools, and `usage` adds the
-    response's.
+    `done` is True if nothing is left to send back, or if calls wait for the caller's approval or answer: your own loop
+    ends there. In ``mode="manual"`` it is False, as the results are the caller's to send. `metadata` may hold ``mode``,
+    ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``, ``halt_tool_call_id``, ``halt_result``,
+    ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and ``on_tool_error_exception``. `agent_usage` is
+    the usage of the agents among its tools, and `usage` adds the response's.
     """
 
     thread: Thread
@@ -74,7 +73,7 @@ class ChatResult(Value, Generic[T]):
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
     ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
-    The id of a call in an agent begins with the ids of the calls that lead there: ``"c1/c2"``.
+    The id of a call inside an agent begins with the ids of the enclosing calls: ``"c1/c2"``.
     """
 
     thread: Thread

@@ -2,8 +2,8 @@
 
 ====================  =================================================================================================
 references            are followed inside the schema; nothing is fetched
-patterns              run on an engine that is linear in the text; a pattern that it cannot read is not checked; then
-                      neither are keywords that need all patterns, such as ``not`` and ``oneOf``
+patterns              run on a linear-time engine; a pattern that it cannot read is not checked, and neither are
+                      keywords that need all patterns, such as ``not`` and ``oneOf``
 ``format``            is not checked, nor is encoded content in a text
 ``$schema``           an unknown one is read as draft 2020-12
 a large schema        is not checked: over `MAX_BYTES` or `MAX_SCHEMAS`
@@ -52,7 +52,7 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""These keywords look through all branches beside them again; each such level takes three times as long."""
+"""The cost of these keywords: they re-examine all branches beside them, so each level takes three times as long."""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -208,7 +208,7 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED` a minimum."""
+        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED`, a minimum."""
         try:
             return self._count(self.root, levels, {})
         except RecursionError:

@@ -1,10 +1,10 @@
-"""Structured answers: JSON schemas of types for the model, and values of types from the model's text.
+"""Structured answers: JSON schemas made from types for the model, and typed values read from its text.
 
 ===========================================  =========================  ============================================
 `response_format`                            its JSON schema            how the answer is read and validated
 ===========================================  =========================  ============================================
 a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
-a type with parts of pydantic's, or a        pydantic's, made strict    by pydantic, which is imported only then
+a type with parts from pydantic, or a        pydantic's, made strict    by pydantic, which is imported only then
 union that msgspec cannot read
 any other type: ``list[City]``, ``bool``,    an object with             the `value` of that object; an answer that
 ``Literal["a", "b"]``, an enum, a union      one field `value`          is the bare value is read too
@@ -117,7 +117,7 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`, without an object around the value.
+    """Return the function that reads JSON text as the type `hint`, not wrapped in an object.
 
     The function raises ``ValidationError("invalid_output")``. Raises msgspec's error for a type that JSON cannot hold.
     """
@@ -137,7 +137,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type is the `value` of an object. It may also be the bare value."""
+    """Whether an answer of this type comes as the `value` of an object; the bare value is accepted too."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # the type can be read, but not requested
@@ -310,7 +310,7 @@ def _decode_other(cls: Any, value: Any) -> Any:
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic reads `hint`: it has a part of pydantic's, or a union of objects that msgspec cannot read.
+    """Whether pydantic reads `hint`: it has a part from pydantic, or a union of objects that msgspec cannot read.
 
     msgspec reads all types that contain a Struct.
     """

@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with a mask in place of each entry, at any depth, that has a secret name.
+    """Return `value` with every entry that has a secret name masked, at any depth.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -41,7 +41,7 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with ``change(item)`` for every string, number, ... in its lists, tuples and mappings.
+    """Return `value` with ``change(item)`` in place of every string, number, ... in its lists, tuples and mappings.
 
     ``entry(name, item)`` replaces each named item before its own items are changed. A part that contains itself, or is
     nested deeper than `depth`, becomes a text, since data from servers, models and tools may be nested to any depth.

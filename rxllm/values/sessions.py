@@ -1,15 +1,15 @@
-"""Sessions, the forms in which a conversation is passed, and the agents that a thread waits for.
+"""Sessions, the accepted forms of a conversation, and the halted agents inside a thread.
 
-The thread of a halted agent is in the metadata of the message that calls it, as ``metadata["agents"][call.id]``, until
-the call is answered. The id of a call or question in it joins the ids of the calls that lead to it with "/".
+A halted agent's thread is kept in ``metadata["agents"][call.id]`` of the message that calls the agent, until the call
+is answered. The id of a call or question inside it starts with the ids of the enclosing calls, joined with "/".
 
 ====================  ==========================================================  ======================================
 status                it waits for                                                legal now
 ====================  ==========================================================  ======================================
 ``idle``              nothing                                                     start, reply, resume, step
 ``completed``         nothing: the last turn has ended                            start, reply, resume, step
-``awaiting_tools``    results or approvals of its `pending_tool_calls`, and then  resume, submit_tool_result,
-                      for the user, if there is a `pending_question`              submit_tool_results
+``awaiting_tools``    results or approvals for its `pending_tool_calls`, then     resume, submit_tool_result,
+                      the user, if there is a `pending_question`                  submit_tool_results
 ``awaiting_user``     an answer to its `pending_question`                         reply
 ``error``             nothing: make a new session from its thread                 -
 ====================  ==========================================================  ======================================
@@ -48,7 +48,7 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 class Session(Value):
     """A conversation as data, to be stored as JSON between turns. It is immutable: every method returns a new one.
 
-    Tools receive `id` as their session id and `context`, which overrides the engine's and is overridden by the call's.
+    Tools receive `id` as their session id, and `context`, which overrides the engine's and is overridden by the call's.
     `metadata` collects the metadata of the turns' results; its ``"error"`` is the reason for the status ``error``.
     """
 
@@ -102,8 +102,8 @@ class Session(Value):
         >>> waiting.submit_tool_result("a", "signed").status
         'idle'
 
-        The last pending answer ends the wait for tools. Raises ``SessionError("unknown_tool_call_id")`` or as `require`
-        does, and ``ValidationError("not_serializable")``.
+        After the last pending answer, the session no longer waits for tools. Raises
+        ``SessionError("unknown_tool_call_id")`` or as `require` does, and ``ValidationError("not_serializable")``.
         """
         self.require("submit_tool_result")
         return self._submit({tool_call_id: content})
@@ -144,7 +144,7 @@ class Session(Value):
         raise SessionError(reason, message, metadata={"tool_call_id": unknown[0]})
 
     def replied(self, answer: str | Message) -> Session:
-        """Return the session with the user's message, and no pending question."""
+        """Return the session with the user's message added and no pending question."""
         message, id = answer if isinstance(answer, Message) else user(answer), self.pending_tool_call_id
         if id is not None and waits_in_agent(self.thread, id):
             session = replace(self, thread=with_answer(self.thread, id, message))
@@ -155,8 +155,8 @@ class Session(Value):
     def after(self, result: ChatResult | StepResult) -> Session:
         """Return the session after a turn with this `result`.
 
-        Pending tool calls precede a pending question. A cancelled turn ends as its last step did, if it had one;
-        the user's message is in the thread either way.
+        Pending tool calls take precedence over a pending question. A cancelled turn ends as its last step did, if it
+        had one; the user's message is in the thread either way.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -278,17 +278,17 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the caller's id for the call or question `inner` in the agent of the tool call `id`."""
+    """Return the id that the caller sees for the call or question `inner` in the agent run by tool call `id`."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return `call`, which waits in the agent of the tool call `id`, as the caller of the chat sees it."""
+    """Return `call`, which is pending in the agent run by tool call `id`, as the chat's caller sees it."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of the agents that `thread` waits for, by the ids of their calls, in order."""
+    """Return the threads of the halted agents that `thread` waits for, in order, keyed by call id."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -299,7 +299,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads of its `agents`, by the ids of their calls; other threads stay."""
+    """Return `thread` with the threads of these `agents`, keyed by call id; other agents' threads stay."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -313,7 +313,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls; the calls in an agent take the place of the agent's own call."""
+    """Yield the unanswered calls; a halted agent's own call is replaced by the unanswered calls inside it."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
@@ -334,7 +334,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the questions to the user in `thread` and its agents, the agents' first."""
+    """Yield the ids of the questions to the user in `thread` and its agents, the agents' questions first."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:
@@ -354,7 +354,7 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
     """Return `thread` with the `answers` to calls and questions, by id, at any depth.
 
-    A tool's message follows its call, a user's message its question. An answer without a pending call is last.
+    A tool's message follows its call, a user's message its question. An answer that matches no call goes last.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

@@ -24,10 +24,10 @@ class Dumpable(Protocol):
 
 
 AGENTS = "agents"
-"""The metadata key of an assistant's message for the threads of its halted agents."""
+"""The metadata key under which an assistant's message keeps the threads of its halted agents."""
 
 _LAST = 20
-"""Messages of a long thread that are shown besides the first."""
+"""How many messages of a long thread are shown besides the first."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response with its message, or a message in OpenAI's form."""
@@ -41,7 +41,7 @@ class Thread(Value):
     >>> len(thread), thread.last
     (2, Message('user', 'Hi'))
 
-    ``thread + x`` appends a text as a user's message, a message, a response's message, a message in OpenAI's form
+    ``thread + x`` appends a text (as a user's message), a message, a response's message, a message in OpenAI's form
     (``{"role": "user", "content": "Hi"}``), or several such items in a list or another thread. It raises
     ``ValidationError("invalid_thread")`` for anything else, as ``Thread(...)`` does for items that are not messages.
     """
@@ -58,7 +58,7 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Return a thread of messages in OpenAI's form: dicts or objects of the SDK, also mixed with `Message` objects.
+        """Return a thread of messages in OpenAI's form: dicts or SDK objects, possibly mixed with `Message` objects.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
@@ -174,7 +174,7 @@ def _as_message(value: Any) -> Message:
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
-    """Return the tool calls that wait for an answer, in order, without those that the provider runs itself.
+    """Return the tool calls that wait for an answer, in order, except those that the provider runs itself.
 
     >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
     >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]
@@ -186,10 +186,10 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with the tool messages `results`, by tool call id, each after its call.
+    """Return `thread` with the tool messages `results`, keyed by tool call id, each placed after its call.
 
-    They are in the order of the calls. Providers require results next to the message that made the calls, even if the
-    chat has continued since. Results without a call are last. An agent whose call is answered is removed.
+    They follow the order of the calls. Providers require results next to the message that made the calls, even if the
+    chat has continued since. Results without a call go last. When its call is answered, an agent's thread is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -217,7 +217,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return `ids` as text for an error: the first ten, and the number of others.
+    """Return `ids` as text for an error: the first ten, and how many more there are.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

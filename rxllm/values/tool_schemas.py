@@ -1,4 +1,4 @@
-"""Make the JSON schema of a tool's arguments from its function's signature, and read arguments as its hints.
+"""Make the JSON schema of a tool's arguments from its function's signature, and convert arguments to its hints.
 
 Arguments are read by msgspec, or by pydantic if the hint of the parameter needs pydantic.
 """
@@ -37,7 +37,7 @@ _GENERICS = (list, dict, set, frozenset, tuple)
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter that the model passes. `adapter` is pydantic's ``TypeAdapter``, None for a hint of msgspec's."""
+    """A parameter that the model passes. `adapter` is pydantic's ``TypeAdapter``, None if msgspec reads the hint."""
 
     hint: Any
     default: Default | None = None
@@ -45,7 +45,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
-        """Return the parameter with this hint and default, which may be a ``Field`` of pydantic's."""
+        """Return the parameter with this hint and default, which may be a pydantic ``Field``."""
         if is_field(default):
             hint, default = Annotated[hint, default], Signed.empty
         fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
@@ -58,7 +58,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Return JSON `data` as the type of the hint. Raises msgspec's and pydantic's own errors."""
+        """Return JSON `data` converted to the hinted type. Raises msgspec's and pydantic's own errors."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
@@ -83,7 +83,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model passes to the tool `name`, and the JSON schema of an object of them.
+    """Return the parameters that the model passes to tool `name`, and the JSON schema of the object that holds them.
 
     Raises ``TypeError`` for a type that has no JSON schema.
     """
@@ -130,7 +130,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return the function with the hints and the docstring: itself, the one in a ``partial``, or a ``__call__``."""
+    """Return the function that has the hints and docstring: itself, the one in a ``partial``, or a ``__call__``."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with annotations for the text in ``Annotated[T, "text"]`` and the format of a datetime."""
+    """Return `hint` with the text in ``Annotated[T, "text"]`` and a datetime's format as schema annotations."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
@@ -180,7 +180,7 @@ def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data; None for None, and for a default that has no JSON."""
+    """Return a default as JSON data; None for None, and for a default that has no JSON form."""
     try:
         return json_data(default())
     except ValidationError:

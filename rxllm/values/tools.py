@@ -1,7 +1,7 @@
-"""Tools that a model may call: their calls, the context of a call, and the halts with which a tool ends a chat.
+"""Tools that a model may call, their calls, the context that a call receives, and the halts that end a chat.
 
 A `Tool` has a handler that takes a mapping. A `FunctionTool` is made from a function's signature and calls it by
-keyword, with arguments converted to its hints.
+keyword, with arguments converted to the hinted types.
 """
 
 from __future__ import annotations
@@ -43,18 +43,18 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""Seconds, None for no limit, or "default" for the option ``tool_timeout`` of the call."""
+"""Seconds, None for no limit, or "default" for the call's option ``tool_timeout``."""
 
 
 @value
 class ToolCall(Value):
-    """A model's call of a tool.
+    """A model's call to a tool.
 
     `arguments` is the parsed object and `raw_arguments` its text. A text passed as `arguments` is parsed. If it is not
     a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` has the reason. ``metadata["server"]``
     marks a call that the provider runs itself; such calls are shown, never executed.
 
-    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of another type, and for half a
+    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of the wrong type, and for half a
     surrogate pair in an `id` or `name`.
     """
 
@@ -95,9 +95,9 @@ class ToolContext:
     """The context of a tool call; every parameter annotated with this class receives it.
 
     `progress` emits a ``ToolProgress`` event at once. `cancelled` is set once no subscriber waits for the result.
-    `tool_call` has the arguments with which the tool runs, even if an approval has edited them. `reply` is the user's
-    answer to the question of this call, and `tool_state` the state saved with the question, see `ask_user`.
-    `make_key` is called when `idempotency_key` is first read.
+    `tool_call` has the arguments that the tool runs with, including an approver's edits. `reply` is the user's answer
+    to this call's question, and `tool_state` the state saved with the question, see `ask_user`. `make_key` is called
+    when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -113,10 +113,10 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A text that is the same whenever this call runs: again, after a retry, or in another process by ``resume``.
+        """A text that stays the same whenever this call runs: again, in a retry, or in another process by ``resume``.
 
         Pass it to a service that must not act twice, such as a payment service. It is a hash of the conversation before
-        the call, the session's id, the call with the model's arguments, and the key of the tool call around it, if an
+        the call, the session's id, the call with the model's arguments, and the key of the enclosing tool call, if an
         agent makes the call. Without a `session_id`, two conversations with equal messages and equal call ids have
         equal keys; some providers number their calls, so give each conversation an id.
         """
@@ -130,10 +130,10 @@ class Tool(Value):
     `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
     caller answers. `approval` tools run once their call is approved. `timeout` is the maximum run time in seconds, None
     for no limit; it overrides the option ``tool_timeout``. An `idempotent` tool may run again with the same arguments
-    and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` is code and has no JSON.
-    Arguments are checked against the schema.
+    and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` contains code, so it has
+    no JSON form. Arguments are checked against the schema.
 
-    Raises ``ValidationError("invalid_tool")`` for a `timeout` of another kind.
+    Raises ``ValidationError("invalid_tool")`` for an invalid `timeout`.
     """
 
     name: str
@@ -191,7 +191,7 @@ class Tool(Value):
 class FunctionTool(Tool, Generic[P, R]):
     """A tool made from a function by the decorator; calling it calls the function.
 
-    In the body of a class it is a method: ``obj.method`` is the tool of that object.
+    In a class body it is a method: ``obj.method`` is the tool bound to that object.
     """
 
     parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
@@ -287,7 +287,7 @@ class Halt(Value):
 def halt(reason: str, result: Any = None) -> Halt:
     """Return this from a tool to end the chat with `reason` once the step's other tools have finished.
 
-    `result` is the tool's result. An approver returns ``halt("approval")`` to leave a call to the caller.
+    `result` is the tool's result. An approver returns ``halt("approval")`` to hand the decision back to the caller.
     """
     return Halt(reason, result)
 
@@ -297,7 +297,7 @@ def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None
 
     The model reads the answer, unless `calls_again`: then the tool runs once more, with the answer in
     ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may
-    continue in another process; it is in the thread, and unlike `opts` it is not sent to browsers.
+    continue in another process; it is kept in the thread and, unlike `opts`, not sent to browsers.
     """
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 

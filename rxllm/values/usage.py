@@ -53,7 +53,7 @@ class Usage(Value):
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage` with its missing costs from ``price(model, usage)``; `model` is None for the answering model.
+    """Return `usage`, its missing costs filled in by ``price(model, usage)``; `model` is None for the answering model.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` has the usage of each as a dict of its
     fields; an iteration's ``extra`` names its model unless it is the answering one. If the cost of one iteration is
@@ -77,7 +77,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`; none if they do not add up to it, as for several answers."""
+    """Return the iterations of `usage`; none if they do not add up to it, as in a sum over several answers."""
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
@@ -116,9 +116,9 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money that the calls of a shared `Budget` have used.
 
-    `tokens` counts the `calls` that have ended. For `estimated` calls it is an estimate, since the call failed, was
-    disposed early, or has a provider that reports no usage. `usd` is the sum of the known costs, None if none is known;
-    `unpriced` calls are not in it. `reserved` and `reserved_usd` are set aside for running calls.
+    `tokens` covers the `calls` that have ended; for `estimated` of them it is an estimate, because the call failed, was
+    disposed early, or its provider reports no usage. `usd` is the sum of the known costs, None if none is known;
+    `unpriced` calls are not included. `reserved` and `reserved_usd` are set aside for running calls.
     """
 
     tokens: int = 0
@@ -131,7 +131,7 @@ class Spending(Value):
 
 
 CAPABILITIES = ("tools", "json_schema", "vision", "images", "tools_with_schema")
-"""The fields of `ModelInfo` for a model's capabilities."""
+"""The fields of `ModelInfo` that describe a model's capabilities."""
 
 _MILLION = 1_000_000
 
@@ -184,7 +184,7 @@ class ModelInfo(Value):
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
 
-        An iteration of another model is not priced here; ``rxllm.models.priced`` looks up its price.
+        Iterations by other models are not priced here; ``rxllm.models.priced`` looks up their prices.
         """
         return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 
