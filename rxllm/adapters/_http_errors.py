@@ -1,4 +1,4 @@
-"""Conversion of provider errors to `AdapterError`: every provider's codes and statuses, and the reasons they mean.
+"""Conversion of provider errors to `AdapterError`: every provider's codes and statuses, and what they mean.
 
 Providers agree on little. The first rule that applies decides the reason:
 

@@ -47,7 +47,7 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
-    An async generator function, such as an object's ``stream`` may be, may omit the bookends (``MessageStarted``,
+    An async generator function (an object's ``stream`` may also be one) may omit the bookends (``MessageStarted``,
     completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain mappings of their fields,
     or `CompletionChunk`s of ``rxllm.chunks``. Blocks without an id get one.
 
@@ -123,7 +123,7 @@ class _EventCheck:
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
         """Return `event` in its current form, see `current_form`; if it belongs to a block, with the block's id.
 
-        Return None for usage in an earlier form that has not changed. Raises ``StreamError`` for a malformed event.
+        Return None for an old-form event whose usage has not changed. Raises ``StreamError`` for a malformed event.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)

@@ -110,7 +110,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
 
 
 def kind_of(part: Part, provider: str) -> str:
-    """Return the kind of `part` on one of the wires of `provider`.
+    """Return the kind of `part` on a wire that belongs to `provider`.
 
     >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
     'pdf by url'

@@ -81,8 +81,8 @@ def from_chunks(
 
     `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. If
     the source fails, or a meta chunk has an ``error``, everything open is completed and an ``ErrorEvent`` ends the
-    stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that completes without a finish reason
-    means ``stop``. Calls whose arguments are not a JSON object, or were announced but are missing, have
+    stream; an ``LLMError`` before the first chunk goes to ``on_error``. If the source completes without a finish
+    reason, it is ``stop``. Calls whose arguments are not a JSON object, or were announced but are missing, have
     ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
     """
     messages = tuple(messages)

@@ -137,7 +137,7 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call gets its last id, its last name and its joined arguments. A final chunk sets usage and finish reason, even
+    Each call has its latest id and name and its joined arguments. A final chunk sets usage and finish reason, even
     to None; a later final chunk replaces an earlier one. The defaults are zeros and ``"stop"``.
 
     An ``LLMError`` keeps its class and reason; any other error becomes the cause of a ``StreamError("adapter_error")``,

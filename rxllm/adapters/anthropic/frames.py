@@ -24,7 +24,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The delta of a ``content_block_delta`` or a ``message_delta``, whose field names are all different."""
+    """The delta of a ``content_block_delta`` or a ``message_delta``; the two share no field names."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -80,7 +80,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     output includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
 
     ``iterations`` has the usage of each request that the server made to produce the answer; no other counter includes
-    compactions and advisors. The counts are then sums, and `extra` has each usage, with type and model, for pricing.
+    compactions and advisors. The counts are then sums; `extra` has each request's usage, type and model, for pricing.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

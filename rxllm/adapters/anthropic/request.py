@@ -2,8 +2,8 @@
 
 1. System messages at the start of the thread become ``system``. A later one never changes that field, because that
    would invalidate the cached prefix. It goes after the user turn that it follows; if it follows an assistant turn, it
-   goes after the next user turn. If the model obeys messages with the role ``system`` (`takes_entries`), it becomes
-   one, otherwise a text block between ``<system>`` tags at the end of that turn, or a user turn if there is none.
+   goes after the next user turn. A model that obeys messages with the role ``system`` (`takes_entries`) gets one; any
+   other gets a text block between ``<system>`` tags at the end of that turn. Without such a turn, the text becomes one.
 2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are all at the beginning
    of one user turn.
 3. The API refuses blank text, and white space at the end of a final assistant turn, so both are omitted.
@@ -102,7 +102,7 @@ def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = 
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the default for the required token limit: the highest that all models of the generation accept.
+    """Return the default ``max_tokens``, which the API requires: the highest that a whole model generation accepts.
 
     https://platform.claude.com/docs/en/about-claude/models/overview: 4,096 for Claude 3, at least 32,000 since
     Claude 4; a limit that is not reached costs nothing. The limits of other models are unknown.
@@ -197,8 +197,8 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
     """Return a body's ``messages``; opaque parts are sent back if they came from `provider`.
 
-    With `entries`, system messages stay messages, otherwise they become text blocks. A growing thread keeps its
-    earlier turns.
+    With `entries`, system messages stay messages, otherwise they become text blocks. As a thread grows,
+    its earlier turns stay the same.
     """
     turns: list[Block] = []
     instructions: list[Block] = []  # system messages to add at the end of the current turn

@@ -63,7 +63,7 @@ class Fake:
     ``("error", "rate_limited")``                      an ``ErrorEvent`` with a reason of `AdapterError`, or with an
                                                        exception; nothing follows
     ``("finish", "stop")``                             the finish reason; nothing follows
-    an exception                                       as the first piece, the call fails; later, an ``ErrorEvent``
+    an exception                                       the call fails if it comes first; later, an ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 

@@ -66,7 +66,7 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk with the response's id and model, read until both are known."""
+    """A chunk with the response's id and model, used only until both are known."""
 
     response_id: str | None = None
     model_version: str | None = None

@@ -28,7 +28,7 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has reported unknown parts already."""
+    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has already reported unknown parts."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw

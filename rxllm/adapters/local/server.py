@@ -55,7 +55,7 @@ _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server of the GGUF file `path`. Blocks while it loads; concurrent callers get the same server.
+    """Return the server for the GGUF file `path`. Blocks while it loads; concurrent callers get the same server.
 
     Raise ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
     """
@@ -222,7 +222,7 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into the temporary folder. That is set to `folder`, whose size shows the progress.
+    # pip downloads into the temporary folder, so that is set to `folder`, whose size shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:

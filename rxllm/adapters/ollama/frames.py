@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line with the name of the model, read until that is known."""
+    """A line with the model's name, used only until that is known."""
 
     model: str | None = None
 

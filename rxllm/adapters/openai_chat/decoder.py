@@ -10,7 +10,7 @@ https://platform.openai.com/docs/api-reference/chat-streaming:
 * log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer are in the completed
   message's metadata;
 * ``message`` is read if there is no ``delta``, and in an answer that is not streamed. Some streams have both, with all
-  of the text so far in ``message``. Azure's older "On Your Data" has ``messages``;
+  of the text so far in ``message``. Azure's older "On Your Data" answers have ``messages``;
 * a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature for a call is in its metadata, to be
   sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
   results are in the completed message's metadata;

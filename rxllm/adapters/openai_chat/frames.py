@@ -51,7 +51,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class AzureMessage(Delta, gc=False):
-    """A message of Azure's older "On Your Data": a delta if streamed; the tool's message has citations."""
+    """A message of Azure's older "On Your Data" answers: a delta if streamed; the tool's message has citations."""
 
     role: str | None = None
     delta: AzureMessage | None = None

@@ -29,7 +29,7 @@ class OpenAIResponses(HTTPAdapter):
     Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``; for Azure see `OpenAIChat`.
     Every request sends the whole thread, so nothing is stored (``"store": False``), and the model's thoughts are
     requested in encrypted form, to be sent back. If ``Request.options`` relies on the server's memory
-    (``store``, ``previous_response_id``, ``conversation``, ``background``), both are up to you.
+    (``store``, ``previous_response_id``, ``conversation``, ``background``), both settings are up to you.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` can be
     combined with a `reasoning_effort`. None removes the field. ``{"include": ["message.output_text.logprobs"],
