@@ -1,7 +1,7 @@
-"""Adapters, one package per wire. An adapter encodes values as an HTTP request, and decodes the answer to events.
+"""Adapters, one package per wire. An adapter encodes values as an HTTP request, and decodes the response into events.
 
-Each package has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and the codes of errors),
-``frames`` (their types and counters) and, for some wires, ``images``. Other packages also use ``http_base``,
+Each package has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and error codes),
+``frames`` (frame types and usage counters) and, for some wires, ``images``. Other packages also use ``http_base``,
 ``images`` and ``profiles``.
 """
 
@@ -55,7 +55,7 @@ __all__ = [
 ]
 
 if not TYPE_CHECKING:  # otherwise a type checker would accept every name
-    # A program needs one or two adapters; the modules of the others are not imported.
+    # A program needs only one or two adapters; the modules of the rest are not imported.
     __getattr__ = lazy_exports(
         __name__,
         {

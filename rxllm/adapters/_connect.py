@@ -1,4 +1,4 @@
-"""`connect`, which returns the shared adapter of a provider, and the adapter of a profile."""
+"""`connect`, which returns a provider's shared adapter, and the adapter for providers with a profile."""
 
 from __future__ import annotations
 
@@ -24,11 +24,12 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter of `provider`, one of `providers`, with its key from the usual places.
+    """Return the adapter for `provider`, one of `providers`; its key comes from the usual places.
 
-    Callers of the same name share one adapter and its connections; with `options`, such as `api_key` and `base_url`,
-    the adapter is a new one. Raises ``EngineError``: ``unknown_provider``, with the known names; ``unknown_option``,
-    with the adapter's options; ``missing_dependency`` or ``invalid_engine``, with the package of a plugin that fails.
+    Callers that pass the same name share one adapter and its connections; with `options`, such as `api_key` and
+    `base_url`, they get a new one. Raises ``EngineError``: ``unknown_provider``, with the known names;
+    ``unknown_option``, with the adapter's options; ``missing_dependency`` or ``invalid_engine``, with the package of
+    the plugin that failed.
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -40,7 +41,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
         raise EngineError("unknown_provider", unknown_provider(provider, model), provider=provider) from None
 
 
-@lru_cache  # it is bounded, because every path of a local model is a key
+@lru_cache  # bounded, because each local model's path is a key
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
     return _make(provider, model, {})
 
@@ -59,7 +60,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the address of `provider` in the environment, and the transport; a change selects another adapter."""
+    """Return the base URL that the environment sets, and the transport; a change to either selects another adapter."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
@@ -72,7 +73,7 @@ def _warn_of_taken_names() -> None:
 
 
 class Compatible(OpenAIChat):
-    """`OpenAIChat` for the provider of a profile, with that provider's own key.
+    """`OpenAIChat` for a provider that has a profile; it uses that provider's own key.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')
@@ -102,7 +103,7 @@ class Compatible(OpenAIChat):
 
 
 def _fit_ids(message: Message, pattern: str) -> Message:
-    # The ids may be another provider's and not fit. A call and its result get the same new id.
+    # Another provider's ids may not match the pattern. A call and its result get the same new id.
     calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
     return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))

@@ -1,4 +1,4 @@
-"""The base class of adapters that stream over HTTP, and the call that counts a request's tokens."""
+"""The base class for adapters that stream over HTTP, and the exchange that counts a request's tokens."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Adds ``stream`` to a class that has `build`, `decoder` and `error`; its arguments are described in `HTTPBase`."""
+    """Adds ``stream`` to a class that has `build`, `decoder` and `error`. See `HTTPBase` for its arguments."""
 
     @abstractmethod
     def build(self, request: Request, call: Call) -> httpx.Request:
@@ -48,7 +48,7 @@ class HTTPAdapter(HTTPBase):
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """Return a new decoder for the answer to `request`; with `raw`, it emits ``RawChunk`` events too."""
+        """Return a new decoder for the response to `request`; with `raw`, it emits ``RawChunk`` events too."""
 
     async def prepare(self, request: Request, call: Call) -> None:
         """Do what must happen before `build`; most adapters need nothing."""
@@ -62,7 +62,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """One call for the HTTP source: its request, its decoder and its errors."""
+    """One call, as the HTTP source sees it: its request, decoder and errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -121,7 +121,7 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Each line is fed alone, so that the events before a broken line are emitted, however the bytes are split.
+        # Lines are fed one by one, so that the events before a broken line are emitted, wherever the bytes are split.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -143,7 +143,7 @@ class _GuardedDecoder:
 
 
 class _RedactingDecoder:
-    """Wraps a decoder, and removes the key from its errors."""
+    """Wraps a decoder, and removes secrets from its errors."""
 
     def __init__(self, decoder: Decoder, redact: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
@@ -161,15 +161,15 @@ class _RedactingDecoder:
 
 
 LONGEST_COUNT = 1 << 20
-"""The maximum size of the answer in bytes; it holds one number."""
+"""The maximum size of the response in bytes; it holds a single number."""
 
 _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Return the count in the `field` of the server's answer to the request that `build` returns.
+    """Send the request that `build` returns, and emit the count in the response's `field`.
 
-    If a compatible server lacks the path, the count is an estimate. At the provider's own address that is an error.
+    If a compatible server lacks the path, the count is an estimate; at the provider's own address, that is an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -189,7 +189,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """The exchange of a token count. It is its own decoder, which collects the body and reads the number at the end."""
+    """A token-count exchange. It is its own decoder: it collects the body, and reads the number at the end."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)

@@ -1,9 +1,9 @@
-"""A provider's error as an `AdapterError`: the codes and statuses of all providers, and their reasons.
+"""Conversion of provider errors to `AdapterError`: every provider's codes and statuses, and what they mean.
 
 Providers agree on little. The first rule that applies decides the reason:
 
-1. a code, or words of the message, for a context that is too long or for filtered content, which have no status;
-2. words of the message for a rejected key, which some servers answer with 400;
+1. a code, or words in the message, that mean too long a context or filtered content, which have no status of their own;
+2. words in the message that mean a rejected key, for which some servers send 400;
 3. with 400 or without a status, the first code other than ``invalid_request``; then the status, and then the last code.
 """
 
@@ -111,7 +111,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest ``retry_after``, in seconds, because clocks fail on much longer times."""
+"""The longest ``retry_after``, in seconds; much larger values overflow the timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
@@ -134,7 +134,7 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """Return the error in `payload`, the parsed body of an answer or of an error frame inside a stream."""
+    """Return the error in `payload`, the parsed body of a response or of an error frame in a stream."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
     message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
@@ -187,7 +187,7 @@ def _flatten(payload: Any) -> dict[str, Any]:
 
 
 def _upstream_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenRouter's {"metadata": {"raw": ...}} is the error of the provider behind it, as JSON or text.
+    # OpenRouter's {"metadata": {"raw": ...}} is the error from the provider behind it, as JSON or text.
     metadata = error.get("metadata")
     raw = cast(dict[str, Any], metadata).get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str):
@@ -223,7 +223,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # used-up credit (402) is a limit, too, but is not retried, because it does not pass
+        case 402 | 429:  # used-up credit (402) is a limit, too, but waiting does not lift it, so it is not retried
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"
@@ -244,7 +244,7 @@ def _retry_delay(details: list[dict[str, Any]]) -> float | None:
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return a time to wait, at most `LONGEST_WAIT` seconds. Raises ``ValueError`` for text that is not a number."""
+    """Return the seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` for text that is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

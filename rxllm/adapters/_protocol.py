@@ -47,7 +47,7 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
-    An async generator function, which an object's ``stream`` may be too, may omit the bookends (``MessageStarted``,
+    An async generator function (an object's ``stream`` may also be one) may omit the bookends (``MessageStarted``,
     completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain mappings of their fields,
     or `CompletionChunk`s of ``rxllm.chunks``. Blocks without an id get one.
 
@@ -79,13 +79,13 @@ class _ObjectAdapter:
 
 
 def _has_own_decoder(adapter: Adapter) -> bool:
-    """Whether the adapter's events are made by a decoder of rxllm, and need no check."""
+    """Whether one of rxllm's own decoders makes the adapter's events, so that they need no check."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Emit the checked events of `source`; complete open blocks and emit an error at the first malformed event."""
+    """Check and emit the events of `source`; at the first malformed one, complete open blocks and emit an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -114,16 +114,16 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks the events of one adapter's stream as they arrive; the table of ``event_rules`` has the checks."""
+    """Checks the events of one adapter's stream as they arrive; the table in ``event_rules`` lists the checks."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
         self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return `event`, with the id of its block if it has one, and in its current form, see `current_form`.
+        """Return `event` in its current form, see `current_form`; if it belongs to a block, with the block's id.
 
-        Return None for an earlier form of an unchanged usage. Raises ``StreamError`` for a malformed event.
+        Return None for an old-form event whose usage has not changed. Raises ``StreamError`` for a malformed event.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -228,7 +228,7 @@ class _Bookends:
         return self._emit([*missing, *self._complete_before(checked), checked])
 
     def _complete_before(self, event: Event) -> list[Event]:
-        """Return the completion that `event` implies, and keep the text of a delta for its own completion."""
+        """Return the completion that `event` implies; keep a delta's text for its own block's completion."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (type(event), event.id)

@@ -1,8 +1,8 @@
-"""Helpers for the request builders of all wires: parts that a wire carries, response format, merged options.
+"""Helpers for every wire's request builder: the parts that a wire carries, response format, merged options.
 
-Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. A part of any other kind is
-refused before anything is sent, except in an assistant's message: it may have parts that only another provider accepts,
-so they are omitted, with a line at DEBUG on the logger ``rxllm``.
+Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. Any other part is refused
+before anything is sent, except in an assistant's message: parts there may suit only another provider, so they are
+omitted, and the logger ``rxllm`` notes it at DEBUG.
 
 ========================================================================  ==============================================
 kind                                                                      part
@@ -10,14 +10,14 @@ kind                                                                      part
 ``text``                                                                  `TextPart`
 ``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
 ``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type; ``file`` is any other
-``thinking``                                                              `ThinkingPart` with nothing but its text
-``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with data of its provider
+``thinking``                                                              `ThinkingPart` with only its text
+``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with its provider's data
 ``own part``, ``another's part``                                          `ProviderPart`
 ``source url_citation``, ...                                              `SourcePart`, with its type if it has one
 ``tool call``                                                             `ToolCallPart`
 ========================================================================  ==============================================
 
-Images and files of these kinds contain their data; ``image by url`` and ``pdf by id`` are kinds of their own. On a wire
+Images and files of these kinds contain their data; ``image by url`` and ``pdf by id`` are separate kinds. On a wire
 that does not carry text files, they are sent as text.
 """
 
@@ -70,13 +70,13 @@ TAKEN_BY = {
 """Providers to suggest, by kind."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields of files in Gemini's answers, which mean nothing in other messages."""
+"""File fields in Gemini's responses that mean nothing in other messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the wire carries; opaque parts must be of `provider`.
+    """Return `request` with only the parts that the wire carries; opaque parts must come from `provider`.
 
-    Raises ``ValidationError("invalid_request")`` for a part that is refused, with its path and a remedy.
+    Raises ``ValidationError("invalid_request")`` for a refused part, with its path and a remedy.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -110,7 +110,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
 
 
 def kind_of(part: Part, provider: str) -> str:
-    """Return the kind of `part` for a wire of `provider`.
+    """Return the kind of `part` on a wire that belongs to `provider`.
 
     >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
     'pdf by url'
@@ -141,7 +141,7 @@ def mime_type_of(file: Mapping[str, Any]) -> str:
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return the name of a file; the default has the extension of its type, as some servers rely on it."""
+    """Return a file's name; the default has the extension for its type, because some servers rely on it."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -168,7 +168,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`, with the data of an image that is a data URI."""
+    """Return `part`; an image given as a data URI is replaced by its data."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -240,8 +240,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. Put a format that only one provider has into
-    ``Request.options``.
+    Raises ``ValidationError("invalid_request")`` for anything else. A format that only one provider has
+    belongs in ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
@@ -258,7 +258,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for a field `name` of a request whose value is not what is `expected`.
+    """Return the error for a request whose field `name` does not have an `expected` value.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
@@ -272,7 +272,7 @@ def image_url(image: Image) -> str:
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `body` with `options` merged over it, objects field by field; an option of None removes the field.
+    """Return `body` with `options` merged over it, objects field by field; None removes a field.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
     {'a': {'b': 1, 'e': 4}, 'd': 3}

@@ -1,4 +1,4 @@
-"""Metadata of an answer, with the same names on every wire, and a provider's counters as `Usage`.
+"""Response metadata, under the same names on every wire, and providers' counters as `Usage`.
 
 ==========================  =======================================================================================
 name                        value
@@ -7,19 +7,19 @@ name                        value
 ``system_fingerprint``      the configuration of the server
 ``provider``                the provider behind a router (OpenRouter)
 ``native_finish_reason``    the finish reason in that provider's words
-``timings``                 the time of each step, in the server's own names and units
+``timings``                 how long each step took, in the server's own names and units
 ``content_filter_results``  Azure's most severe verdict on the answer in each category
 ``prompt_filter_results``   Azure's verdicts on the prompts; ``content_filters``: both, from its Responses API
 ``moderation``              the verdicts of a requested moderation; ``safety_ratings``: Gemini's
 ``traffic_type``            how Vertex bills the answer
 ``speed``                   Anthropic's speed: ``"standard"`` or ``"fast"``
-``content_filter_result``   the reason why Azure's filter did not run
+``content_filter_result``   why Azure's filter did not run
 ``channel``                 the last channel of the model's thinking (Groq)
 ``executed_tools``          the tools that Groq ran, with their results
 ``related_questions``       suggested questions (Perplexity)
 ``venice_parameters``       Venice's settings, with the pages of its search
-``provider_metadata``       the route and the cost of the request in Vercel's gateway
-``warnings``                watsonx's warnings, such as about a model that will be withdrawn
+``provider_metadata``       the request's route through Vercel's gateway, and its cost
+``warnings``                watsonx's warnings, for example that a model will be withdrawn
 ==========================  =======================================================================================
 """
 
@@ -56,7 +56,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the metadata of the answer in `part` of a frame; empty if `part` is not an object.
+    """Return the response metadata in `part` of a frame; empty if `part` is not an object.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -77,7 +77,7 @@ def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def more_severe(earlier: Mapping[str, Any], later: Mapping[str, Any]) -> dict[str, Any]:
-    """Return two verdicts of a content filter as one, with the more severe value of each category.
+    """Merge two content-filter verdicts, keeping the more severe value in each category.
 
     >>> more_severe({"hate": {"filtered": False, "severity": "low"}}, {"hate": {"filtered": False, "severity": "safe"}})
     {'hate': {'filtered': False, 'severity': 'low'}}
@@ -99,13 +99,13 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Counters of costs in units of xAI and GitHub Copilot, with the number of units in a dollar."""
+"""Cost counters in xAI's and GitHub Copilot's own units, with the number of units in a dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
     """Return `counters` as a `Usage`; `names` has the provider's names for each field, the most trusted first.
 
-    Nested counters have dotted names. Counters without a field of their own are in `extra`.
+    Nested counters have dotted names. Counters that match no field are in `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
@@ -121,10 +121,10 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs in `part` of a frame that are outside its usage object, as counters for `to_usage`.
+    """Return the costs that `part` of a frame has outside its usage object, as counters for `to_usage`.
 
-    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``, GitHub Copilot ``copilot_usage``, and Vercel's gateway a text:
-    ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
+    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``, GitHub Copilot ``copilot_usage``, and Vercel's gateway
+    a string: ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
     """
     match part:
         case {"cost": dict()}:

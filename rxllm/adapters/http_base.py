@@ -1,4 +1,4 @@
-"""The base class of all adapters over HTTP: address, key, client, headers, timeout, and requests."""
+"""The base class of all HTTP adapters: address, key, client, headers, timeout, and requests."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""The messages of servers about an unknown address; messages about an unknown model have other words."""
+"""What servers say about an unknown address; messages about an unknown model are worded differently."""
 
 
 class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
-    ``adapters.aiohttp_client``; with ``http2=True``, a disposed call does not end at the server. `api_key` may be a
-    function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
-    override them. `timeout` is the maximum silence of the model, in seconds; messages that a server sends only to keep
-    the connection open do not count.
+    ``adapters.aiohttp_client``; with ``http2=True``, disposing a call does not end it at the server. `api_key` may be
+    a function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
+    override them. `timeout` is how long the model may stay silent, in seconds; messages that a server sends only to
+    keep the connection open do not count.
     """
 
     provider: str
@@ -57,7 +57,7 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable from which the provider's own SDK reads its base URL."""
     _left_behind: tuple[str, ...] = ()
-    """The arguments with secrets that were not pickled with this adapter."""
+    """The arguments that were left out when this adapter was pickled, because they hold secrets."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -154,7 +154,7 @@ class HTTPBase(ABC):
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
-        """Return the API key of `call`, or None; a server other than the provider's may not need one.
+        """Return the API key for `call`, or None: a server other than the provider's may not need one.
 
         Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
@@ -176,7 +176,7 @@ class HTTPBase(ABC):
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Raise ``ValidationError`` for "provider:model", an engine's name, at the provider's own server."""
+        """Raise ``ValidationError`` for an engine's name, "provider:model", if the server is the provider's own."""
         # Other servers, and servers without a key, may have such names: Ollama has "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
@@ -184,7 +184,7 @@ class HTTPBase(ABC):
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a POST of `body`, as JSON, to `path` under the base URL, or without a `path` to the base URL itself."""
+        """Build a POST of `body` as JSON to `path` under the base URL; an empty `path` means the base URL itself."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
@@ -220,7 +220,7 @@ class HTTPBase(ABC):
     ) -> LLMError:
         """Return the adapter's error; if the fault is not in the request, its message names the server.
 
-        The message has the address if the base_url may be wrong, otherwise the provider and the model.
+        It gives the address if the base_url may be wrong, otherwise the provider and the model.
         """
         try:
             error = self.error(status, headers, body)
@@ -242,7 +242,7 @@ class HTTPBase(ABC):
         return with_origin(located, error)
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
-        """Return the texts that no error of `call` may contain."""
+        """Return the strings that no error of `call` may contain."""
         key = self._find_key(call)
         sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
@@ -279,7 +279,7 @@ def _read_headers(headers: Any) -> dict[str, str]:
 
 
 def versioned(url: str, version: str) -> str:
-    """Return `url` with the version of an API, unless it already ends in a version.
+    """Return `url` with an API version added, unless it already ends in one.
 
     >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
     ('https://proxy.example/v1', 'https://proxy.example/v1beta')
@@ -295,12 +295,12 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Return a URL that cannot be parsed, without its user and password; a password may contain "/" or "#"."""
+    """Return a URL that cannot be parsed, minus its user and password; a password may contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # The error of a transport would show the header, and so the key. Some transports do not check names.
+    # A transport's error would show the header, and so the key. Some transports do not check names.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
         errors = [(("headers", name), "has characters that a header must not have") for name in unsendable]
@@ -312,7 +312,7 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error of a call without a model; its remedy keeps the address of an adapter that has its own."""
+    """Return the error for a call without a model; if the adapter has its own address, the remedy keeps it."""
     remedy = f'model="...", or "{provider}:..." for the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'

@@ -1,6 +1,6 @@
-"""Image adapters: the protocol, and the base class over HTTP, which also fetches images by their URLs.
+"""Image adapters: the protocol, and the HTTP base class, which also fetches images from URLs.
 
-Requests connect, cancel and close as in ``rxllm.http.stream``. A response is closed before it is used.
+Requests are connected, cancelled and closed as in ``rxllm.http.stream``. A response is closed before it is used.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` has the supported ones of ``"generate"``, ``"edit"`` and ``"variation"``. Any other is refused with
+    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other is refused with
     ``ImageAdapterError("unsupported_operation")``, before any I/O and before a key is looked up.
     """
 
@@ -100,7 +100,7 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HTTPImageAdapter(HTTPBase):
-    """Base class: a subclass defines `operations`, `build` and `read`; `refuse` runs before any I/O.
+    """Base class for HTTP: a subclass defines `operations`, `build` and `read`; `refuse` runs before any I/O.
 
     For the arguments see `HTTPBase`.
     """
@@ -238,9 +238,9 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Return `image` with the data and the type that its URL leads to.
+        """Return `image` with the data and the type found at its URL.
 
-        Raises ``ImageAdapterError``: ``invalid_request`` for a URL that does not lead to an image, or as `send`.
+        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL; for the others, see `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":

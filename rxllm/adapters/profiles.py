@@ -21,8 +21,8 @@ __all__ = ["PROFILES", "Profile", "providers"]
 class Profile:
     """A server that is compatible with OpenAI's: its address, and the environment variable of its key, if it needs one.
 
-    `options` are merged into the body; the caller's options win, and None removes a field. `names` maps fields of the
-    request to the server's names, if they differ. `call_id` is the pattern that the server requires of tool call ids.
+    `options` are merged into the body; the caller's options take precedence, and None removes a field. `names` maps
+    request fields to the server's names where they differ. `call_id` is the pattern that tool call ids must match.
     `thoughts_field` is the message field in which thoughts are sent back: a server with such a field rejects a tool
     result without the thoughts before it.
     """
@@ -78,7 +78,7 @@ OWN = {
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
 }
-"""Class names in ``rxllm.adapters`` of the providers without a profile."""
+"""The class in ``rxllm.adapters`` for each provider without a profile."""
 
 
 def providers() -> list[str]:
@@ -96,11 +96,11 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Patterns of model names, by the provider to suggest."""
+"""Model-name patterns, by the provider to suggest."""
 
 
 def unknown_provider(provider: str, model: str) -> str:
-    """Return the error message for a name whose first part is not a provider, with a remedy."""
+    """Return the error message, with a remedy, for a name whose first part is not a provider."""
     name, known = f"{provider}:{model}" if model else provider, providers()
     first, _, rest = name.partition("/")
     if first in known and rest:

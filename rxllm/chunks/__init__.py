@@ -1,4 +1,4 @@
-"""Two chunk dialects of other systems, each with a fold to one result and a conversion to rxllm's events.
+"""Two chunk dialects from other systems, each with a fold into one result and a conversion to rxllm's events.
 
 =============  ===================================================================  ======================
 dialect        chunks                                                               one result

@@ -1,4 +1,4 @@
-"""The fold of chunks: one reducer, for a live stream as well as for a list.
+"""The chunk fold: one reducer, for live streams and lists alike.
 
 Its results have tool calls in two forms, which differ on purpose:
 
@@ -49,7 +49,7 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """An immutable state of the chunks so far, at O(1) per chunk; its finalizers assemble the results.
+    """The immutable state after the chunks so far, at O(1) per chunk; its finalizers assemble the results.
 
     Successive states share one append-only log, each with its own length; a fork copies the log. States are equal if
     their finalizers return equal results.
@@ -142,8 +142,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         Keys: ``id``, ``name``, ``arguments`` and, if they apply, ``builtin?`` and ``metadata``. `arguments` is the
         parsed JSON of the fragments, of any type; without fragments, it is the call's own arguments. A missing id
         becomes ``call_<position>``. If the fragments are not JSON, or were announced but are missing, the call keeps
-        its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and a warning on the logger ``"rxllm"``
-        has the number of lost bytes, but not the bytes.
+        its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"`` warns with
+        the number of lost bytes, but not the bytes.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
@@ -161,9 +161,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, the larger of two numbers; None if there are none.
+        """Return the merged counters, keeping the larger of two numbers; None if there are none.
 
-        ``total_tokens`` is the sum of input and output, which also have the keys ``input`` and ``output``.
+        ``total_tokens`` is the sum of input and output, which are also under the keys ``input`` and ``output``.
         """
         counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
         return reduce(merge_usage, counters, {}) if counters else None

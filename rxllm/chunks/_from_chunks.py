@@ -54,7 +54,7 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Notes of a decoder on a first fragment that is not JSON by itself; all fragments together may be JSON."""
+"""A decoder's notes on a first fragment that is not JSON by itself; all fragments together may be JSON."""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -81,8 +81,8 @@ def from_chunks(
 
     `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. If
     the source fails, or a meta chunk has an ``error``, everything open is completed and an ``ErrorEvent`` ends the
-    stream; an ``LLMError`` before the first chunk goes to ``on_error``. A source that completes without a finish reason
-    means ``stop``. Calls whose arguments are not a JSON object, or were announced but are missing, have
+    stream; an ``LLMError`` before the first chunk goes to ``on_error``. If the source completes without a finish
+    reason, it is ``stop``. Calls whose arguments are not a JSON object, or were announced but are missing, have
     ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
     """
     messages = tuple(messages)
@@ -181,7 +181,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # opaque data without text belong to all thinking before them
+        if signature or (opaque and not text):  # opaque data without text belongs to all thinking before it
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -275,7 +275,7 @@ class _LiveCalls:
         self._early_updates: dict[Index, dict[str, Any]] = {}
 
     def begin(self, chunk: StreamChunk) -> bool:
-        """Begin the call of a chunk; return False if it has no name."""
+        """Begin the chunk's call; return False if it has no name."""
         call = read_call(chunk)
         if call is None:
             return False
@@ -385,10 +385,10 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator that feeds the chunks of each subscription to a new ``make()``.
+    """Return an operator that feeds each subscription's chunks to a new ``make()``.
 
-    An error of the source, of ``feed`` or of ``close`` becomes the events of ``fail`` and a normal end. An ``LLMError``
-    of the source before the first event goes to ``on_error``, and so does an exception of ``fail``.
+    An error from the source, ``feed`` or ``close`` becomes the events of ``fail``, and the stream completes. An
+    ``LLMError`` from the source before the first event goes to ``on_error``, and so does an exception from ``fail``.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:

@@ -1,4 +1,4 @@
-"""Chunks of the StreamChunk dialect, readers of their metadata, and the tables of its names.
+"""Chunks of the StreamChunk dialect, readers for their metadata, and tables of the dialect's names.
 
 Adapter authors create them with `text`, `thinking`, `tool_call`, `meta` and `content_part`. The following metadata keys
 have a meaning:
@@ -40,8 +40,8 @@ REPR_CHARACTERS = 20
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
     """A chunk of a stream: its `type`, and the fields of that type.
 
-    The constructor checks nothing, see `validate`. The class is not one of ``rxllm.values``, which would make it
-    eighteen times slower to create: ``rxllm.serializer`` does not support it, ``msgspec.json`` does.
+    The constructor checks nothing; see `validate`. The class is not one of ``rxllm.values``, which would make it
+    eighteen times slower to create: ``rxllm.serializer`` does not support it, but ``msgspec.json`` does.
     """
 
     type: str
@@ -269,7 +269,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return the counters as `Usage`; counters without a field of their own are in `extra`.
+    """Return the counters as `Usage`; counters that match no field are in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -294,7 +294,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return arguments as JSON text and text unchanged; None if they have no JSON form."""
+    """Return `arguments` as JSON text, or unchanged if they are text; None if they have no JSON form."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -327,7 +327,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index_of(metadata: Mapping[str, Any]) -> Index:
-    # None is an index of its own; a value that cannot be an index counts as missing.
+    # None is a separate index; a value that cannot be an index counts as missing.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0
 

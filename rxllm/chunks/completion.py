@@ -59,7 +59,7 @@ class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def final_chunk(cls, usage: Usage | None, reason: FinishReason | None) -> CompletionChunk:
-        """Return the final chunk. Raises ``ValidationError("invalid_message")`` for arguments of other types."""
+        """Return the final chunk. Raises ``ValidationError("invalid_message")`` for arguments of the wrong types."""
         arguments = (("usage", usage, _USAGE), ("reason", reason, _TEXT))
         errors = [((name,), "wrong_type") for name, value, types in arguments if not isinstance(value, types)]
         if errors:
@@ -109,7 +109,7 @@ def _no_usage() -> Usage:
 
 @value
 class CompletionResponse(Value):
-    """A whole completion. `content` is None without text; calls are in the order of their indexes.
+    """A whole completion. `content` is None without text; calls are in index order.
 
     `dropped` holds the calls that never received an id, and so cannot be answered.
     """
@@ -137,7 +137,7 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call gets its last id, its last name and its joined arguments. A final chunk sets usage and finish reason, even
+    Each call has its latest id and name and its joined arguments. A final chunk sets usage and finish reason, even
     to None; a later final chunk replaces an earlier one. The defaults are zeros and ``"stop"``.
 
     An ``LLMError`` keeps its class and reason; any other error becomes the cause of a ``StreamError("adapter_error")``,
@@ -234,7 +234,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
     `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. Any
     chunk may have usage, whose largest numbers are kept, and a finish reason. Without a finish reason, a final chunk
-    means ``"stop"``; without a final chunk, too, the source was cut off: ``StreamError("truncated")``.
+    means ``"stop"``; without a final chunk either, the source was cut off: ``StreamError("truncated")``.
 
     If the source fails, everything open is completed and an ``ErrorEvent`` follows; an ``LLMError`` before the first
     chunk goes to ``on_error``.
@@ -244,7 +244,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """Converts the chunks of one response to `messages` to events."""
+    """Converts the chunks of one response to events; `messages` is the thread that it answers."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

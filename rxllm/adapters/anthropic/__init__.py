@@ -25,19 +25,19 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The API's version. The later 2026-10-21 has no temperature; to use it, set the header ``anthropic-version``."""
+"""The API version. The later 2026-10-21 has no temperature; to use that one, set the header ``anthropic-version``."""
 
 
 class Anthropic(HTTPAdapter):
     """``POST {base_url}/messages`` of Anthropic, or of a server that is compatible with it.
 
     Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. Without a `base_url`,
-    ``ANTHROPIC_BASE_URL`` of the environment is used, which has no ``/v1``. ``Request.options`` is merged over the
-    body, so any field that a server supports can be set there; an option of None removes a field, and ``betas`` (a list
-    of names) becomes the header ``anthropic-beta``. The API has no seed, so none is sent.
+    the environment's ``ANTHROPIC_BASE_URL`` is used, which has no ``/v1``. ``Request.options`` is merged over the body,
+    so any field that a server supports can be set there; None removes a field, and ``betas`` (a list of names) becomes
+    the header ``anthropic-beta``. The API has no seed, so none is sent.
 
-    Only system messages at the beginning of a thread become the body's ``system``; later ones stay in their places, so
-    that the cached prefix stays valid. A model that obeys entries of the role ``system`` gets an entry, any other a
+    Only system messages at the beginning of a thread become the body's ``system``; later ones stay where they are, so
+    that the cached prefix stays valid. A model that obeys messages with the role ``system`` gets one; any other gets
     text between ``<system>`` tags, which users can type too. The option ``system_entries`` (True, False) sets the form.
 
     A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's

@@ -1,27 +1,27 @@
-"""Decoder of Anthropic's Messages API, and of servers that are compatible with it.
+"""Decoder for Anthropic's Messages API, and for servers that are compatible with it.
 
 https://platform.claude.com/docs/en/build-with-claude/streaming:
 
 * usage is cumulative: ``message_delta`` overrides ``message_start``, counter by counter, unless its value is null;
 * ``message_stop`` ends the stream, and so does an error; a stop reason does not;
 * a stop reason's details, and the container that the next request must name, are metadata;
-* pings are skipped; a frame of an unknown type, or with fields of unexpected types, is a ``RawChunk``;
+* pings are skipped; a frame of an unknown type, or with fields of unexpected types, becomes a ``RawChunk``;
 * a server that does not stream sends the message as one JSON document.
 
-Each content block is opened, filled by deltas and stopped. The opening's fields count, too: some servers, and messages
-that are not streamed, put the whole block there.
+Each content block is opened, filled by deltas and stopped. The opening's fields count, too: some servers put the
+whole block there, as do messages that are not streamed.
 
 =====================  ==============================================================================================
 block                  events
 =====================  ==============================================================================================
-``text``               text; its citations are ``SourceAdded`` after it, though the wire puts some before
-``thinking``,          thinking; signature or ciphertext is in `provider_data`, to be sent back
+``text``               text; its citations follow as ``SourceAdded``, though the wire puts some before it
+``thinking``,          thinking; its signature or ciphertext is in `provider_data`, to be sent back
 ``redacted_thinking``
 ``tool_use``           a tool call; arguments in the opening count if no delta follows
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
 any other              a part of the message that is sent back unchanged: results of server tools, compactions, uploads
-                       and blocks that are not known yet; and a ``SourceAdded`` for each page among search results
+                       and blocks of unknown types; also, a ``SourceAdded`` for each page in search results
 =====================  ==============================================================================================
 """
 
@@ -59,7 +59,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every frame."""
+    """Decodes one response to `messages`; with `raw`, every frame is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -190,7 +190,7 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block. Stop a block that is still open at `index` first."""
+        """Open a block at `index`, after stopping any that is still open there."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -248,7 +248,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report the contents of open blocks at the end of the message, but complete no tool call."""
+        """Report what open blocks hold at the end of the message, without completing any tool call."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)

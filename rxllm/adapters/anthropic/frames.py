@@ -1,4 +1,4 @@
-"""The frames of the Messages API as types, with the fields that are read, and their usage."""
+"""Types for the Messages API's frames, with only the fields we read, and their usage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The delta of a ``content_block_delta`` or a ``message_delta``: their kinds share no field name."""
+    """The delta of a ``content_block_delta`` or a ``message_delta``; the two share no field names."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -76,11 +76,11 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usage`` object as `Usage`.
 
-    Anthropic's ``input_tokens`` excludes what was read from and written to the cache, `Usage` includes it; output
-    includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
+    Anthropic's ``input_tokens`` excludes what was read from and written to the cache, but `Usage` includes it;
+    output includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
 
-    ``iterations`` has a usage for each request that the server made for the answer; compactions and advisors are in no
-    other counter. Then the counts are their sums, and `extra` has each, for its price, with its type and its model.
+    ``iterations`` has the usage of each request that the server made to produce the answer; no other counter includes
+    compactions and advisors. The counts are then sums; `extra` has each request's usage, type and model, for pricing.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

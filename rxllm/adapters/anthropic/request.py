@@ -1,16 +1,16 @@
 """A request as the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. The system messages before all others are ``system``. A later system message never changes that field, because the
-   cached prefix would become invalid. It is put after the user's turn before it; after an assistant's turn, it is put
-   after the next user's turn. If the model obeys entries of the role ``system`` (`takes_entries`), it is an entry,
-   otherwise a text block between ``<system>`` tags at the end of that turn. Without a user's turn it becomes one.
-2. Consecutive messages of one role become one turn. All results of a turn's tool calls are at the beginning of one user
-   turn.
+1. System messages at the start of the thread become ``system``. A later one never changes that field, because that
+   would invalidate the cached prefix. It goes after the user turn that it follows; if it follows an assistant turn, it
+   goes after the next user turn. A model that obeys messages with the role ``system`` (`takes_entries`) gets one; any
+   other gets a text block between ``<system>`` tags at the end of that turn. Without such a turn, the text becomes one.
+2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are all at the beginning
+   of one user turn.
 3. The API refuses blank text, and white space at the end of a final assistant turn, so both are omitted.
 4. Another provider's parts (its thinking, its server's tools) are omitted. Anthropic's own are sent back unchanged:
-   thinking only with its signature, a call of a server tool only if it is complete.
+   thinking only with its signature, a server-tool call only if it is complete.
    Files: https://platform.claude.com/docs/en/build-with-claude/files (files by id need that page's beta).
-5. Ids have only letters, digits, ``_`` and ``-``: any other character becomes ``_``, in a tool call and in its result.
+5. Ids allow only letters, digits, ``_`` and ``-``: other characters become ``_``, in a tool call and in its result.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# A search result is sent back in its part, a citation with its text.
+# A search result is sent back in its own part, a citation with its text.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -53,9 +53,9 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body of `request`; opaque parts are sent back if they are of `provider`.
+    """Return the JSON body of `request`; opaque parts are sent back if they came from `provider`.
 
-    `is_own` is whether the server is one of Anthropic's. The option ``system_entries`` (True, False) is not sent; it
+    `is_own` says whether the server is Anthropic's. The option ``system_entries`` (True, False) is not sent; it
     sets the form of later system messages, which by default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
@@ -96,13 +96,13 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the body of a request that counts the tokens of `request`."""
+    """Return the body of the request that counts the tokens in `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the limit for a request without one, which the API requires: the highest that every model accepts.
+    """Return the default ``max_tokens``, which the API requires: the highest that a whole model generation accepts.
 
     https://platform.claude.com/docs/en/about-claude/models/overview: 4,096 for Claude 3, at least 32,000 since
     Claude 4; a limit that is not reached costs nothing. The limits of other models are unknown.
@@ -111,8 +111,8 @@ def default_max_tokens(model: str) -> int:
 
 
 def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    # https://platform.claude.com/docs/en/build-with-claude/effort: Claude since 4.6 takes an effort. Older models, and
-    # other servers, take a budget of at least 1,024 tokens, and the answer needs part of the limit, too.
+    # https://platform.claude.com/docs/en/build-with-claude/effort: Claude 4.6 and later take an effort. Older models,
+    # and other servers, take a budget of at least 1,024 tokens, which must leave part of the limit for the answer.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -131,7 +131,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The sandbox of the last turn is reused, because the next turn may need its files.
+    # The last turn's sandbox is reused, because the next turn may need its files.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -181,13 +181,13 @@ def _close_objects(schema: Any) -> Any:
 def takes_entries(model: str) -> bool:
     """Whether `model` obeys ``{"role": "system"}`` among the messages.
 
-    Older models refuse it. Sonnet 5 and Haiku 5.5 accept it, but ignore it or mistake it for a user's or tool's text.
+    Older models refuse it. Sonnet 5 and Haiku 5.5 accept it, but ignore it or mistake it for user or tool text.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return system messages as the ``system`` of a body: text, or blocks if part of it is to be cached."""
+    """Return system messages as a body's ``system``: text, or blocks if part of it is to be cached."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -195,12 +195,13 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 
 
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
-    """Return the ``messages`` of a body; opaque parts are sent back if they are of `provider`.
+    """Return a body's ``messages``; opaque parts are sent back if they came from `provider`.
 
-    System messages become entries with `entries`, otherwise text blocks. A thread that grows keeps its earlier turns.
+    With `entries`, system messages stay messages, otherwise they become text blocks. As a thread grows,
+    its earlier turns stay the same.
     """
     turns: list[Block] = []
-    instructions: list[Block] = []  # the system messages for the end of the current turn
+    instructions: list[Block] = []  # system messages to add at the end of the current turn
     for message in messages:
         if message.role == "system":
             instructions += _mark_cached(message, _text_blocks(message))
@@ -228,7 +229,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # A turn that ends with a call of a server's tool is paused: the server continues it.
+    # A turn that ends with a server-tool call is paused: the server continues it.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
@@ -365,7 +366,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # Arguments must be an object. Other text is wrapped, as the documentation of fine-grained tool streaming proposes.
+    # Arguments must be an object. Other text is wrapped, as the docs on fine-grained tool streaming suggest.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

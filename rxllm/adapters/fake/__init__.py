@@ -1,4 +1,4 @@
-"""A scripted model for tests: `Fake`, and the language of its scripts."""
+"""A scripted model for tests: `Fake`, and its script language."""
 
 from __future__ import annotations
 
@@ -56,20 +56,20 @@ class Fake:
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
     a `ToolCall`, ``("tool_call", {"name": .., ..})``  a whole tool call: `name`, `arguments` or `raw_arguments`, `id`
-    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`, first the `name`
+    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`; the first has `name`
     a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
     ``("delay", seconds)``                             a pause, on the subscription's scheduler
     ``("error", "rate_limited")``                      an ``ErrorEvent`` with a reason of `AdapterError`, or with an
                                                        exception; nothing follows
     ``("finish", "stop")``                             the finish reason; nothing follows
-    an exception                                       as the first piece, the call fails; later, an ``ErrorEvent``
+    an exception                                       the call fails if it comes first; later, an ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    A function may be async. A plain function runs on the event loop, so one that sleeps blocks the loop: write
-    ``("delay", seconds)``, or an async function. `requests` holds all requests in order. Without an event loop, turns
-    are played on the caller's thread.
+    A function may be async. A plain function runs on the event loop, so one that sleeps blocks the loop: use
+    ``("delay", seconds)`` or an async function instead. `requests` holds all requests in order. Without an event loop,
+    turns are played on the caller's thread.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; a piece that a function returns
     is checked when its turn is played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
@@ -105,7 +105,7 @@ class Fake:
         return Stream(subscribe)
 
     def _play_async(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
-        """Await the turn of `function`, and play it."""
+        """Await the turn that `function` returns, and play it."""
 
         async def body(pump: Pump[list[Piece]]) -> None:
             pump.emit((pieces_of(await function(request)),))
@@ -131,7 +131,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn, with pauses at delays and while the consumer is behind."""
+    """Plays one subscription's turn, pausing at delays and while the consumer is behind."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _Play:
             self._observer.on_completed()
 
 
-# The language of scripts, which the docstring of `Fake` describes
+# The script language, described in `Fake`'s docstring
 
 
 def pieces_of(turn: Any) -> list[Piece]:

@@ -21,7 +21,7 @@ Turn = Piece | Sequence[Piece]  # a list at run time; but list[Image] is not lis
 
 
 class FakeImages:
-    """An image adapter that plays turns: a single turn answers every call, several turns one subscription each.
+    """An image adapter that plays turns: a single turn answers every call, several are played one per subscription.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")

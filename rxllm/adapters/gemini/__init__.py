@@ -49,7 +49,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
     """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
 
     The key is `api_key`, the call's key, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. Without a `base_url`,
-    ``GOOGLE_GEMINI_BASE_URL`` of the environment is used, without ``/v1beta``. For Vertex, pass the `base_url`
+    the environment's ``GOOGLE_GEMINI_BASE_URL`` is used, which has no ``/v1beta``. For Vertex, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
     ``Request.options`` is merged over the body, objects field by field: ``{"generationConfig": {"topP": 0.9}}``; its
     ``tools`` (``[{"googleSearch": {}}]``) are added to the request's functions; None removes a field.

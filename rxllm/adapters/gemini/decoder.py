@@ -1,4 +1,4 @@
-"""Decoder of the responses of Gemini's ``streamGenerateContent``.
+"""Decoder for responses from Gemini's ``streamGenerateContent``.
 
 https://ai.google.dev/api/generate-content (for the parts of the content, see ``parts``):
 
@@ -6,8 +6,8 @@ https://ai.google.dev/api/generate-content (for the parts of the content, see ``
 * grounding, citations and fetched URLs are sources; the whole grounding is in the completed message's metadata;
 * a blocked prompt ends as ``content_filter``; usage is a snapshot, and the last one counts;
 * log-probabilities are in the completed message's metadata, in OpenAI's format;
-* a finish reason that is a failure (``MALFORMED_FUNCTION_CALL``) is the code of an error that ends the stream;
-* an error inside the stream ends it; a chunk or a part with nothing known is a ``RawChunk``.
+* a finish reason that means failure (``MALFORMED_FUNCTION_CALL``) becomes the code of an error that ends the stream;
+* an error inside the stream ends it; a chunk or part without a known field becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 
 class GeminiDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every chunk."""
+    """Decodes one response to `messages`; with `raw`, every chunk is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()
@@ -120,7 +120,7 @@ class GeminiDecoder(FrameDecoder):
 
     def _read_usage(self, counters: dict[str, Any]) -> None:
         self.blocks.note(metadata_of(counters))
-        # Some chunks have only {"trafficType": ...}, which does not reset the counters.
+        # Some chunks have only {"trafficType": ...}, which must not reset the counters.
         if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
             self._usage = counters
             self.blocks.usage(to_usage(counters))
@@ -156,7 +156,7 @@ class GeminiDecoder(FrameDecoder):
 
 
 def use_status_as_code(error: AdapterError) -> AdapterError:
-    """Return `error` with Google's status as its code, because the number there only repeats the HTTP status."""
+    """Return `error` with Google's status as its code, because its numeric code only repeats the HTTP status."""
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name

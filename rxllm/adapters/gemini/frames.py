@@ -1,7 +1,7 @@
-"""Types of the chunks of Gemini's ``streamGenerateContent``, their log-probabilities, usage and framing.
+"""Types for Gemini's ``streamGenerateContent`` chunks, with their log-probabilities, usage and framing.
 
-https://ai.google.dev/api/generate-content. The types have only the fields that are read. Enumerations are names, or
-numbers if the request asked for ``enum-encoding=int``.
+https://ai.google.dev/api/generate-content. The types have only the fields we read. Enum values are names, or numbers
+if the request asked for ``enum-encoding=int``.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk with the response's id and model, read until both are known."""
+    """A chunk with the response's id and model, used only until both are known."""
 
     response_id: str | None = None
     model_version: str | None = None
@@ -99,8 +99,8 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usageMetadata`` object as `Usage`.
 
     ``promptTokenCount`` includes cached tokens, but not the tokens of server tools (``toolUsePromptTokenCount``);
-    ``candidatesTokenCount`` excludes thoughts; ``totalTokenCount`` is the sum of all. Counters without a field of their
-    own are in `extra`.
+    ``candidatesTokenCount`` excludes thoughts; ``totalTokenCount`` is the sum of all. Counters that match no field are
+    in `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))
@@ -130,7 +130,7 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 
 
 class GeminiFrames:
-    """Framing of an event stream (``?alt=sse``) or of a JSON array.
+    """Framing for an event stream (``?alt=sse``) or a JSON array.
 
     The first byte decides, so that servers that ignore ``alt`` are supported, too.
     """

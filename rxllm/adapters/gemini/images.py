@@ -1,6 +1,6 @@
-"""Images of Google's Gemini models, which are parts of the answer to a chat message.
+"""Images from Google's Gemini models, which are parts of the answer to a chat message.
 
-https://ai.google.dev/gemini-api/docs/image-generation. Input images are in the message, after the prompt.
+https://ai.google.dev/gemini-api/docs/image-generation. Input images go into the message, after the prompt.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _parts(answer: FirstChunk) -> Iterator[Part]:
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error for an answer without images; its code is the reason for blocking, or the finish reasons."""
+    """Return the error for an answer without images; its code is the block reason, or the finish reasons."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

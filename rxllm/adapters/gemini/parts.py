@@ -1,15 +1,15 @@
-"""Reader of the parts of Gemini's content.
+"""Reader for the parts of Gemini's content.
 
 https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
 
 * a tool call arrives whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
 * a whole call waits for what follows it: a ``functionResponse``, which may follow a finish reason, means that the
   server ran it on an MCP server; any other part, or the end, means that the client must run it;
-* a ``thoughtSignature`` is sent back with its part: a call's is in its metadata, a file's in the file,
-  thinking's in its block, and a text's in a ``ProviderPart`` after it; signed and unsigned text are never joined;
+* a ``thoughtSignature`` is sent back with its part: it is kept in the call's metadata, the file, the thinking block
+  or, for text, in a ``ProviderPart`` after it; signed and unsigned text are never joined;
 * code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
   results are also ``ProviderPart``s, which go back unchanged;
-* a part with nothing known is a ``RawChunk``.
+* a part without a known field becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has reported unknown parts already."""
+    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has already reported unknown parts."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
@@ -178,10 +178,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles the arguments of a call from single values with paths: ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles a call's arguments from single values with paths: ``{"jsonPath": "$.a[0].b", ...}``.
 
-    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may be in
-    pieces, of which all but the last have ``willContinue``.
+    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may
+    arrive in pieces; all but the last have ``willContinue``.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])

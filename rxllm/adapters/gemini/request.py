@@ -205,13 +205,13 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its images to edit them, but neither drafts in its thinking nor sound.
+    # The model needs its own images in order to edit them, but neither the drafts in its thinking nor sound.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
 def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return the parts of an assistant's message, with its calls; `signed` is whether calls need a signature."""
+    """Return the parts of an assistant's message, with its calls; `signed` says whether calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}

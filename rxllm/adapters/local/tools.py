@@ -1,20 +1,20 @@
-"""Tools for models whose chat template has none, such as SmolLM2: examples in the prompt, and JSON as the reply.
+"""Tools for models whose chat template has none, such as SmolLM2: examples in the prompt, and JSON replies.
 
 ======================================================  ===========================================================
 thread                                                  the model's prompt, and the form of its reply
 ======================================================  ===========================================================
-ends with a user's message, and there are tools         for each tool an example, its description as the question
-                                                        and a call of it as the answer; then the thread; JSON of
-                                                        one call
-ends with tool results                                  the results as facts, and the question; text
-any other, and always with ``tool_choice="none"``       the thread as it is; text
+ends with a user's message, and there are tools         for each tool an example, with its description as the
+                                                        question and a call to it as the answer; then the thread.
+                                                        The reply is the JSON of one call
+ends with tool results                                  the results as facts, and the question. The reply is text
+any other, and always with ``tool_choice="none"``       the thread as it is. The reply is text
 ======================================================  ===========================================================
 
 SmolLM2-135M chooses well among tools with such examples, and badly with a list in the system prompt. It cannot choose
 between a call and an answer, so under ``"auto"`` it always calls.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, in this order. Trailing braces are held back, because the last
-brace does not belong to the arguments. Text that never becomes a call stays text.
+The JSON is ``{"name": "add", "arguments": {...}}``, with the keys in this order. Trailing braces are held back, because
+the last brace does not belong to the arguments. Text that never becomes a call stays text.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The default of `max_tokens` for a model that may repeat itself without end."""
+"""The default `max_tokens` for a model that may repeat itself endlessly."""
 
 # A small model that repeats itself would never close an unbounded string or list.
 MAX_LENGTH = 200
@@ -78,7 +78,7 @@ def write_tools_as_text(request: Request) -> Request:
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema of a call of one of `tools`: the name, then the arguments.
+    """Return the JSON schema for a call to one of `tools`: the name, then the arguments.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}

@@ -26,11 +26,11 @@ PORT = 11434
 class Ollama(HTTPAdapter):
     """``POST {base_url}/api/chat`` of an Ollama server. A local server needs no key; ollama.com needs one.
 
-    Without a `base_url`, ``OLLAMA_HOST`` of the environment is used, in every form that Ollama accepts: ``my-gpu``,
+    Without a `base_url`, the environment's ``OLLAMA_HOST`` is used, in every form that Ollama accepts: ``my-gpu``,
     ``:11500``, ``0.0.0.0``, ``https://ollama.example/proxy``.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"keep_alive": "5m", "options":
-    {"num_ctx": 8192}}``; an option of None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests
+    {"num_ctx": 8192}}``; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests
     log-probabilities, see ``Response.metadata["logprobs"]``.
     """
 
@@ -60,7 +60,7 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Loopback addresses for a server that listens at an unspecified address."""
+"""Loopback addresses for a server that listens on an unspecified address."""
 
 
 def host_url(host: str) -> str:

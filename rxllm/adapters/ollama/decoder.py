@@ -1,13 +1,13 @@
-"""Decoder of Ollama's own API: the responses of ``/api/chat`` and ``/api/generate``.
+"""Decoder for Ollama's own API: the responses of ``/api/chat`` and ``/api/generate``.
 
-https://docs.ollama.com/api/chat. A line is one JSON object; ``/api/generate`` has text and thinking at its top level:
+https://docs.ollama.com/api/chat. A line is a JSON object; in ``/api/generate``, text and thinking are top-level fields:
 
 * text and thinking arrive in pieces, a tool call whole, with its arguments as an object. Its id is missing before
-  version 0.12.10, and some versions give every call the ``index`` 0: each entry is a call of its own;
+  version 0.12.10, and some versions give every call the ``index`` 0, so each entry counts as a separate call;
 * the line with ``done`` is the last, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
 * log-probabilities are in the completed message's metadata, for thinking under ``reasoning_logprobs``;
 * an ``error`` ends the stream: the model's runner has failed, unless the message describes another error;
-* a line with nothing known is a ``RawChunk``.
+* a line without a known field becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class OllamaDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every line."""
+    """Decodes one response to `messages`; with `raw`, every line is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)

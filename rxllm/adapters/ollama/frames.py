@@ -1,4 +1,4 @@
-"""The lines of Ollama's responses as types, with the fields that are read, and their usage."""
+"""Types for the lines of Ollama's responses, with only the fields we read, and their usage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""The `provider_data` of its thinking: nothing is signed, but only its own thinking goes back."""
+"""The `provider_data` of Ollama's thinking: nothing is signed, but only its own thinking is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line with the model, read until that is known."""
+    """A line with the model's name, used only until that is known."""
 
     model: str | None = None
 

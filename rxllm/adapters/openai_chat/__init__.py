@@ -29,8 +29,8 @@ class OpenAIChat(HTTPAdapter):
     """``POST {base_url}/chat/completions`` of OpenAI, or of a server that is compatible with it.
 
     Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``. Without a `base_url`,
-    ``OPENAI_BASE_URL`` of the environment is used. ``Request.options`` is merged over the body, and may have any field
-    that a server supports; an option of None removes the field. ``{"logprobs": True, "top_logprobs": 2}`` requests
+    the environment's ``OPENAI_BASE_URL`` is used. ``Request.options`` is merged over the body, and may have any field
+    that a server supports; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests
     log-probabilities, see ``Response.metadata["logprobs"]``. A ``Tool("patch", metadata={"openai": {"type":
     "custom"}})`` is a custom tool: its handler receives the model's free text as ``{"input": ...}``.
 
@@ -44,7 +44,7 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The field of an assistant's message in which its thoughts are sent back, for servers that require them."""
+    """The assistant-message field in which thoughts are sent back, for servers that require them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
@@ -63,7 +63,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the header with the key; none if the adapter's or the call's headers have Azure's."""
+    """Return the header with the key; none if the adapter's or the call's headers have Azure's own."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

@@ -1,4 +1,4 @@
-"""Decoder of Chat Completions, from OpenAI and the many servers that are compatible with it.
+"""Decoder for Chat Completions, from OpenAI and the many servers that are compatible with it.
 
 https://platform.openai.com/docs/api-reference/chat-streaming:
 
@@ -10,13 +10,13 @@ https://platform.openai.com/docs/api-reference/chat-streaming:
 * log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer are in the completed
   message's metadata;
 * ``message`` is read if there is no ``delta``, and in an answer that is not streamed. Some streams have both, with all
-  of the text so far in ``message``. Azure's old answers from your own data have ``messages``;
-* a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature of a call is in the call's metadata,
-  to be sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
+  of the text so far in ``message``. Azure's older "On Your Data" answers have ``messages``;
+* a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature for a call is in its metadata, to be
+  sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
   results are in the completed message's metadata;
-* an error inside the stream or ``[DONE]`` ends it; a finish reason does not, but a failure (``network_error``) makes
-  the end an error;
-* a chunk with unexpected types, or with no known field, is a ``RawChunk``.
+* an error or ``[DONE]`` ends the stream; a finish reason does not, but if it means failure (``network_error``), the
+  stream ends with an error;
+* a chunk with unexpected types, or without a known field, becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -82,17 +82,17 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""Reasons of the ``AdapterError`` for finish reasons that are failures; by default ``unknown``."""
+"""The ``AdapterError`` reasons for finish reasons that mean failure; the default is ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index of the calls that Groq ran, which are numbered separately."""
+"""The first index for calls that Groq ran, which are numbered separately."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `raw` asks for a ``RawChunk`` of every frame."""
+    """Decodes one response to `messages`; with `raw`, every frame is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
@@ -103,7 +103,7 @@ class ChatDecoder(FrameDecoder):
         self._sources: set[str] = set()
         self._filters: dict[str, Any] = {}
         self._audio: dict[str, list[Any]] = {}
-        self._inputs: dict[int | None, str | None] = {}  # the ids of open calls of custom tools, by index
+        self._inputs: dict[int | None, str | None] = {}  # the ids of open custom-tool calls, by index
         self._executed: dict[int, dict[str, Any]] = {}
 
     def read(self, kind: str, chunk: Chunk, frame: bytes, /) -> None:
@@ -148,7 +148,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Keep the metadata in the parts of a frame, and costs that are outside the usage object."""
+        """Keep the metadata in a frame's `parts`, and any costs outside the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)

@@ -1,6 +1,6 @@
-"""Types of the chunks of Chat Completions, names of their counters, and readers of log-probabilities and media.
+"""Types for Chat Completions chunks, the names of their counters, and readers for log-probabilities and media.
 
-The types accept what any of the servers sends. They have only the fields that are read: other fields cost nothing.
+The types accept whatever any supported server sends. They have only the fields we read: other fields cost nothing.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Delta(msgspec.Struct, gc=False):
 
 
 class AzureMessage(Delta, gc=False):
-    """A message of Azure's old answers from your own data: a delta if streamed; the tool's message has citations."""
+    """A message of Azure's older "On Your Data" answers: a delta if streamed; the tool's message has citations."""
 
     role: str | None = None
     delta: AzureMessage | None = None
@@ -147,7 +147,7 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the audio of a response; `fields` has the values of all deltas for each field."""
+    """Return the audio of a response; `fields` has, for each field, the values from all deltas."""
     # Audio is streamed as 16-bit PCM, the only format the API streams; each piece is base64 by itself.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))

@@ -48,7 +48,7 @@ _FAMILIES = {
 class OpenAIImages(HTTPImageAdapter):
     """``POST {base_url}/images/{generations,edits,variations}`` of OpenAI, or of a server that is compatible with it.
 
-    The key is `api_key`, the call's, or ``OPENAI_API_KEY``. Fields that the model's family does not accept are not
+    The key is `api_key`, the call's key, or ``OPENAI_API_KEY``. Fields that the model's family does not accept are not
     sent; ``ImageRequest.options`` is merged over the body (``output_format``, ``moderation``, ``user``, ...), and None
     removes a field. Inputs that are URLs are fetched and sent as files.
     """

@@ -46,7 +46,7 @@ OTHERS_CARRY: Carries = {
 def chat_body(
     request: Request, *, provider: str = "openai", is_openai: bool = True, thoughts_field: str | None = None
 ) -> dict[str, Any]:
-    """Return the body of `request`; opaque parts are sent if they are of `provider`.
+    """Return the body of `request`; opaque parts are sent if they came from `provider`.
 
     Only OpenAI itself has ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
     field in which the server expects its thoughts back.
@@ -158,7 +158,7 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return the fields of a custom tool, which its metadata has in the Responses API's form; None for a function."""
+    """Return a custom tool's fields, which its metadata has in the Responses API's form; None for a function."""
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None

@@ -28,14 +28,14 @@ class OpenAIResponses(HTTPAdapter):
 
     Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``; for Azure see `OpenAIChat`.
     Every request sends the whole thread, so nothing is stored (``"store": False``), and the model's thoughts are
-    requested in encrypted form, to be sent back. With ``Request.options`` that rely on the server's memory (``store``,
-    ``previous_response_id``, ``conversation``, ``background``), you decide about both.
+    requested in encrypted form, to be sent back. If ``Request.options`` relies on the server's memory
+    (``store``, ``previous_response_id``, ``conversation``, ``background``), both settings are up to you.
 
     ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` can be
     combined with a `reasoning_effort`. None removes the field. ``{"include": ["message.output_text.logprobs"],
     "top_logprobs": 2}`` requests log-probabilities, see ``Response.metadata["logprobs"]``.
 
-    Pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or beside your tools as
+    Pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools as
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only tools that run on your machine need a
     handler (``apply_patch``, ``local_shell``, ``computer``).
     """

@@ -1,4 +1,4 @@
-"""Decoder of the Responses API: typed deltas, from ``response.created`` to the end of the response.
+"""Decoder for the Responses API: typed deltas, from ``response.created`` to the end of the response.
 
 ``response.completed``, ``response.incomplete``, ``response.failed`` and ``error`` end the stream, and so does
 ``[DONE]``. Sequence numbers are ignored, because some servers repeat or omit them.
@@ -77,7 +77,7 @@ _SILENT = frozenset(
 class ResponsesDecoder(FrameDecoder):
     """Decodes one response to `messages`; `offered` has the names of the request's tools.
 
-    `raw` asks for a ``RawChunk`` of every frame.
+    With `raw`, every frame is also emitted as a ``RawChunk``.
     """
 
     def __init__(
@@ -158,5 +158,5 @@ def _repair_indices(parsed: Any) -> bytes:
 
 
 def _raw_kind(frame: Frame) -> str:
-    # Raw chunks of the kind "usage" are folded as counters, which a frame of that name is not.
+    # Raw chunks of the kind "usage" are folded as counters, so a frame with that type gets another kind.
     return frame.type if frame.type not in ("", "usage") else "chunk"

@@ -1,4 +1,4 @@
-"""Types of the frames and items of the Responses API, names of its counters, and readers of calls and images.
+"""Types for the Responses API's frames and items, the names of its counters, and readers for calls and images.
 
 An item is kept as the provider sent it: fields that are not read here are still sent back.
 """
@@ -114,7 +114,7 @@ def call_files(item: Item) -> Iterable[Item]:
 
 
 def image_of(text: str, fields: Mapping[str, Any]) -> Item:
-    """Return the image of base64 `text`; `fields` has its format."""
+    """Return the image in `text`, which is base64; `fields` has its format."""
     return {"mime_type": f"image/{fields.get('output_format') or 'png'}", "data": decode_base64(text)}
 
 
@@ -125,7 +125,7 @@ def source_key(source: Item) -> str:
 
 
 def to_item(raw: msgspec.Raw) -> Item:
-    """Parse the item, or the response, of a frame; empty if there is none."""
+    """Parse a frame's item or response; empty if there is none."""
     return as_item(read_json(raw) if raw else None)
 
 

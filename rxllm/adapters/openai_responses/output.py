@@ -1,14 +1,14 @@
-"""Reader of a response's output items, which become events in order of arrival.
+"""Reader for a response's output items, which become events in order of arrival.
 
 1. A frame belongs to the item with its id or, if the id is new, to the latest item with its index: some servers invent
    an id per frame, others send index 0 for everything.
 2. ``response.output_item.done`` has the final item. Ciphertext is read only from there, because it differs from frame
    to frame. Text that was in no delta is emitted then, or at the end of the stream, because some servers omit deltas or
    whole items.
-3. Each text or thought is a block. If it continues after another block began, it begins a new block, so that nothing is
-   overwritten. If a server announces parts, an index that it did not announce is not another part.
+3. Each text or thought is a block. If it continues after another block has begun, the rest is a new block, so that
+   nothing is overwritten. If a server announces parts, an index that it did not announce does not begin another part.
 4. A tool that the provider runs is a call with the metadata ``{"server": True}``. The whole item, with its result, is a
-   part of the message that is sent back to this provider.
+   message part that is sent back to this provider.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class Output:
         self._calls: dict[str, Slot] = {}  # by wire id; the first call with an id is kept
         self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # the number of blocks, by the beginning of their ids
+        self._begun: Counter[str] = Counter()  # the number of blocks, by id without suffix
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End the items of a final response that no frame has ended."""
+        """End those items of the final response that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # A new id was invented by the server: the item belongs to the next unmatched slot of its kind.
+        # If an id is new, the server invented it: the item belongs to the next unmatched slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -188,7 +188,7 @@ class Output:
         elif "call_id" in item:  # the item is a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The next request must state which messages were the answer.
+            # The next request must say which messages were the answer.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -230,7 +230,7 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str()}:
                     self._blocks.text(rest, id)
-                    if part.get("logprobs"):  # the part has all of them, so the deltas' are not read
+                    if part.get("logprobs"):  # the part has all of them, so those in the deltas are not read
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str()}:
                     self._blocks.refusal(rest, id)
@@ -270,7 +270,7 @@ class Output:
 
 
 class Slot:
-    """The place of an item in the output, while the item is streamed.
+    """An output item while it is being streamed.
 
     `pieces` has the deltas so far, by kind, and `parts` the indices of announced parts. A call also has the name of its
     `tool`, the `call_id` of its events, and the `open_argument` whose free text is being streamed. For a call and for
@@ -292,7 +292,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return, for each of the item's final `texts`, the end that was in no delta of that kind.
+        """Return, for each of the item's final `texts`, the rest that no delta of that `kind` contained.
 
         Texts are compared rather than indices, as some servers count parts over the whole response, or per delta.
 
@@ -311,7 +311,7 @@ class Slot:
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
                 rest = text  # the deltas began with a later text
-            else:  # the deltas had this text, perhaps in other words
+            else:  # the deltas had this text, perhaps worded differently
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

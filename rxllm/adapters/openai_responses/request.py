@@ -6,8 +6,8 @@ Messages become input items by these rules:
    before it, and a thread may have neither.
 2. A thought is sent back as its item, if it is this provider's and has content: ciphertext or text. Without storage it
    is sent without its id, for the same reason.
-3. ``ProviderPart``s of this provider go back as the items they are. Those of other providers are left out, and so are
-   the calls of tools that other providers ran themselves.
+3. This provider's ``ProviderPart``s are sent back as items, unchanged. Other providers' are left out, and so are calls
+   to tools that those providers ran themselves.
 4. A call is sent back in its own form (function, custom, computer, ...), and so is its result.
 
 Files: https://developers.openai.com/api/docs/guides/file-inputs.
@@ -57,7 +57,7 @@ def responses_body(request: Request, *, provider: str = "openai") -> dict[str, A
     """Return the body of `request`.
 
     OpenAI has neither ``stop`` nor ``seed``. They are sent anyway, because other servers have them, and an error is
-    better than an option without effect.
+    better than an option that is silently ignored.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
@@ -93,7 +93,7 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body of a request that counts the tokens of `request`."""
+    """Return the body of the request that counts the tokens in `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -128,7 +128,7 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    """Return the input items of `messages`; `is_stored` is whether the server keeps its responses."""
+    """Return the input items of `messages`; `is_stored` says whether the server keeps its responses."""
     items: list[Item] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
@@ -158,7 +158,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the id of a Chat Completions part ``file``, as in a history in OpenAI's form."""
+    """Return the file id in a Chat Completions ``file`` part, which a history in OpenAI's form may have."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -206,7 +206,7 @@ def _assistant_items(message: Message, provider: str, *, is_stored: bool) -> Ite
 
     def take_text() -> Iterable[Item]:
         if texts:
-            # Servers smaller than OpenAI's require this long form.
+            # Simpler servers than OpenAI's require this long form.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
             yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
@@ -251,7 +251,7 @@ def _call_item(call: ToolCall, provider: str) -> Item:
 
 
 def _original_item(call: ToolCall | None, provider: str) -> Item:
-    """Return the fields of the call's item that were kept, if this provider sent it; otherwise an empty item."""
+    """Return what was kept of the call's original item, if this provider sent it; otherwise an empty item."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
