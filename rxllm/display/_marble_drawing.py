@@ -1,4 +1,4 @@
-"""The lanes of a marble diagram, and their drawing as text and as SVG."""
+"""The lanes of a marble diagram, and how they are drawn as text and as SVG."""
 
 from __future__ import annotations
 

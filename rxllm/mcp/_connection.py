@@ -48,7 +48,7 @@ _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout for the first message of the modern era, which some older servers never answer."""
+"""The share of the timeout for the modern era's first message, which some older servers never answer."""
 
 _OLD_TRANSPORT = (
     "the MCP server accepts no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
@@ -122,7 +122,7 @@ class Connection(ABC):
     async def request(
         self, method: str, params: Json, headers: Mapping[str, str] = {}, on_message: OnMessage | None = None
     ) -> Json:
-        """Return the result of a request. With `on_message` it is a tool call, which the caller times out.
+        """Return the result of a request. With `on_message` it is a tool call, whose timeout is left to the caller.
 
         Raises ``AdapterError``, ``StreamError``, and the errors of `on_message`.
         """

@@ -50,7 +50,7 @@ done
 """
 """Kills the server's process group, and on Linux processes outside the group that have the server's environment.
 
-It does so on a line of input, or `GRACE_SECONDS` after the end of this process, which closes its input.
+It does so when it reads a line, or `GRACE_SECONDS` after this process has ended, which closes the shell's input.
 """
 
 _of_parent: list[Process] = []
@@ -169,7 +169,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """The inboxes of calls by number, of subscriptions by id, and of listeners by themselves."""
+        """The inboxes, keyed by number for calls, by id for subscriptions, and by themselves for listeners."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()

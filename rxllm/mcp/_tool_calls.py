@@ -2,7 +2,7 @@
 
 A question halts the chat. The halt has everything that the next run of the tool call needs, so the next run may be in
 another process. The halt's options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit.
-Its state has the server's requests, the responses so far, and the server's own state.
+The halt's state has the server's requests, the responses so far, and the server's own state.
 
 In the handshake era a server waits for the answer inside the tool call. The call is then cancelled, and runs again
 from its beginning with the answer. A call whose server no longer accepts its own state also runs again.

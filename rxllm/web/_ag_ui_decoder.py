@@ -19,7 +19,7 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""Maximum depth of agents inside agents: every level folds the events of all levels below it."""
+"""Maximum nesting depth of agents: every level folds the events of all levels below it."""
 
 OWN = "rxllm"
 """The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that are not events by themselves."""

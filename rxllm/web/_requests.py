@@ -8,9 +8,9 @@ in a request                           becomes
 a system or developer message          nothing
 the user's text and files              a user's message; a file's URL is ``http:``, ``https:``, or a limited ``data:``
 earlier messages                       nothing if the server has a thread, which contains them; otherwise messages
-the thread's last messages, repeated   nothing: a client repeats messages without an answer, as after a failure
+the thread's last messages, repeated   nothing: a client repeats unanswered messages, for example after a failure
 a tool call without a result           nothing
-an answer to an approval request       an approval, if the call waits in the server's thread; without one, an error
+an answer to an approval request       an approval, if the call waits in the server's thread; an error without a thread
 an answer to an answered call          nothing; if there is nothing else, an error
 a result from a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
 a new message instead of an answer     a denial of the calls that wait, and the message, which answers an inner agent's
@@ -127,7 +127,7 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
     """Return `data`, which is at `path` in a request, as a `cls`; unknown fields are dropped."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # msgspec looks up names and words of the protocol
+    except UnicodeEncodeError:  # raised where msgspec looks up a name
         raise wrong("must not hold half of a surrogate pair in a name", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -145,7 +145,7 @@ class StoredConversation:
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
         waiting = () if is_thread else stored.pending_tool_calls
-        if not waiting and not isinstance(stored, Session):  # a result that was cut off while calls ran lists none
+        if not waiting and not isinstance(stored, Session):  # a result cut off while calls were running lists none
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
@@ -170,7 +170,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the answer to the question. For an inner agent it is the result of the call that asks."""
+        """Accept the answer to the question. For an inner agent it becomes the asking call's result."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -212,7 +212,7 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant's message and the results of its calls; no messages if all are empty."""
+    """Return an assistant message and the results of its calls; no messages if all are empty."""
     answered = tuple(answered)
     if not parts and not answered:
         return []
