@@ -81,8 +81,8 @@ class Run(msgspec.Struct, frozen=True):
 class ToolRow(msgspec.Struct, frozen=True):
     """A tool call with its run and its result, if any.
 
-    An agent's call also has the agent's `rows`, and in `facts` its models and usage; its result is omitted if it is the
-    last text of the rows.
+    An agent's call also has the agent's `rows`, and in `facts` its models and usage; its result is omitted if it equals
+    the last text of the rows.
     """
 
     call: ToolCall
@@ -180,7 +180,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def look(self) -> Literal["running", "done", "stopped", "failed"]:
-        """The state to draw: a stream's own end, which may precede the end of the streams beside it."""
+        """The state to draw: a stream's own end, which may come before the streams beside it end."""
         if self.end != "stopped" and (self.error or self.state.error):
             return "failed"
         has_ended = self.state.done or (self.state.finish_reason and not self.runs)
@@ -254,7 +254,7 @@ def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the responses of the steps, and the response that streams."""
+    """Return the steps' responses, and the response that is streaming."""
     # Right after a step, the state's response still belongs to that step.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 

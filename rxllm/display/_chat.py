@@ -40,11 +40,11 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    The conversation continues `session`, if given. A call of a tool with ``approval=True`` waits for the buttons
-    "Approve" and "Deny", unless the options have `approve`; a call of a tool with ``manual=True`` waits for a result
+    The conversation continues `session`, if given. A call to a tool with ``approval=True`` waits for the buttons
+    "Approve" and "Deny", unless the options have `approve`; a call to a tool with ``manual=True`` waits for a result
     typed into its field. A stopped answer keeps its partial text; an error is shown on the card, and the next message
-    can be sent. The screen shows the last 60 messages and answers; the session keeps all. The options are
-    ``rxllm.chat``'s.
+    can be sent. The screen shows the last 60 messages and answers; the session keeps all. It takes the options
+    of ``rxllm.chat``.
 
     Raises ``EngineError("missing_dependency")`` without ipywidgets.
     """
@@ -160,7 +160,7 @@ class ChatPanel(abc.DisposableBase):
 
 
 class _Answer(Screen):
-    """The card of an answer in the history of a panel, without the pending calls, which are below it."""
+    """An answer's card in a panel's history, without the pending calls, which are below it."""
 
     def __init__(self, drawn: Any, questions: _Questions, ended: Callable[[], None]) -> None:
         self._drawn, self._questions, self._ended = drawn, questions, ended
@@ -298,9 +298,9 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    `trait` names another trait than ``value``, such as an anywidget's own. The kernel receives no changes while a cell
+    `trait` names a trait other than ``value``, such as an anywidget's own. The kernel receives no changes while a cell
     blocks: use ``block=False`` or ``subscribe``. The stream never completes; it observes the widget until it is
-    disposed, and emits on the loop or scheduler of its subscription, whichever thread changes the widget.
+    disposed, and emits on its subscription's loop or scheduler, whichever thread changes the widget.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget, or has no such trait.
     """

@@ -30,7 +30,7 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 
 def page(drawn: str) -> str:
-    """Return `drawn` in a page element with the style of cards."""
+    """Return `drawn` in a page element with the cards' style."""
     # Both classes keep JupyterLab and nbconvert from reading dollars as mathematics.
     return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
 
@@ -57,7 +57,7 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
     """Return the HTML of `rows`; thinking is folded, except in the last row if `opened`.
 
-    A reader cannot unfold thinking that streams: each draw would fold it again.
+    A reader cannot unfold thinking while it streams: each draw would fold it again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:

@@ -29,14 +29,14 @@ T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
 
 REDRAW_SECONDS = 0.25
-"""Seconds between two draws of a cell while its streams run."""
+"""Seconds between two redraws of a cell while its streams run."""
 
 VIRTUAL_SECONDS = 86_400.0
 """Maximum duration of a run in virtual time."""
 
 
 class MarbleDiagram:
-    """The items, ends and subscriptions at some places of a pipe, as text, as `svg`, and as a notebook's picture.
+    """The items, ends and subscriptions at some places in a pipe, as text, as `svg`, and as a notebook's picture.
 
     >>> from rxllm import Fake, stream_generate, operators as ops
     >>> diagram = MarbleDiagram()
@@ -148,9 +148,9 @@ def marble_diagram(
     ``marble_diagram(source, ...)`` for ``source.pipe(...)``. The call waits until all streams end, or disposes them
     after `until` seconds; errors are drawn, not raised. A notebook shows the picture while it grows.
 
-    Several streams are a list or a dict, with a lane each. The first operator joins them; it receives the streams of a
-    list as its arguments, or the dict: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by side.
-    A stream with concurrent subscriptions, as in ``ops.hedge(1.0)``, has a row for each.
+    Pass several streams as a list or a dict; each gets a lane. The first operator joins them: it receives the streams
+    of a list as its arguments, or the dict: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by
+    side. A stream with concurrent subscriptions, as in ``ops.hedge(1.0)``, has a row for each.
 
     With `virtual`, time is virtual: pauses take no time, the picture is exact, and the run ends after a day of virtual
     time. A recording is drawn at once, with the times in its file:

@@ -1,4 +1,4 @@
-"""The lanes of a marble diagram, and their drawing as text and as SVG."""
+"""The lanes of a marble diagram, and how they are drawn as text and as SVG."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""Maximum subscriptions of a lane, and marks of a subscription, beyond which near marks are joined."""
+"""Maximum subscriptions of a lane, and marks of a subscription, beyond which nearby marks are joined."""
 
 Kind = tuple[str, bool]
-"""The name of a mark in the legend, and whether its item is complete, which is drawn as an outline."""
+"""A mark's name in the legend, and whether its item is complete, which is drawn as an outline."""
 
 _KINDS = {
     "MessageStarted": ("message", False, "start"),
@@ -81,7 +81,7 @@ class Span:
 
 
 class Lane:
-    """A watched place of a pipe, with a span for each subscription."""
+    """A watched place in a pipe, with a span for each subscription."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -255,13 +255,13 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
     return marbles, uses
 
 
-WIDTH, MARGIN = 680, 70  # the width of a cell on a small screen, and at the right the room for the last labels
+WIDTH, MARGIN = 680, 70  # the width of a cell on a small screen, and the room for the last labels at the right
 CHARACTER = 6.7  # the width of a character; the font is monospaced
-STACK = 15  # the distance between marks of the same time, one above the other
+STACK = 15  # the distance between simultaneous marks, one above the other
 LABEL = 30  # maximum characters of a lane's label
 
 MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
-"""A row with more than `MAX_LABELS` marks has no labels, and its near marks are joined: a burst is a bar."""
+"""A row with more than `MAX_LABELS` marks has no labels, and its nearby marks are joined: a burst is a bar."""
 
 _STYLE = """.rxm{--bg:#fff;--fg:#1f2328;--soft:#8c959f;--line:#d8dee4;--text:#0969da;--think:#8250df;--call:#bc4c00;
 --tool:#1b7c83;--step:#1a7f37;--bad:#cf222e;font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}

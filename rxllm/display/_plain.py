@@ -38,7 +38,7 @@ WIDTH = 200
 
 
 def ipython_shell() -> Any:
-    """Return the running shell of IPython, which has a `kernel` in a notebook, or None."""
+    """Return the running IPython shell, which has a `kernel` in a notebook, or None."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
@@ -64,8 +64,8 @@ class Screen:
 class Plain(Screen):
     """Standard output: each delta at once, a blank line between different kinds, a newline after the last.
 
-    Events of agents are indented under the names of their tools. With `text_only`, only texts and questions are
-    printed, unchanged, and only the questions of agents. Errors go to standard error.
+    Agents' events are indented under the names of their tools. With `text_only`, only texts and questions are
+    printed, unchanged, and of agents only the questions. Errors go to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
@@ -87,7 +87,7 @@ class Plain(Screen):
             print(text, file=sys.stderr)
         elif kind == "start":
             if self._latest is not None and self._latest[0] == path:
-                self._latest = (path, kind)  # the text of the next response begins a paragraph
+                self._latest = (path, kind)  # the next response's text begins a paragraph
         elif text and (is_answer or not self._text_only):
             self._print(path, kind, text)
 

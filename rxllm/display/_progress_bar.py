@@ -93,7 +93,7 @@ def _clock(seconds: float) -> str:
 
 
 def _in_cell() -> Callable[[str, bool], None]:
-    """Add an output to the running cell of a notebook, and return the function that redraws it."""
+    """Add an output to a notebook's running cell, and return the function that redraws it."""
 
     def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}

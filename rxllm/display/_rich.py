@@ -19,7 +19,7 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""Characters at the end of the thinking that are shown while it streams."""
+"""How many of the last characters of thinking are shown while it streams."""
 
 
 class Terminal(Screen):

@@ -70,7 +70,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
     stays on the card and in ``rxllm.display.last``. With ``block=False`` it returns a `Showing` at once: await it for
     the result, dispose it to stop; in a notebook with ipywidgets its card has a stop button.
 
-    An error of the stream is raised after all items before it are shown; a stream without items raises
+    The stream's error is raised after all items before it are shown; a stream without items raises
     ``SequenceContainsNoElementsError``, as ``run`` does.
 
     >>> from rxllm import Fake, stream_generate
@@ -295,11 +295,11 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""An index above the outputs of any cell of marimo."""
+"""An index above the outputs of any marimo cell."""
 
 
 class _MarimoCell(Screen):
-    """A cell of marimo: one of its outputs, redrawn."""
+    """A marimo cell: one of its outputs, redrawn."""
 
     def __init__(self) -> None:
         self._marimo: Any = import_module("marimo")

@@ -39,8 +39,8 @@ from rxllm.values import (
 
 OPEN, FOLDED = 8, 100  # messages at the end that are open, and messages before them that can be unfolded
 ROOM = 300_000  # characters of HTML after which no older message is drawn
-LONG = 50_000  # characters of one text
-MANY = 200  # parts of a message, images, and rows of a table
+LONG = 50_000  # maximum characters of one text
+MANY = 200  # maximum parts of a message, images, and rows of a table
 
 Drawing = tuple[str, Sequence[str], str]
 """A body, the texts of the status line, and the look: a card's, or ``value``."""
@@ -195,7 +195,7 @@ State = Literal["called", "waiting"]
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread; `unanswered` is the state of its tool calls without an answer."""
+    """Return the HTML of a thread; `unanswered` is the state of its unanswered tool calls."""
     exchanges: list[tuple[int, Message, list[Message]]] = []  # the index of a message, the message, its tools' answers
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:
@@ -250,7 +250,7 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message by `role`."""
+    """Return the HTML of a part of a message from `role`."""
     match row:
         case TextPart(text=text) if role == "tool":
             return f'<pre dir="auto">{escape(clip(text))}</pre>'

@@ -1,9 +1,9 @@
-"""The base class of connections: the messages of MCP in two eras, and requests with timeouts and cancellation.
+"""The base class of connections: MCP messages in two eras, and requests with timeouts and cancellation.
 
 ====================  ==========================================  ====================================================
 era                   versions                                    first message
 ====================  ==========================================  ====================================================
-modern, stateless     2026-07-28                                  ``server/discover``; each request has its version
+modern, stateless     2026-07-28                                  ``server/discover``; each request states its version
 handshake             2024-11-05 to 2025-11-25                    ``initialize``, and a session over HTTP
 ====================  ==========================================  ====================================================
 
@@ -35,7 +35,7 @@ METHOD_NOT_FOUND = -32601
 
 PROVIDER = "mcp"
 DEPTH = 100
-"""Maximum depth of a server's JSON, into which other code recurses."""
+"""Maximum depth of a server's JSON: other code recurses into it."""
 
 DATA_SHOWN = 4_000
 """Maximum characters of an error's data; longer data are dropped."""
@@ -48,7 +48,7 @@ _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout for the first message of the modern era, which some older servers never answer."""
+"""The share of the timeout for the modern era's first message, which some older servers never answer."""
 
 _OLD_TRANSPORT = (
     "the MCP server accepts no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
@@ -58,14 +58,14 @@ _OLD_TRANSPORT = (
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives a notification or a request inside a tool call, and returns the result of a request that it answers."""
+"""Receives a notification or a request inside a tool call, and returns the result if it answers a request."""
 
 
 class Connection(ABC):
     """A connection to a server; `timeout` is in seconds, for every request except tool calls.
 
-    With a `version` of the protocol the server is not asked for its versions. ``async with`` and ``with`` close the
-    connection at the end; it connects again if it is used again.
+    With a protocol `version`, the server is not asked which versions it supports. ``async with`` and ``with`` close the
+    connection at the end; it reconnects if it is used again.
     """
 
     session: str | None = None
@@ -88,7 +88,7 @@ class Connection(ABC):
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return the messages that the server sends on its own, in the handshake's era."""
+        """Return the messages that the server sends on its own, in the handshake era."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
@@ -122,7 +122,7 @@ class Connection(ABC):
     async def request(
         self, method: str, params: Json, headers: Mapping[str, str] = {}, on_message: OnMessage | None = None
     ) -> Json:
-        """Return the result of a request. With `on_message` it is a tool call, which the caller times out.
+        """Return the result of a request. With `on_message` it is a tool call, whose timeout is left to the caller.
 
         Raises ``AdapterError``, ``StreamError``, and the errors of `on_message`.
         """
@@ -140,7 +140,7 @@ class Connection(ABC):
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the notices of changes. In the modern era the first notice acknowledges the subscription."""
+        """Return the change notices. In the modern era the first notice acknowledges the subscription."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
@@ -263,7 +263,7 @@ class Connection(ABC):
 
 
 def _may_be_older(error: LLMError) -> bool:
-    """Whether a server that answers ``server/discover`` with this error may speak the handshake."""
+    """Whether a server that answers ``server/discover`` with this error may be from the handshake era."""
     if not isinstance(error, AdapterError):
         return True
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
@@ -329,7 +329,7 @@ def is_response_to(message: Json, id: int | str) -> bool:
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to or the progress of another request than `id`."""
+    """Whether `message` is the response to, or progress of, a request other than `id`."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 

@@ -1,4 +1,4 @@
-"""Servers over HTTP: one POST per request, answered with JSON or an event stream. Some arguments are also headers."""
+"""Servers over HTTP: one POST per request, answered with JSON or events. Some arguments are also sent as headers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class HTTP(Connection):
     """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
 
     `client` is as in ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, for every request except tool calls.
-    `version="2025-11-25"` uses that version, also with a server that has later versions. Closing the connection ends
+    `version="2025-11-25"` uses that version, even with a server that has later versions. Closing the connection ends
     its session, which only servers from before 2026 have.
     """
 
@@ -114,7 +114,7 @@ class _Wire(HTTPAdapter):
             fault = "the MCP tools were pickled, without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # some servers have another path without the slash
+        path = "/" if self._ends_in_slash else ""  # on some servers the path without the slash differs
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -165,7 +165,7 @@ class _Decoder(FrameDecoder):
             self.fail(StreamError("truncated", fault, provider=PROVIDER))
 
 
-# The headers of arguments
+# Arguments as headers
 
 
 KEY = "x-mcp-header"
@@ -180,7 +180,7 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the headers of the parameters in `schema`, by the path of property names to each parameter.
+    """Return the headers of the parameters in `schema`, by each parameter's path of property names.
 
     Raises ``ValueError`` for a header that the specification forbids. Such a tool must not be used.
     """
@@ -197,7 +197,7 @@ def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
 
 
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield each schema with the `KEY`, and its path of property names, which is None behind other keywords."""
+    """Yield each schema with the `KEY`, and its path of property names; None if other keywords lead to it."""
     if isinstance(place, list):
         for item in cast(list[Any], place):
             yield from _places(item, None)

@@ -1,7 +1,7 @@
 """Servers on standard input and output: one process for all tools of a connection, with its own thread and loop.
 
 So the tools may be called from any loop and thread, and the process survives a loop that ends or is blocked. The
-process and its descendants end when the connection is closed, when the connection and its tools are garbage, and when
+process and its descendants end when the connection is closed, when the connection and its tools are collected, and when
 this process ends, even if it is killed: a shell beside the server waits for that, see `_GUARD`.
 """
 
@@ -50,19 +50,19 @@ done
 """
 """Kills the server's process group, and on Linux processes outside the group that have the server's environment.
 
-It does so on a line of input, or `GRACE_SECONDS` after the end of this process, which closes its input.
+It does so when it reads a line, or `GRACE_SECONDS` after this process has ended, which closes the shell's input.
 """
 
 _of_parent: list[Process] = []
-"""The parent's processes in a forked child: their garbage collection would take pipes from the parent's loop."""
+"""The parent's processes, kept in a forked child: collecting them would take pipes from the parent's loop."""
 
 
 class Stdio(Connection):
-    """The server that ``command *arguments`` starts at the first use.
+    """The server that ``command *arguments`` starts on first use.
 
     It inherits only `PATH`, `HOME` and the like, since your environment has your keys; `env` adds variables. If the
     server ends, the next call starts it again. `timeout` is in seconds, for its start and every request except tool
-    calls. `version="2025-11-25"` uses that version, also with a server that has later versions.
+    calls. `version="2025-11-25"` uses that version, even with a server that has later versions.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Stdio(Connection):
 
 
 class Inbox:
-    """The messages for a reader, passed from the thread of the process to the reader's loop."""
+    """The messages for a reader, passed from the process's thread to the reader's loop."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -158,7 +158,7 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server. Only its own thread reads and writes. `failure` is the error once it cannot be used."""
+    """One run of a server. Only its own thread reads and writes. `failure` is the error that made it unusable."""
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.owner = os.getpid()
@@ -169,7 +169,7 @@ class Process(asyncio.SubprocessProtocol):
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """The inboxes of calls by number, of subscriptions by id, and of listeners by themselves."""
+        """The inboxes, keyed by number for calls, by id for subscriptions, and by themselves for listeners."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -183,7 +183,7 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`. Yield the inbox of the answer to a request, or without a `message` the inbox of all notices.
+        """Send `message`. Yield the inbox for the answer to a request or, without a `message`, for all notices.
 
         Raises `failure`.
         """
@@ -242,7 +242,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Return the process of `_GUARD`, or None without a shell, where only the group is killed."""
+        """Return the process of `_GUARD`, or None without a shell; then only the group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -320,7 +320,7 @@ class Process(asyncio.SubprocessProtocol):
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        if "id" in message:  # a request names no call, so it is delivered only if a single call runs
+        if "id" in message:  # a request names no call, so it is delivered only if one call runs
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]
 

@@ -1,11 +1,11 @@
-"""Tool calls at a server: their progress and results, and the server's questions to the user.
+"""Tool calls to a server: their progress and results, and the server's questions to the user.
 
 A question halts the chat. The halt has everything that the next run of the tool call needs, so the next run may be in
 another process. The halt's options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit.
-Its state has the server's requests, the responses so far, and the server's own state.
+The halt's state has the server's requests, the responses so far, and the server's own state.
 
-In the handshake's era a server waits for the answer inside the tool call. The call is then cancelled, and runs again
-from its beginning with the answer. So does a call whose server no longer accepts its own state.
+In the handshake era a server waits for the answer inside the tool call. The call is then cancelled, and runs again
+from its beginning with the answer. A call whose server no longer accepts its own state also runs again.
 """
 
 from __future__ import annotations
@@ -137,13 +137,13 @@ class _Call:
 
 
 class NeedsUserError(Exception):
-    """Leaves a tool call, inside which the server waits for the user's answer."""
+    """Raised to leave a tool call inside which the server waits for the user's answer."""
 
 
 class Questions(msgspec.Struct):
     """The parameters of a server's `requests` by their keys, the `responses` so far, and the server's `state`.
 
-    `is_inline` is whether the server waits inside the tool call; then the keys are the numbers of its questions.
+    If `is_inline`, the server waits inside the tool call, and the keys are the numbers of its questions.
     """
 
     requests: dict[str, Json] = {}

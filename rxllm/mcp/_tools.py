@@ -44,10 +44,10 @@ def tools(
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
     `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_". A
-    tool's ``metadata["mcp"]`` has the server's name of the tool and its annotations. The process of a command ends with
-    its last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
+    tool's ``metadata["mcp"]`` has the server's name for the tool and its annotations. A command's process ends with its
+    last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
 
-    A tool that is listed again with another description, schema or annotations is omitted, with a warning in the log:
+    A tool that is listed again with a different description, schema or annotations is omitted, and a warning is logged:
     it is not the tool that you reviewed. `allow_changes` accepts it as it is now.
 
     Raises ``ValidationError("invalid_option")``. ``on_error`` gets the ``AdapterError`` or ``StreamError`` of a server
@@ -76,7 +76,7 @@ def watch(
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    It ends when the server ends it, and fails when the connection is lost; ``.retry()`` then subscribes at once.
+    It ends when the server ends it, and fails when the connection is lost; ``.retry()`` then resubscribes at once.
     """
     connection = _connect(server, headers, prefix)
 
@@ -171,7 +171,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """The handler of a tool. The error about two tools of the same name shows its repr."""
+    """A tool's handler. The error about two tools with the same name shows its repr."""
 
     checks_arguments = True
 

@@ -1,7 +1,7 @@
 """A test kit for operators, adapters and tools, and for programs that use rxllm.
 
 =================  =====================================================================================================
-for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn
+for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn as text
 for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HTTPAdapterConformance` and
                    `ImageConformance`: test suites in which a service follows a `Script` (`PNG`, `REQUEST_ID`,
                    `refusal`), and a `Served` counts its calls; `loopback`: a real server that records who closed a
@@ -10,9 +10,9 @@ for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCO
 for programs       `sandbox`: replace the model that the code names; `Cassette`: record each answer once, and play it
                    for equal requests; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
                    `BacktestRow`): operators over recordings; `simulate`, `simulate_many`, `simulate_cancels`: run
-                   a program in a `World` with virtual time and faults (`FAULTS`) from a seed, which gives a
+                   a program in a `World` with virtual time and faults (`FAULTS`) chosen by a seed, giving a
                    `Simulation` or a `SimulationError`; ``rxllm.Fake``: a scripted model
-for all            `events`: the events of an adapter; `strategies`: hypothesis strategies for any value and event
+for all            `events`: build an adapter's events; `strategies`: hypothesis strategies for any value and event
 =================  =====================================================================================================
 
 Check that an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
@@ -20,14 +20,14 @@ Check that an operator keeps the Rx contract, in virtual time, and leaves the ev
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
-Check that an adapter keeps the rules of adapters; ``HTTPAdapterConformance`` also tests its wire over HTTP.
+Check that an adapter keeps the adapter rules; ``HTTPAdapterConformance`` also tests its wire format over HTTP.
 
 >>> testing.assert_adapter(Fake("Hello"))
 
 ``without={"at_once"}`` omits a rule that the subject breaks for a good reason. The docstrings of the ``assert_``
 functions and of `AdapterConformance` list the rules, and when to omit one; the other docstrings have examples.
 
-A server that follows a script; with pytest, the fixture `loopback` stops it and raises the errors of the script::
+A server that follows a script; with pytest, the fixture `loopback` stops it and raises the script's errors::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
 
@@ -37,9 +37,9 @@ A server that follows a script; with pytest, the fixture `loopback` stops it and
         rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
         server.connections[0].wait_closed()
 
-rxllm's pytest plugin has the fixture. The plugin imports nothing before it is used, and lets pytest rewrite the
-assertions of this kit; ``pytest -p no:rxllm`` disables it. `strategies` needs hypothesis, the test suites and the
-fixture need pytest; rxllm installs neither, and the rest of the kit works without them.
+rxllm's pytest plugin provides the fixture. It imports nothing before it is used, and lets pytest rewrite this kit's
+assertions; ``pytest -p no:rxllm`` disables it. `strategies` needs hypothesis, the test suites and the fixture need
+pytest; rxllm installs neither, and the rest of the kit works without them.
 """
 
 from __future__ import annotations

@@ -49,11 +49,11 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """The answer of a service: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
+    """A service's answer: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
     `finish_reason` defaults to ``"tool_calls"`` with calls and ``"stop"`` without. An `error` replaces the proper end,
     and the adapter must report its reason; if there are neither texts nor calls, the service refuses the call before
-    it streams. A service that `stalls` stops sending, and does not end its answer.
+    it streams. If it `stalls`, the service stops sending without ending its answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -76,9 +76,9 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter, and functions that count the calls of its service (`asked`) and the calls that the client left.
+    """An adapter, and functions that count the calls its service received (`asked`) and the calls the client left.
 
-    ``requests()`` returns the requests of an HTTP service, as ``Loopback.requests`` has them. Without it, the rules of
+    ``requests()`` returns the requests of an HTTP service, as ``Loopback.requests`` has them. Without it, the rules for
     sent requests are skipped, unless the adapter is an ``HTTPAdapter``.
     """
 
@@ -116,7 +116,7 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, which logs keep",
 }
-"""The rules of the request that an adapter sends, by name."""
+"""The rules for the request that an adapter sends, by name."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
@@ -231,7 +231,7 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return the facts about a call that are equal for every call, whatever the model answers."""
+        """Return the facts that must be the same for every call, whatever the model answers."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
@@ -249,11 +249,11 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests for a request full of canaries; None if the adapter does not show them."""
+        """The HTTP requests for a request full of canaries; None if the adapter does not expose them."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return the HTTP requests for that request with `changes`. Raises ``LLMError`` if it is refused."""
+        """Return the HTTP requests for the canary request with `changes`. Raises ``LLMError`` if it is refused."""
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None
         request, call = self.received

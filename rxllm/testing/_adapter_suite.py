@@ -77,25 +77,25 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons with which the service can refuse a call; the cases of other reasons are skipped. `breaks`
-    is the reason of an error inside a stream. `silence` is the timeout of a call whose service stops sending,
-    `patience` the time within which a service must notice that the client left, and `seconds` the time after which a
-    stream counts as hanging, all in seconds. Use ``HTTPAdapterConformance`` for an adapter that speaks HTTP.
+    `reasons` are the reasons for which the service can refuse a call; the cases for others are skipped. `breaks` is
+    the reason of an error inside a stream. `silence` is the timeout of a call whose service stops sending, `patience`
+    the time within which a service must notice that the client left, and `seconds` the time after which a stream
+    counts as hanging, all in seconds. Use ``HTTPAdapterConformance`` for an adapter that speaks HTTP.
 
-    `without` maps features that the service does not have to the reason; their cases are skipped:
+    `without` maps each feature that the service lacks to the reason why; the feature's case is skipped:
 
     ======================  ============================================  ==========================================
     name                    the case                                      omit it if
     ======================  ============================================  ==========================================
     ``calls``               tool calls are complete, with unique ids      the service has no tools
-    ``thinking``            thinking arrives in its pieces                the model shows no thinking
-    ``usage``               the counts of tokens arrive                   the service counts no tokens
+    ``thinking``            thinking arrives piece by piece               the model shows no thinking
+    ``usage``               the token counts arrive                       the service counts no tokens
     ``length``              the finish reason ``length`` arrives          the service does not report why it ends
     ``content_filter``      the finish reason ``content_filter`` arrives  it has no filter, or refuses with an error
-    ``cancelled``           a stream that ends as cancelled keeps all     the service cannot report it
+    ``cancelled``           a cancelled stream loses no events            the service cannot report it
     ======================  ============================================  ==========================================
 
-    It can also name the rules of ``assert_adapter``.
+    It can also name rules of ``assert_adapter``.
     """
 
     model: ClassVar[str] = "conformance"
@@ -117,14 +117,14 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Yield the served adapter, without retries, and a call to it that has a tool."""
+        """Yield the served adapter, without retries, and a call to it with a tool."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
 
     @property
     def whole(self) -> Script:
-        """The script of an answer with every feature of the service."""
+        """The script of an answer that uses every feature of the service."""
         return Script(
             TEXTS,
             () if "calls" in self.without else CALLS,
@@ -134,7 +134,7 @@ class AdapterConformance:
 
     @contextmanager
     def needed(self, rule: str) -> Generator[None]:
-        """Skip the case if the suite's `without` names its rule; add a hint to its failure."""
+        """Skip the case if the suite's `without` names its rule; add a hint if it fails."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
             reasons: Any = self.without  # a set of names without reasons is allowed
@@ -158,7 +158,7 @@ class AdapterConformance:
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Return `error` after a check that it is an `AdapterError` with that reason."""
+        """Check that `error` is an `AdapterError` with that reason, and return it."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error
@@ -307,7 +307,7 @@ class AdapterConformance:
     def test_a_stream_without_its_end_is_truncated(self) -> None:
         self.broken(StreamError("truncated"))
 
-    # A call that is left
+    # A call that the client leaves
 
     def test_a_stream_that_is_left_after_two_events_is_cleaned_up_once(self) -> None:
         took: list[float] = []

@@ -42,10 +42,10 @@ class BacktestRow:
     `recording`                     the file, with the number of the stream if it has several
     `outcome`                       ``"completed"``; ``"error"``, with the `error`; ``"unanswered"``: no end;
                                     ``"unreadable"``: the file cannot be read, with the `error`
-    `first_at`, `ended_at`          the times of the first content and of the pipeline's end
+    `first_at`, `ended_at`          when the first content arrived, and when the pipeline ended
     `items`, `text`                 the number of items that the pipeline emitted, and their text
-    `cut_at`                        the time at which the pipeline left a recorded answer before its end
-    `tokens`, `cost`                the usage reported until then
+    `cut_at`                        when the pipeline left a recorded answer before its end
+    `tokens`, `cost`                the usage that was reported, up to the cut if there is one
     `missing`                       the times and names of answers that the pipeline needs but that are not recorded;
                                     nothing is emitted in their place
     ==============================  ====================================================================================
@@ -128,8 +128,8 @@ def backtest(
     `recordings` is a folder of ``.jsonl`` files that `record` and `Cassette` have written, or one such file, or a list
     of folders and files, which are read one file at a time. A stream of events that runs in virtual time, such as
     ``from_iterable(events)``, can replace a file. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; to a cassette's recordings it is applied as the operators of an engine are.
-    ``progress(row)`` is called after each row.
+    each recording; to a cassette's recordings, the way an engine applies its operators. ``progress(row)`` is called
+    after each row.
 
     A pipeline that subscribes again (retry, ``hedge``) gets the next recording of the same request, if its cassette has
     one. An engine that the pipeline calls (``fallback``) answers if its adapter is a ``Fake`` or a
@@ -137,7 +137,7 @@ def backtest(
     row's `missing` lists answers that are not recorded. Async functions fail, since virtual time has no event loop:
     write sync functions, or functions that return a stream.
 
-    An error raised while the pipeline is applied is passed on. Raises ``ValidationError("invalid_option")`` for a
+    An error raised while the pipeline is applied propagates. Raises ``ValidationError("invalid_option")`` for a
     pipeline that is not made of operators, and ``FileNotFoundError`` for a path that does not exist.
     """
     operators = _operators(pipeline)
@@ -186,7 +186,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # A row does not keep its events, since a table would then hold the events of all files in memory.
+        # A row does not keep its events: a table would otherwise hold every file's events in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -214,7 +214,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""Virtual seconds after the end of a recording within which its pipeline must end."""
+"""Virtual seconds that a pipeline may go on after its recording has ended."""
 
 
 @dataclass(frozen=True)
@@ -226,7 +226,7 @@ class Tape:
     description: Mapping[str, Any]
 
     def check(self) -> float:
-        """Return the seconds of the recording. Raises ``ValidationError`` if it is malformed."""
+        """Return the recording's duration in seconds. Raises ``ValidationError`` if it is malformed."""
         return max([take.notes()[-1].at for take in self.takes[:1] if isinstance(take, Recorded)], default=0.0)
 
     @property
@@ -238,7 +238,7 @@ class Tape:
 
 
 def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
-    """Return the tapes of a file, or of a stream in its place."""
+    """Return the tapes of a file, or the single tape of a stream."""
     if isinstance(origin, Observable):
         return [Tape(type(origin).__name__, [origin], {})]
     recordings = recordings_in(origin)
@@ -308,7 +308,7 @@ class Run:
         return self._subscribe_to(source, "the rest of the answer, whose subscriber left", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another engine, if that needs no call."""
+        """Return another engine's answer, if that needs no call to a model."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -326,7 +326,7 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer; note its usage, the time at which it is left, and `what` if it is missing."""
+        """Subscribe to an answer; note its usage, when it is left, and `what` if it is missing."""
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
@@ -435,7 +435,7 @@ def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the head and the rows, without empty columns."""
+    """Return the header and the rows, without empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

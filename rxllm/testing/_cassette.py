@@ -1,4 +1,4 @@
-"""`Cassette`: an adapter that records answers to a file and plays them. `sandbox`: replace the model of a program."""
+"""`Cassette`: an adapter that records answers to a file and plays them. `sandbox`: replace a program's model."""
 
 from __future__ import annotations
 
@@ -77,21 +77,22 @@ class Cassette:
     ==============  ====================================================================================================
     ``"once"``      plays recorded answers, and calls the model for other requests. A complete answer is recorded; a
                     failure or a stream that is left early is not, so the next equal request calls the model.
-    ``"replay"``    never calls. A request without a recording is an ``AdapterError("no_scripted_response")``, which
-                    shows the differences from the nearest recording.
-    ``"record"``    always calls. The first call of a request replaces its recordings; later calls are added. Failures
-                    are recorded too, and streams that are left early, which end with ``StreamError("cancelled")``.
+    ``"replay"``    never calls the model. A request without a recording is an ``AdapterError("no_scripted_response")``,
+                    which shows the differences from the nearest recording.
+    ``"record"``    always calls the model. The first call for a request replaces its recordings; later calls add to
+                    them. Failures are recorded too, and so are streams that are left early, which end with
+                    ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    Answers play at once by default, with ``speed=1`` at their recorded times on the subscription's scheduler, and with
-    ``speed=2`` twice as fast. Several recordings of one request (attempts of a retry, equal requests of a batch) play
-    in turn, and after the last from the first again.
+    By default answers play at once; with ``speed=1`` they play at their recorded times on the subscription's scheduler,
+    with ``speed=2`` twice as fast. Several recordings of one request (retry attempts, equal requests in a batch) play
+    in turn, then start over.
 
-    Two requests are equal if the model sees the same: messages, tools, model, provider and settings. Request ids, keys,
-    headers, `metadata`, and options with the name of a secret do not count, and no key is written to the file; bytes
-    are written as their hash. Each recording is a line with the request and the lines that `record` writes. An answer
+    Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
+    headers, `metadata`, and options that are named like secrets do not count, and no key is written to the file; bytes
+    are written as their hash. Each recording is a line with the request, then the lines that `record` writes. An answer
     is written in one piece when it is complete, so threads and processes may share the file, and a killed process
-    leaves nothing behind; only a process that replaces recordings must be the file's only writer. A missing folder is
+    leaves nothing behind; but a process that replaces recordings must be the file's only writer. A missing folder is
     created. Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` for an unknown `mode`, ``EngineError("invalid_engine")`` for an engine
@@ -159,7 +160,7 @@ class Cassette:
         return live.pipe(recording_with(lambda seconds: _Take(seconds, self.mode == "record", save)))
 
     def _load(self) -> dict[str, list[Recorded]]:
-        """Return the recordings by their keys; the file is read once."""
+        """Return the recordings by key; the file is read once."""
         if self._tapes is None:
             tapes: dict[str, list[Recorded]] = {}
             for recording in read_cassette(self.path):
@@ -204,7 +205,7 @@ def sandbox(engine: A) -> Generator[A]:
 
     `engine` is an `Engine`, an adapter or an image adapter; for both kinds of calls, pass an `Engine` with both
     adapters. Requests keep the model that the code names. A sandbox affects the calls that are made in its block,
-    whenever they are subscribed to, and follows the context to tasks, ``asyncio.run`` and ``asyncio.to_thread``.
+    even if they are subscribed to later, and follows the context to tasks, ``asyncio.run`` and ``asyncio.to_thread``.
     Concurrent and nested sandboxes are independent. Engines made outside the block do not change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
@@ -257,7 +258,7 @@ def read_cassette(path: Path) -> list[Recorded]:
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line also ends a partial entry of a killed process.
+        # The empty line also ends a partial entry that a killed process has left.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
             raise OSError(f"{path} could not be written as a whole")
@@ -298,7 +299,7 @@ def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
 
 
 def describe_request(request: Request, provider: str, raw: bool, secrets: list[str]) -> dict[str, Any]:
-    """Return as JSON data the parts of `request` that the model sees, with bytes hashed and `secrets` masked."""
+    """Return the parts of `request` that matter to the model, as JSON data with bytes hashed and `secrets` masked."""
     tools = tuple(Tool(tool.name, tool.description, tool.schema, metadata=tool.metadata) for tool in request.tools)
     data: dict[str, Any] = json.loads(
         to_json(replace(request, tools=tools, options=masked(request.options), metadata={}))
@@ -329,7 +330,7 @@ def _sha256(content: str | bytes) -> str:
 
 
 def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
-    """Return the stream of events, with costs added if the prices of the model are known."""
+    """Return `source`, with costs added to its events if the model's prices are known."""
     info = models.find(provider, model) if provider else None
     return source.pipe(ops.cost(price=models.price_of(info))) if info is not None and info.has_prices else source
 

@@ -44,7 +44,7 @@ WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
 
 
 class HTTPAdapterConformance(AdapterConformance):
-    """`AdapterConformance` over HTTP: a subclass writes its provider's wire in five methods::
+    """`AdapterConformance` over HTTP: a subclass writes its provider's wire format in five methods::
 
         class TestMine(HTTPAdapterConformance):
             without = {"calls": "the service has no tools"}
@@ -62,7 +62,7 @@ class HTTPAdapterConformance(AdapterConformance):
     headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
-        """Return the adapter of the server at `url`; `connection` is ``api_key`` or nothing."""
+        """Return an adapter for the server at `url`; `connection` is ``api_key`` or nothing."""
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
@@ -70,7 +70,7 @@ class HTTPAdapterConformance(AdapterConformance):
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
-        """Return the bytes of a proper end, with the script's usage and finish reason."""
+        """Return the bytes that properly end an answer, with the script's usage and finish reason."""
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
@@ -126,7 +126,7 @@ class HTTPAdapterConformance(AdapterConformance):
             async with asyncio.timeout(self.seconds):
                 await arrived.wait()
             observed.expect_events()
-            # The end of the loop cancels the call.
+            # When the loop ends, it cancels the call.
 
         with self.running(Script(TEXTS, stalls=True)) as run:
             asyncio.run(leave(run.verified()))
@@ -202,14 +202,15 @@ class HTTPAdapterConformance(AdapterConformance):
 
 
 class ImageConformance:
-    """Nine cases. A subclass sets up its service in `serving`; `model` must support all operations of the adapter."""
+    """Nine cases. A subclass sets up its service in `serving`; `model` must support all the adapter's operations."""
 
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Return an adapter whose service answers each call with up to `images` copies of `PNG`, at most ``n``.
+        """Return an adapter whose service answers each call with up to `images` copies of `PNG`, but at most ``n``.
 
-        If `images` is None, the service refuses each call, as with HTTP status 400 and the request id `REQUEST_ID`.
+        If `images` is None, the service refuses each call, for example with HTTP status 400, and sends the request id
+        `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -280,7 +281,7 @@ OPERATIONS = {"generate", "edit", "variation"}
 
 
 def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
-    """Return a response with the usual status of the error's reason, and its request id and wait in headers."""
+    """Return a response with the usual status for the error's reason; headers carry its request id and wait."""
     fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
     headers = {name: str(value) for name, value in fields.items() if value is not None}
     reply = Reply.of_json(body, status or STATUSES[error.reason])

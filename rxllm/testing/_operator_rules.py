@@ -1,4 +1,4 @@
-"""The rules of operators, which `assert_operator` checks in virtual time."""
+"""The operator rules, which `assert_operator` checks in virtual time."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def assert_operator(
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
     `events` are the items that the source emits, by default a lawful response. For an operator from events to events
-    they must be lawful; another operator takes items of its own kind. An operator is tested only on these items: if it
-    passes a plain response on unchanged, pass events on which it acts.
+    they must be lawful; other operators take other kinds of items. An operator is tested only on these items: if it
+    leaves a plain response unchanged, pass events that it acts on.
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
@@ -71,26 +71,26 @@ def assert_operator(
     =====================  =================================================  ==========================================
     rule                   what is checked                                    omit it if
     =====================  =================================================  ==========================================
-    ``cold``               nothing happens before it is subscribed            never
+    ``cold``               nothing happens before it is subscribed to         never
     ``once``               it subscribes to its source once                   it subscribes again: retry, repeat
-    ``scheduler``          the subscription's scheduler is passed on          it gives its source a scheduler of its own
+    ``scheduler``          the subscription's scheduler is passed on          it gives its source its own scheduler
     ``ends``               there is one end, and nothing after it             it never ends by itself
     ``ends_with_source``   it ends when its source does                       it ends early or late: take, delay
     ``errors``             the source's exception passes at once, unchanged   it handles errors: catch, fallback
     ``disposal``           a dispose reaches the source at once               it shares its source with others: share
     ``dispose_inside``     so does a dispose from inside on_next              as `disposal`
     ``left_over``          no timer or thread is left after the end           it shares its source with others
-    ``afresh``             a second subscription emits the same               it replays, or counts over subscriptions
+    ``afresh``             a second subscription emits the same               it replays, or counts across subscriptions
     ``apart``              concurrent subscriptions share nothing             it limits what runs at the same time
-    ``at_once``            a source that emits all at once gives the same     it joins items of the same moment
+    ``at_once``            a source that emits all at once gives the same     it joins simultaneous items
     ``reentrant``          so does an item that arrives inside on_next        as `at_once`
-    ``subscribed_inside``  it can be subscribed from inside on_next           as `apart`
+    ``subscribed_inside``  it can be subscribed to from inside on_next        as `apart`
     ``subscriber``         a subscriber's exception reaches its on_error      never
     ``consistent``         deltas, completions and messages agree             its output is not meant for a fold
     ``error_event``        the error of an ErrorEvent is passed on            it selects items, or replaces what failed
     =====================  =================================================  ==========================================
 
-    To have each rule as a test of its own::
+    To make each rule its own test::
 
         @pytest.mark.parametrize("rule", OPERATOR_RULES)
         def test_the_contract(rule):
@@ -148,7 +148,7 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the number and tick of each emitted item, and the silence of the source in that run.
+        """Return the number and tick of each emitted item, and the source's silence in that run.
 
         The first two items that a timer emits during a silence are included.
         """
@@ -161,7 +161,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return the moment and the error if the operator itself raises one, which breaks most rules."""
+        """Return a description and the error if the operator itself raises, since that breaks most rules."""
         moments = {0: "when it was subscribed", self.end: "at the source's end"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
@@ -385,7 +385,7 @@ def _lawful_inputs() -> list[list[Any]]:
         events(*blocks, TextCompleted("World", "b"), call),
         events("Hel", "lo", StreamError("truncated")),
         alone,
-        [*alone[:begun], *nested, *alone[begun:]],  # the same chat as an agent's
+        [*alone[:begun], *nested, *alone[begun:]],  # the same chat, run by an agent
     ]
 
 
@@ -416,7 +416,7 @@ def _comparable(note: Any) -> Any:
     match note:
         case (tick, "error", Exception() as error) if not isinstance(
             error, LLMError
-        ):  # an LLMError has an equality of its own
+        ):  # an LLMError defines its own equality
             return tick, type(error), error.args
         case _:
             return note

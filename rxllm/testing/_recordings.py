@@ -1,6 +1,6 @@
 """Record streams and their timing in files, and play them.
 
-A file has a line of JSON per notification: ``at``, in seconds since the subscription, and one of
+A file has one line of JSON per notification, with ``at``, in seconds since the subscription, and one of
 
 =================  ===================================================================================
 ``"next"``         an event or a value, as ``rxllm.serializer`` writes it
@@ -10,8 +10,8 @@ A file has a line of JSON per notification: ``at``, in seconds since the subscri
 ``"disposed"``     true: the subscriber left
 =================  ===================================================================================
 
-The last line has one of the last three. A file of `record` has one stream. In a cassette a line with the ``"request"``
-precedes each stream, and an entry without an end, which a killed process leaves behind, is ignored.
+The last line has one of the last three. A file from `record` has one stream. In a cassette a line with the
+``"request"`` precedes each stream, and an entry without an end, which a killed process leaves behind, is ignored.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play a file of `record` at its recorded times, or `speed` times as fast; ``math.inf`` plays it at once.
+    """Play a file from `record` at its recorded times, or `speed` times as fast; ``math.inf`` plays it at once.
 
     ::
 
@@ -156,7 +156,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the seconds since this call, by the clock of `scheduler`."""
+    """Return a function that returns the seconds since this call, by `scheduler`'s clock."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -214,7 +214,7 @@ _LEFT = "the recording ends here because its subscriber left"
 
 
 def is_left(error: Exception) -> bool:
-    """Whether `error` marks the place where the subscriber of a recorded stream left."""
+    """Whether `error` marks where a recorded stream's subscriber left."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 
@@ -288,7 +288,7 @@ class Recorded:
 
 
 def recordings_in(path: Path) -> list[Recorded]:
-    """Return the streams of a file in order, without a cassette's entries that have no end."""
+    """Return the streams of a file in order, without a cassette's unfinished entries."""
     with path.open("rb") as file:
         first, *others = _split_entries(path, file)
     if first.head is None:
@@ -348,12 +348,12 @@ def _malformed(path: Path, line: int, fault: str) -> ValidationError:
 
 
 def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
-    """Return a stream of the notes, in their own time or `speed` times as fast."""
+    """Return a stream that plays the notes at their own times, or `speed` times as fast."""
     return Stream(lambda observer, scheduler=None: _Play(notes, speed, observer, scheduler).start())
 
 
 class _Play:
-    """One subscription, which waits for the time of each note and for a slow consumer."""
+    """One subscription, which waits until each note is due and for a slow consumer."""
 
     def __init__(
         self,

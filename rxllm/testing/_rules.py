@@ -47,7 +47,7 @@ class RuleTable(dict[str, str]):
         self.checks: dict[str, Callable[[Any], None]] = {}
 
     def rule(self, name: str, sentence: str) -> Callable[[C], C]:
-        """Return a decorator that adds the check of one more rule."""
+        """Return a decorator that adds a rule, with the function that checks it."""
 
         def add(check: C) -> C:
             self[name], self.checks[name] = sentence, check
@@ -68,7 +68,7 @@ class RuleTable(dict[str, str]):
         call: Callable[[Callable[[], None]], None] = lambda check: check(),
         catch: type[Exception] = AssertionError,
     ) -> Iterator[BrokenRule]:
-        """Yield the rules that `subject` breaks; each check runs in `call`, and errors other than `catch` pass."""
+        """Yield the rules that `subject` breaks; each check runs in `call`, and errors other than `catch` propagate."""
         for name in names:
             try:
                 call(lambda name=name: self.checks[name](subject))
@@ -153,7 +153,7 @@ SECONDS = 30.0
 
 
 class HangingError(AssertionError):
-    """A function has not returned in time."""
+    """Raised when a function has not returned in time."""
 
 
 def in_time(function: Callable[[], T], seconds: float) -> T:
@@ -236,7 +236,7 @@ def observe_all(
 ) -> list[Observed]:
     """Subscribe to all `sources` at once, and return what they emit until they have ended.
 
-    Raises ``AssertionError`` (`ends`) if that takes longer than `seconds`.
+    Raises ``AssertionError`` (rule `ends`) if that takes longer than `seconds`.
     """
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []

@@ -31,7 +31,7 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""Results of tools."""
+"""Tool results of different kinds."""
 
 Encoder = Callable[[Any], str]
 
@@ -43,7 +43,7 @@ def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = 
     >>> assert_encoder(json.dumps)
 
     `without` names the rules to omit: ``text`` if the tools return only one kind of result, ``error`` if the model must
-    not see errors, ``stable`` if the text contains the time. ``pure`` holds for all.
+    not see errors, ``stable`` if the text contains the time. ``pure`` applies to all.
 
     Raises as ``assert_executor`` does.
     """
@@ -99,7 +99,7 @@ def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> Non
 
     `without` names the rules to omit: ``context`` if the tools cannot receive the context, ``several`` if one tool runs
     at a time, ``timeout`` if the executor has its own limit, ``halt`` and ``question`` if tools cannot return rxllm's
-    objects. ``result``, ``failure`` and ``arguments`` hold for all.
+    objects. ``result``, ``failure`` and ``arguments`` apply to all.
 
     The executor may be asynchronous. Raises ``AssertionError`` with the reason for each broken rule, and ``ValueError``
     for an unknown name in `without`.

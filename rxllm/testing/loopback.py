@@ -8,8 +8,8 @@
 
 The script is a `Reply` for every request, a list of them (the last one repeats), or a function of the `Request`. A
 body is bytes, sent with their length, or any iterable, sent chunked: bytes are one chunk, a `Pause` delays the next
-chunk, and a `Cut` ends the body. A wrong script or body raises ``TypeError`` where it is written. Errors of the running
-server are raised at the end of the ``with``, in place of an exception from inside. Request bodies must have a length.
+chunk, and a `Cut` ends the body. A wrong script or body raises ``TypeError`` at once. Errors of the running server are
+raised at the end of the ``with`` block, in place of an exception from the block. Request bodies must have a length.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""Turns of the event loop within which a connection that is being accepted is made."""
+"""Event-loop turns that suffice to finish accepting a connection."""
 
 
 class Loopback:
-    """The server: its `url`, the `connections` and `requests` in order of arrival, the `open_count` of connections.
+    """The server: its `url`, the `connections` and `requests` in order of arrival, and the `open_count` of connections.
 
-    It listens at once, but accepts connections only after `accept_after` seconds. `tls` is the server's context for
+    It listens at once, but accepts connections only after `accept_after` seconds. `tls` is the server's SSL context for
     HTTPS, with a certificate for 127.0.0.1.
     """
 
@@ -146,15 +146,15 @@ class Loopback:
         return self.requests
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
-        """Wait until `condition` holds; it is checked at each connection, request and close."""
+        """Wait until `condition` holds; it is checked on each connection, request and close."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(f"{len(self.requests)} requests, {self.open_count} open connections")
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        # Accepted sockets inherit this option, which asyncio sets only on its own: without it, a frame waits 40 ms for
-        # the acknowledgement of the previous one.
+        # Accepted sockets inherit this option, which asyncio sets only on its own sockets: without it, a frame
+        # waits 40 ms for the acknowledgement of the previous one.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -166,7 +166,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # its context is the exception from inside, perhaps a consequence
+            raise self.errors[0]  # its context is the block's exception, perhaps a consequence
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol):
 
     def _close(self, by: str, *, reset: bool) -> None:
         if reset and self.closed_at is None:
-            # A socket that does not linger sends a reset on close.
+            # With a linger time of 0, closing sends a reset.
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._record_close(by)
@@ -385,13 +385,13 @@ def check_item(item: Any) -> None:
         raise TypeError(f"a body must be made of bytes, Pause and Cut, not {item!r}")
 
 
-# Frames of the chat dialect of OpenAI
+# Frames of OpenAI's chat dialect
 
 DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice's `delta`; `more` are fields beside the choices, as ``usage=...``."""
+    """Return a frame with one choice's `delta`; `more` are fields beside the choices, such as ``usage=...``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
@@ -411,9 +411,9 @@ def chat(*texts: str) -> list[bytes]:
 
 
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Yield frames without end, as fast as the client reads or `every` seconds; each reply needs its own iterator.
+    """Yield endless frames, as fast as the client reads or one per `every` seconds; each reply needs its own iterator.
 
-    ``make(i)`` is a frame; without it the answer is the text ``"0 1 2 "`` and so on, a number in each frame.
+    ``make(i)`` is a frame; without it the answer is the text ``"0 1 2 "`` and so on, with one number per frame.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():

@@ -9,7 +9,7 @@
 ...     d=TextDelta("Hi"), t=ThinkingDelta("hm"),
 ... )
 
-A character is one tick, a second of the scheduler:
+A character is one tick, a second on the scheduler's clock:
 
 =========  ==================================================================
 ``-``      no notification; a space means the same
@@ -80,7 +80,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles`; its `subscriptions` have the times of each subscription."""
+    """Return a cold Observable that plays `marbles`; its `subscriptions` show when each began and ended."""
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -104,7 +104,7 @@ def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], dispos
 def check(
     operator: Operator, source: str, subscribed: str, expected: str, /, *, resubscribe: bool = True, **values: Any
 ) -> None:
-    """Check that `operator` turns `source` into `expected`, and uses the source during `subscribed`: ``^---!``.
+    """Check that `operator` turns `source` into `expected`, and is subscribed to it as `subscribed` shows: ``^---!``.
 
     A ``!`` before the source's end is the subscriber's dispose. A second subscription must receive the same.
 
@@ -113,7 +113,7 @@ def check(
     unsubscribed = _unsubscribed(subscribed)
     wanted = list(parse(expected, values))
     disposed = unsubscribed if not any(end in expected for end in "|X") else None
-    for time in ("first", "second")[: 2 if resubscribe else 1]:  # an operator keeps its state in the subscription
+    for time in ("first", "second")[: 2 if resubscribe else 1]:  # an operator must keep its state per subscription
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)
@@ -147,7 +147,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes, and keeps the scheduler of its subscription."""
+    """A source that completes, and remembers its subscription's scheduler."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -373,7 +373,7 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """`data` in any chunks, empty ones among them; it shrinks to a single chunk."""
+    """`data` in any chunks, including empty ones; it shrinks to a single chunk."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

@@ -15,10 +15,10 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks between two items of a source; a run disposes in between."""
+"""Ticks between two items of a source, so that a run can dispose in between."""
 
 SILENCE = 600
-"""Ticks for which a source with a silence emits nothing before its last item, so that timers fire."""
+"""Ticks that a silent source waits before its last item, so that timers fire."""
 
 LIMIT = 10_000
 """Ticks after which a run is over, even if timers are pending."""
@@ -38,7 +38,7 @@ class Clock(TestScheduler):
 
     @property
     def waiting(self) -> int:
-        """Number of scheduled actions that are not disposed."""
+        """Number of scheduled actions that have not been disposed."""
         return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
 
     def schedule_absolute(
@@ -64,7 +64,7 @@ class Clock(TestScheduler):
 
 
 class Source(Observable[Any]):
-    """A cold source of `items`, one in `EVERY` ticks, then the end or `error`; without a clock all at once.
+    """A cold source of `items`, one every `EVERY` ticks, then the end or `error`; without a clock, all at once.
 
     Before the last item it is silent for `silence` more ticks. Like rxllm's own sources, it ends with a subscriber's
     exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are
@@ -146,7 +146,7 @@ class OperatorRun:
         self.notes: list[Note] = []
         self.left_over: str | None = None
         self.escaped: Exception | None = None
-        self._before_dispose: int | None = None  # the number of notes
+        self._before_dispose: int | None = None  # the number of notes before the dispose
         self._stream = stream
         self._clock = clock
         self._on_item = on_item
@@ -192,7 +192,7 @@ class OperatorRun:
     def _pass_time(self) -> None:
         try:
             self._clock.advance_to(float(self._start + LIMIT))
-        except Exception as error:  # raised in a timer: as a Stream does, end the subscription with it
+        except Exception as error:  # raised in a timer: end the subscription with it, as a Stream does
             if self.ends or self._before_dispose is not None:
                 raise
             self._clock.stop()

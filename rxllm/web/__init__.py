@@ -1,21 +1,20 @@
-"""Send streams of events to web clients and read their requests, in three protocols.
+"""Send event streams to web clients and read their requests, in three protocols.
 
 ========================  ============================================================================================
 protocol                  frames
 ========================  ============================================================================================
-``"rxllm"``               rxllm's own: each event as its JSON
+``"rxllm"``               rxllm's own: each event as JSON
 ``"ui"``                  the Vercel UI message stream, which ``useChat`` reads
 ``"ag-ui"``               AG-UI 1.0, which CopilotKit and ``@ag-ui/client`` read
 ========================  ============================================================================================
 
 `for_client` removes what a client must not see; then `encode` turns events into frames, which are JSON objects, and
 `decode` turns frames into events. `sse` writes a frame as a server-sent event, `from_sse` reads server-sent events.
-`streaming_response` does all of this as the response of a web server. `Runs` keeps streams that continue without a
-browser.
+`streaming_response` does all of this as a web server's response. `Runs` keeps streams running without a browser.
 
-`from_ui` and `from_ag_ui` read the requests of clients, and `AGUIEncoder` encodes the answer for a client of AG-UI.
-`AGUI` is an adapter that calls an agent over AG-UI like a model. `openai_app` serves engines as OpenAI's Chat
-Completions.
+`from_ui` and `from_ag_ui` read the requests of clients, and `AGUIEncoder` encodes the answer for an AG-UI client.
+`AGUI` is an adapter that calls an agent over AG-UI like a model. `openai_app` serves engines over OpenAI's Chat
+Completions API.
 """
 
 from rxllm.web._ag_ui_adapter import AGUI

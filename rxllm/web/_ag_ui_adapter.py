@@ -33,9 +33,9 @@ class AGUI(HTTPAdapter):
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The request's tools are the client's tools of AG-UI: they run here. All other calls are the agent's own, and their
-    results are parts of the message. The response's ``metadata["interrupts"]`` has the agent's interrupts. Its inner
-    agents report as ``Nested``; shared state arrives as raw chunks only.
+    The request's tools are AG-UI's client tools: they run here. All other calls are the agent's own, and their results
+    are parts of the message. The response's ``metadata["interrupts"]`` has the agent's interrupts. Inner agents' events
+    arrive as ``Nested``; shared state arrives as raw chunks only.
 
     ``Request.options`` are fields of ``RunAgentInput`` that replace the adapter's: ``{"threadId": "t1", "resume":
     [...]}`` answers the interrupts of the last message. Without a ``threadId`` every request starts a conversation. All
@@ -54,7 +54,7 @@ class AGUI(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         key = self.key(call)
         headers = {"accept": "text/event-stream", **({"authorization": f"Bearer {key}"} if key else {})}
-        path = "/" if self._ends_in_slash else ""  # some servers have another path without the slash
+        path = "/" if self._ends_in_slash else ""  # on some servers the path without the slash differs
         return self.post(path, to_input(request), call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> AGUIDecoder:
@@ -72,7 +72,7 @@ class AGUIDecoder(FrameDecoder):
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
         self._chunks = Chunks()
-        self._agents = Decoder()  # reads the agents inside
+        self._agents = Decoder()  # reads the inner agents
         self._calls: dict[str, int] = {}
         self._undecided: set[str] = set()  # calls of the client's tools, which may turn out to be the agent's own
         self._thinking: str | None = None  # the latest block's message, if the block is thinking
@@ -208,7 +208,7 @@ def to_input(request: Request) -> Frame:
         "threadId": uuid4().hex,
         "runId": uuid4().hex,
         "protocolVersion": VERSION,
-        "state": {},  # servers from before 1.0 need the empty fields
+        "state": {},  # servers older than 1.0 need the empty fields
         "messages": [{"id": f"message_{i}", **entry} for i, entry in enumerate(entries)],
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in request.tools
@@ -232,7 +232,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Yield the entries of an answer. A call of the agent's own without a result is sent only if the answer `waits`."""
+    """Yield the entries of an answer. The agent's own calls without a result are sent only if the answer `waits`."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

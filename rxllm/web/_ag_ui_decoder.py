@@ -1,6 +1,6 @@
 """The decoder of AG-UI, which reads the frames of any server; `rxllm.web._ag_ui_encoder` has their table.
 
-Each agent has a `Lane`, in which ids are unique. The frames of other servers hold content only: `ForeignRun` adds the
+Each agent has a `Lane`, in which ids are unique. Other servers' frames hold only content: `ForeignRun` adds the
 starts and ends of their responses, steps and chats.
 """
 
@@ -19,10 +19,10 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""Maximum depth of agents inside agents: every level folds the events of all levels below it."""
+"""Maximum nesting depth of agents: every level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that are no events by themselves."""
+"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that are not events by themselves."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -32,14 +32,14 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The fields of `Usage` by the names of the counts in a run's usage."""
+"""The fields of `Usage`, by their names in a run's usage."""
 
 Path = tuple[str, ...]
-"""The ids of the calls around an inner agent."""
+"""The ids of the tool calls that enclose an inner agent."""
 
 
 class Decoder:
-    """Frames to events. Other servers' frames are folded to their steps and chat."""
+    """Turns frames into events, and adds the steps and the chat that other servers do not send."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -83,7 +83,7 @@ class Decoder:
 
 
 class Lanes:
-    """The lanes of a stream, by the run ids of their agents, and the client's fold of its messages."""
+    """A stream's lanes, by their agents' run ids, and its messages as the client folds them."""
 
     def __init__(self) -> None:
         self.is_ours = False
@@ -109,7 +109,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return the lane of an agent, also of an agent that the server has not announced."""
+        """Return an agent's lane, even if the server has not announced the agent."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -141,9 +141,9 @@ class Lanes:
 
 
 class Lane:
-    """One agent's part of a stream: the outermost agent's, or an agent's that runs as a tool.
+    """One agent's part of a stream; the agent is the outermost one, or runs as a tool.
 
-    Ids of calls are unique in their lane only; on the wire the lane's path precedes them.
+    Call ids are unique only within their lane; on the wire the lane's path precedes them.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
@@ -151,7 +151,7 @@ class Lane:
         self.run = run
         self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks
         self.calls: dict[str, Call] = {}  # the open calls, by their ids on the wire
-        self.names: dict[str, str] = {}  # the tools of all calls, by id
+        self.names: dict[str, str] = {}  # the tool names of all calls, by id
         self.agents: dict[str, Lane] = {}  # the running agents, by the ids of their calls
         self.step: str | None = None
         self.steps = 0
@@ -289,7 +289,7 @@ class ForeignRun:
         self._fold = fold
         self._lanes = lanes
         self._open = open
-        self._agents: dict[str, ForeignRun] = {}  # the agents inside, by their runs
+        self._agents: dict[str, ForeignRun] = {}  # the inner agents, by their runs
         self._has_response = False  # whether a response is open
         self._has_results = False  # whether calls of the latest response have results
 
@@ -383,7 +383,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage at the end of a run, or None without usage."""
+    """Return the usage at the end of a run, or None if there is none."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

@@ -10,7 +10,7 @@ event                                         frames
 ``ToolResultEncoded``, ``ToolHalt``           ``TOOL_CALL_RESULT``
 ``Custom(name, data)``                        ``CUSTOM``
 ``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
-``Steered``                                   a text message of the user
+``Steered``                                   a user's text message
 ``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the void messages, if the encoder has the
                                               client's messages
 the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
@@ -18,11 +18,11 @@ the end of the stream                         ``RUN_FINISHED`` with usage, open 
 ============================================  ==========================================================================
 
 An event that these frames cannot express follows them in a ``CUSTOM`` frame named ``rxllm``: its ``value["event"]`` is
-the event as JSON. The frames before it are no events by themselves: their ``rawEvent`` is ``"rxllm"``. So only raw
+the event as JSON. The frames before it are not events by themselves: their ``rawEvent`` is ``"rxllm"``. So only raw
 frames and the provider's data are lost.
 
-A call that waits for approval, and a question to the user, are interrupts of the run. The id of an interrupt is its
-call's id, after the ids of the agents' calls around it, joined by ``/``. The client's own calls are pending.
+A call that waits for approval, and a question to the user, are interrupts of the run. An interrupt's id is its call's
+id, preceded by the ids of the agents' calls around it, joined by ``/``. The client's own calls are pending.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ VERSION = "1.0"
 
 
 class Encoder:
-    """Events to frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
+    """Turns events into frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
 
     `messages` are the client's messages. A client removes the messages that a ``MESSAGES_SNAPSHOT`` does not repeat, so
     without `messages` no snapshot is sent, and the client keeps the void part of a restarted step. With `edits` an
@@ -95,7 +95,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames of `event`: `source` if it decodes to the event, otherwise an own frame after it."""
+        """Return the frames of `event`: `source`, then a ``CUSTOM`` frame unless `source` decodes to the event."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -217,7 +217,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return the frames that end a lane's inner agents, innermost first, or only the agent of the lane's `call`."""
+        """Return the frames that end a lane's inner agents, innermost first, or only the agent that `call` runs."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)
@@ -336,7 +336,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field that names the agent of the call `id`; none for the outermost agent."""
+    """Return the field that names the agent whose call is `id`; none for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,7 +1,7 @@
 """Requests of AG-UI: a ``RunAgentInput`` as a thread, with its answers to interrupts and tool calls.
 
-`rxllm.web._requests` has the table of accepted input. The answer to a question becomes a user's message, or the result
-of the call if an inner agent asks. A tool of `client_tools` becomes a manual tool, whose calls the client answers.
+`rxllm.web._requests` has the table of accepted input. The answer to a question becomes a user's message, or the call's
+result if an inner agent asks. A tool of `client_tools` becomes a manual tool, whose calls the client answers.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """The arguments of ``rxllm.stream_resume``, the client's `tools`, and the options of the encoder."""
+    """The arguments of ``rxllm.stream_resume``, the client's `tools`, and the encoder's options."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""
@@ -107,7 +107,7 @@ class AGUIInput(Incoming, frozen=True):
     edits: bool = False
 
     def encoder(self) -> Encoder:
-        """Return the encoder of the answer, for the ``protocol=`` of `streaming_response`."""
+        """Return the encoder for the answer, to pass to `streaming_response` as ``protocol=``."""
         ids = {"thread_id": self.thread_id, "run_id": self.run_id}
         return Encoder(**ids, messages=self.messages, edits=self.edits)
 
@@ -131,7 +131,7 @@ def from_ag_ui(
     With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
     client's messages are the conversation, and no approval is accepted. `client_tools` are the names of the tools that
     run in the client: no other tools and results are accepted. With `edits` an approval may rewrite the arguments of
-    its call. Raises the errors of `from_ui`.
+    its call. Raises as `from_ui` does.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)
@@ -153,7 +153,7 @@ def from_ag_ui(
 def _history(entries: list[_Message]) -> list[Message]:
     results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[_Message] = []  # a client may have several messages for one answer
+    answer: list[_Message] = []  # a client may split one answer into several messages
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):

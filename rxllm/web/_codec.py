@@ -19,7 +19,7 @@ from rxllm.web._frames import Frame, all_of, event_data, event_of, malformed
 
 
 class Encoder(Protocol):
-    """Events to frames. `END` follows the last frame on the wire, `HEADERS` are headers of the response."""
+    """Turns events into frames. `END` follows the last frame on the wire, `HEADERS` are response headers."""
 
     END: ClassVar[bytes]
     HEADERS: ClassVar[dict[str, str]]
@@ -30,7 +30,7 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Frames to events. A stream that is cut off ends with ``ErrorEvent(StreamError("truncated"))``.
+    """Turns frames into events. A stream that was cut off ends with ``ErrorEvent(StreamError("truncated"))``.
 
     A malformed frame raises ``StreamError("malformed_event")``.
     """
@@ -60,7 +60,7 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
 
 
 def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
-    """Emit the events of frames that `encode` made for `protocol`; only raw chunks are lost.
+    """Emit the events in frames that `encode` made for `protocol`; only raw chunks are lost.
 
     >>> from reactivex import of
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))

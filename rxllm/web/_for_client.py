@@ -3,16 +3,16 @@
 ==========================================  ============================================================================
 in a stream                                 a client sees
 ==========================================  ============================================================================
-text, thinking, tool calls, their           everything, but only the thinking's signatures of the provider's data
+text, thinking, tool calls, their           everything, but of the provider's data only thinking signatures
 arguments, progress and results, sources,
 files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        the fold of the client's own events, without a thread: system prompts,
-                                            histories and tools' messages stay here
+                                            histories and tool messages stay here
 metadata                                    the names in `METADATA`
-errors, also of tools                       class, reason, and the seconds to wait; the logger ``rxllm`` gets each
+errors, including tools' errors             class, reason, and the seconds to wait; the logger ``rxllm`` gets each
                                             error once, with its message and traceback; an ``on_error`` that is not an
                                             ``LLMError`` is for the server, and passes
-raw frames, parts for the provider alone    none
+raw frames, parts for the provider alone    nothing
 ``Custom``                                  the events of your operators and tools; none of rxllm's own
 ``Nested``                                  the inner event, by the same rules
 ==========================================  ============================================================================
@@ -51,11 +51,11 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The fold of the events that a client sees, for a stream and the agents inside it."""
+    """The fold of the events that a client sees, for a stream and its inner agents."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # whether a response is open, also after a restart of its step
+        self.is_answering = False  # whether a response is open, even after its step restarted
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
@@ -80,7 +80,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Return `event` with the message or result to which the events so far fold."""
+        """Return `event` with the message or result that the events so far fold to."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -95,7 +95,7 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data. It omits the fold of the events before it, which `unpacked` adds again."""
+        """Return `event` as data without the fold of the events before it, which `unpacked` adds again."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
@@ -148,7 +148,7 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters one stream and the agents inside it."""
+    """Filters one stream and its inner agents."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -251,7 +251,7 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `metadata` that are named in `METADATA`."""
+    """Return the entries of `metadata` that `METADATA` names."""
     kept = {name: value for name, value in metadata.items() if name in METADATA}
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:

@@ -37,7 +37,7 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Return the frames in server-sent events, whose bytes may be cut anywhere. ``[DONE]`` is skipped.
+    r"""Return the frames in server-sent events, whose bytes may be split anywhere. ``[DONE]`` is skipped.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]
@@ -125,15 +125,15 @@ class Block(msgspec.Struct):
 
 
 def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
-    """Return the open block with this `id`, or the latest if it is None, see `rxllm.events`."""
+    """Return the open block with this `id`, or the latest if it is None (see `rxllm.events`)."""
     return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the end of `text` that the deltas `so_far` lack; "" if `text` does not begin with them."""
+    """Return the part of `text` that the deltas `so_far` lack; "" if `text` does not begin with them."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 
 def malformed(frame: object) -> StreamError:
-    """Return the error of a `frame` that its protocol does not allow."""
+    """Return the error for a `frame` that its protocol does not allow."""
     return StreamError("malformed_event", f"not a frame of this protocol: {str(frame)[:80]}")

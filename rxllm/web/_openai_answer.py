@@ -1,4 +1,4 @@
-"""A run as an answer of Chat Completions, and the memory of runs that halt for the client's tools.
+"""A run as a Chat Completions answer, and the memory of runs that halt for the client's tools.
 
 The client sees a single message in a single choice, however many steps the run has:
 
@@ -10,19 +10,19 @@ the same, in a structured answer    only the last step's, so that it is JSON; wi
 sources with a URL                  ``annotations``
 calls of the client's tools         ``tool_calls``
 calls of the engine's own tools,    nothing
-their results, agents inside
+their results, inner agents
 a question to the user              the question, as text; an inner agent's question is an error
 usage                               the sum over all steps and agents
 ``StepRestarted``                   nothing; if a part of the step was sent, an error, since it cannot be withdrawn
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is ``tool_calls`` if calls wait for the client, ``length`` or ``content_filter`` if it is the last
-step's, ``length`` too for a chat that used up its turns or its budget, and otherwise ``stop``.
+The finish reason is ``tool_calls`` if calls wait for the client, ``length`` or ``content_filter`` if the last step
+ended with it, also ``length`` if the chat used up its turns or its budget, and otherwise ``stop``.
 
 The client gets only its own calls, and sends back only these. The model's message had more: thinking whose signature
-its provider requires, and calls of the engine's own tools, which must not run twice. So `Memory` keeps the messages of
-the run, and in the next request replaces the client's copy with them.
+its provider requires, and calls of the engine's own tools, which must not run twice. So `Memory` keeps the run's
+messages, and in the next request replaces the client's copy with them.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""Maximum runs that are kept. A request whose run is not kept, as in another process, is answered as it was sent."""
+"""Maximum runs kept. A request whose run is not kept, perhaps in another process, is answered as it was sent."""
 
 
 class Memory:
-    """The messages of runs, by the conversation and the calls that wait for the client.
+    """The messages of runs, keyed by the conversation and the calls that wait for the client.
 
     Call ids alone are not enough: some providers count them from 0. Any client that sends the same conversation with
     the same calls to the same model gets the kept messages.
@@ -101,7 +101,7 @@ class Answer:
         self.result: ChatResult | None = None
         self.error: Exception | None = None
         self.finish_reason = ""
-        self.usage = Usage()  # the sum over all steps, and the agents inside them
+        self.usage = Usage()  # the sum over all steps and their inner agents
         self._head: Frame = {"id": id, "created": int(time.time()), "model": chat.model}
         self._structured = chat.is_structured
         self._names = {tool.name for tool in chat.tools}
@@ -109,7 +109,7 @@ class Answer:
         self._holds = holds
         self._role: Frame = {"role": "assistant"}  # sent with the first delta
         self._deltas: list[Frame] = []  # the unsent deltas of this step
-        self._earlier: list[Frame] = []  # the unsent deltas of the steps before
+        self._earlier: list[Frame] = []  # the unsent deltas of earlier steps
         self._sent = False  # whether a delta of this step was sent
         self._open = set[type[ev.Event]]()  # the kinds of block with deltas so far
         self._cited = 0  # the number of sources so far
@@ -135,7 +135,7 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk. Without a `delta` it has no choice, as in the chunk of usage."""
+        """Return a chunk. Without a `delta` it has no choice, like the usage chunk."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
@@ -184,7 +184,7 @@ class Answer:
                 self._open.discard(ev.ThinkingDelta)
             case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
-                # OpenAI's package joins the lists of deltas by the index.
+                # OpenAI's package joins the lists in deltas by index.
                 self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
             case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
@@ -254,7 +254,7 @@ class Answer:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._indexes:  # a call of a manual tool of the engine
+            if call.id not in self._indexes:  # a call to one of the engine's manual tools
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

@@ -1,15 +1,15 @@
-"""Serve engines as OpenAI's Chat Completions, for programs in any language.
+"""Serve engines over OpenAI's Chat Completions API, for programs in any language.
 
 ===========================================  ===========================================================================
 request                                      response
 ===========================================  ===========================================================================
-``POST /v1/chat/completions``                the answer of ``rxllm.stream`` by the engine that `model` names
+``POST /v1/chat/completions``                the answer of ``rxllm.stream`` from the engine that `model` names
 ``GET /v1/models``, ``GET /v1/models/NAME``  the names of the engines
 ===========================================  ===========================================================================
 
-The head of a stream is sent with the answer's first chunk, so that an earlier error has a status, or after `HEARTBEAT`
-seconds of silence. A later error is a frame with an ``error``, without ``[DONE]``. A client that leaves disposes its
-run, and a slow client slows down the model.
+A stream's head is sent with the answer's first chunk, so that an earlier error has its own status, or after
+`HEARTBEAT` seconds of silence. A later error is a frame with an ``error``, without ``[DONE]``. A client that leaves
+disposes its run, and a slow client slows down the model.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""Seconds in which the body of a request must arrive."""
+"""Seconds within which a request's body must arrive."""
 
 HEARTBEAT = 15.0
 """Seconds of silence before a stream sends a comment, so that no proxy closes the connection."""
 
 LONG = 100_000
-"""Minimum bytes of a request that is read in a thread."""
+"""Number of bytes above which a request is read in a thread."""
 
 LEAVING = 1.0
-"""Seconds in which a client must read the error that ends its answer."""
+"""Seconds within which a client must read the error that ends its answer."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -61,7 +61,7 @@ def openai_app(
     max_body: int = 16 * 2**20,
     max_requests: int = 100,
 ) -> App:
-    """Return an ASGI app that serves `engines` as models of OpenAI's Chat Completions, by their names.
+    """Return an ASGI app that serves `engines` over OpenAI's Chat Completions API, as models by name.
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
@@ -69,7 +69,7 @@ def openai_app(
     engine with all its operators, `prepare` and tools answers like a model. Its own tools run here, unseen by the
     client. The client's tools are passed to the model; their results arrive in the client's next request.
 
-    Clients must send `key`. Without a `key`, requests of web pages, which have an ``Origin``, are refused. A request
+    Clients must send `key`. Without a `key`, requests from web pages, which have an ``Origin``, are refused. A request
     may take `timeout` seconds (otherwise 408), its body may have `max_body` bytes (413), and `max_requests` may run at
     a time (503).
 
@@ -97,7 +97,7 @@ def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
 
 
 class _App:
-    """The app, with a place for each request that it may answer at a time."""
+    """The app, with a slot for each request that may run concurrently."""
 
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
@@ -180,7 +180,7 @@ class _App:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
     async def _chat(self, body: bytes, receive: Receive, response: Response) -> None:
-        # A long request takes a second to read, in which the loop serves other requests.
+        # A long request takes a second to read, during which the loop serves other requests.
         reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
         chat, thread = self._read(body) if reading is None else await reading
         watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []

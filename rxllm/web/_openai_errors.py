@@ -1,4 +1,4 @@
-"""Errors of `openai_app` as in Chat Completions: a status, and a body that the official SDKs map to their classes.
+"""Errors of `openai_app` as in Chat Completions: a status, and a body that the official SDKs map to exceptions.
 
 The client sees the class and the reason of a run's error, but not its message, which may quote a provider, a prompt or
 a path (see `for_client`). Faults of the request itself are reported in full.
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The statuses of the client's faults and of passing faults. All other errors are this server's fault: 500."""
+"""The statuses of the client's faults and of transient faults. All other errors are this server's fault: 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -47,11 +47,11 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""The codes of reasons with other names in the protocol."""
+"""The codes of reasons that the protocol names differently."""
 
 
 class RefusedError(Exception):
-    """An error of the protocol: `status`, `headers` and the `body` for the client."""
+    """A protocol error: `status`, `headers` and the `body` for the client."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class RefusedError(Exception):
 
 
 def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
-    """Return the refusal of a request whose `param` is wrong."""
+    """Return the refusal for a request whose `param` is wrong."""
     return RefusedError(400, message, code, param)
 
 
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the refusal of a request that is invalid to rxllm; `names` are the protocol's field names by rxllm's."""
+    """Return the refusal for a request that is invalid to rxllm; `names` are the protocol's field names by rxllm's."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
     place = "".join(steps).removeprefix(".")
@@ -88,7 +88,7 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
 
 
 def refusal_of(error: Exception) -> RefusedError:
-    """Return the error of a run without anything that the client must not see."""
+    """Return a run's error without anything that the client must not see."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, TimeoutError):

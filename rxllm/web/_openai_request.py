@@ -1,13 +1,13 @@
-"""Requests of Chat Completions: the engine, thread, tools and options in their fields.
+"""Chat Completions requests: the engine, thread, tools and options in their fields.
 
 ==================================================  ====================================================================
 field                                               meaning
 ==================================================  ====================================================================
 ``messages``                                        the thread, as ``Thread.from_openai`` reads it
-``tools``                                           the client's tools: manual ones, which are never run here
+``tools``                                           the client's tools, as manual tools: they never run here
 ``tool_choice``                                     a tool's name, "auto", "none" or "required"
 ``response_format``                                 ``text``, ``json_object`` or ``json_schema``
-`OPTIONS`, ``max_completion_tokens``                options of the call; they override the engine's
+`OPTIONS`, ``max_completion_tokens``                call options, which override the engine's
 `NOTES`                                             notes, in the request's ``metadata["client"]``
 `NEUTRAL`                                           accepted with these values, which change nothing
 ``model``, ``stream``, ``stream_options``           as in the protocol
@@ -33,7 +33,7 @@ from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
-"""The options of a call. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
+"""The call options. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -160,7 +160,7 @@ def _part_fault(part: Part) -> str | None:
     match part:
         case ImagePart(image=image) if image.source == "url" and not _WEB.match(str(image.data)):
             return "the URL of an image must begin with https:, http: or data:"
-        case ProviderPart():  # its file_id is one of this server's account
+        case ProviderPart():  # its file_id belongs to this server's account
             return "a file must be sent as file_data: this server keeps no files"
         case _:
             return None

@@ -1,18 +1,18 @@
-"""Limits of the requests of `from_ui` and `from_ag_ui`, and the stored conversation that they continue.
+"""Limits on the requests that `from_ui` and `from_ag_ui` read, and the stored conversation that they continue.
 
-The user of a client controls its requests, so they are read by these rules:
+A client's user controls its requests, so they are read by these rules:
 
 =====================================  ================================================================================
 in a request                           becomes
 =====================================  ================================================================================
 a system or developer message          nothing
-text, files of the user                a user's message; a file's URL is ``http:``, ``https:``, or ``data:`` of a size
-earlier messages                       nothing if the server has a thread, which has them; otherwise messages
-the thread's last messages, repeated   nothing: a client repeats messages without an answer, as after a failure
+the user's text and files              a user's message; a file's URL is ``http:``, ``https:``, or a limited ``data:``
+earlier messages                       nothing if the server has a thread, which contains them; otherwise messages
+the thread's last messages, repeated   nothing: a client repeats unanswered messages, for example after a failure
 a tool call without a result           nothing
-an answer to the approval of a call    an approval, if the call waits in the server's thread; without one, an error
+an answer to an approval request       an approval, if the call waits in the server's thread; an error without a thread
 an answer to an answered call          nothing; if there is nothing else, an error
-the result of a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
+a result from a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
 a new message instead of an answer     a denial of the calls that wait, and the message, which answers an inner agent's
                                        question if there is one
 =====================================  ================================================================================
@@ -100,7 +100,7 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound of the values in a JSON text: it counts signs outside strings, without parsing."""
+    """Return an upper bound on the number of values in a JSON text, from its punctuation, without parsing it."""
     most_quotes = 4 * MAX_VALUES  # two for each key and each string
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
@@ -124,10 +124,10 @@ def _too_deep() -> ValidationError:
 
 
 def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
-    """Return `data`, which is at `path` of a request, as a `cls`; unknown fields are dropped."""
+    """Return `data`, which is at `path` in a request, as a `cls`; unknown fields are dropped."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # msgspec looks up names and words of the protocol
+    except UnicodeEncodeError:  # raised where msgspec looks up a name
         raise wrong("must not hold half of a surrogate pair in a name", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
@@ -145,7 +145,7 @@ class StoredConversation:
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
         waiting = () if is_thread else stored.pending_tool_calls
-        if not waiting and not isinstance(stored, Session):  # a result that was cut off while calls ran lists none
+        if not waiting and not isinstance(stored, Session):  # a result cut off while calls were running lists none
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
@@ -156,13 +156,13 @@ class StoredConversation:
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept the answer to the approval of a waiting call."""
+        """Accept the answer to a waiting call's approval request."""
         if self.pending[id].name in self._client_tools:
             raise wrong("is of a tool that runs in the client, which sends its result", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a client's tool. The result of a call that does not wait is dropped."""
+        """Accept the result of a client's tool. The result of a call that is not waiting is dropped."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
@@ -170,7 +170,7 @@ class StoredConversation:
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the answer to the question. For an inner agent it is the result of the call that asks."""
+        """Accept the answer to the question. For an inner agent it becomes the asking call's result."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -200,9 +200,9 @@ class StoredConversation:
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
         """Return `new` without the unanswered messages at the end of the thread, which a client repeats."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # The borders of Knuth, Morris and Pratt: comparing each length would take seconds for thousands of messages.
+        # Knuth-Morris-Pratt borders: comparing each length would take seconds for thousands of messages.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # entry i is the length of the longest end of `items[: i + 1]` that is also its start
+        borders = [0]  # entry i: the length of the longest proper suffix of `items[: i + 1]` that is a prefix
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:
@@ -212,7 +212,7 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant's message and the results of its calls; no messages if all are empty."""
+    """Return an assistant message and the results of its calls; no messages if all are empty."""
     answered = tuple(answered)
     if not parts and not answered:
         return []

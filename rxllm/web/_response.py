@@ -1,18 +1,18 @@
-"""A stream as the response of a web server: an ASGI application that sends server-sent events.
+"""A stream as a web server's response: an ASGI application that sends server-sent events.
 
 ============================  ==========================================================================================
 while                         the response
 ============================  ==========================================================================================
 there is no event yet         sends its head at once, so that a browser knows that its question has arrived
 the model is silent           sends a comment every `heartbeat` seconds, so that no proxy closes the connection
-the browser is slow           stops reading the model's socket once `WAITING` events wait
+the browser is slow           stops reading the model's socket once `WAITING` events are waiting
 the browser reads nothing     ends after `send_timeout` seconds
 the stream fails              sends the error as a frame; the status stays 200
 the browser leaves            disposes its subscription, which ends the call
 the server stops              does the same when the server cancels it
 ============================  ==========================================================================================
 
-On servers of ASGI 2.4 Starlette's own ``StreamingResponse`` notices a disconnect only when it writes; this response
+On ASGI 2.4 servers Starlette's own ``StreamingResponse`` notices a disconnect only when it writes; this response
 listens for it.
 """
 
@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""Maximum events that wait for a slow browser, besides the events in its socket; then the model's socket must wait."""
+"""Maximum events waiting for a slow browser, besides the events in its socket; then the model's socket must wait."""
 
 HEARTBEAT = b":\n\n"
 """A comment, which readers of server-sent events ignore."""
@@ -61,14 +61,14 @@ def streaming_response(
 ) -> StreamingResponse:
     """Return `stream` as a response for Starlette, FastAPI, Litestar and any other ASGI server.
 
-    It is an ASGI application: return it from a route, or ``await response(scope, receive, send)``. It subscribes when
-    the server calls it, once, and disposes its subscription when the browser leaves.
+    It is an ASGI application: return it from a route, or ``await response(scope, receive, send)``. It subscribes once,
+    when the server calls it, and disposes its subscription when the browser leaves.
 
     Arguments:
         protocol: The name of a protocol, or an encoder.
         heartbeat: Seconds of silence before a comment is sent; None sends no comments.
-        send_timeout: Seconds in which a browser may read nothing before the response ends.
-        headers: Headers that are added to the headers of server-sent events and of the protocol, or replace them.
+        send_timeout: Seconds that a browser may go without reading before the response ends.
+        headers: Headers that extend or replace the headers for server-sent events and for the protocol.
         filter: The operator that removes what must not leave the server, instead of `for_client`.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
@@ -131,7 +131,7 @@ class StreamingResponse:
 
 
 class _Chunks:
-    """Events to bytes."""
+    """Turns events into bytes."""
 
     def __init__(self, encoder: Encoder) -> None:
         self._encoder = encoder
@@ -174,7 +174,7 @@ class Client:
         self._send = send
         self._lock = asyncio.Lock()  # a server takes one message at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # the time at which the latest message was sent, and then accepted
+        self._since = self._now()  # when the latest send began or, once it is over, ended
 
     async def begin(self) -> None:
         """Send the head at once."""
@@ -191,7 +191,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after each `heartbeat` of silence. Raise `GoneError` if a send takes over `patience`."""
+        """Send a comment after each `heartbeat` of silence; raise `GoneError` if a send exceeds `patience`."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()

@@ -37,7 +37,7 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` now, on the running loop or otherwise on rxllm's own, and return it for its first watcher.
+        """Start `stream` now, on the running loop or else on rxllm's own, and return it for its first watcher.
 
         Raises ``ValidationError("invalid_option")`` while `id` runs and for wrong arguments, and
         ``StreamError("overflow")`` while `most` run.
@@ -91,7 +91,7 @@ class Runs:
 
 
 class _Run:
-    """A run: `stop` cancels it, `ended` is the time of its end."""
+    """A run: `stop` cancels it, `ended` is when it ended."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

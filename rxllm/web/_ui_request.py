@@ -1,6 +1,6 @@
 """Requests of ``useChat``: a browser's messages as a thread, and its answers to tool calls.
 
-`rxllm.web._requests` has the table of accepted input. A message of the assistant becomes one message per step.
+`rxllm.web._requests` has the table of accepted input. An assistant message becomes one message per step.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return the message of a step and the results of its tools, without the calls that have no result."""
+    """Return a step's message and its tools' results, without the calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:

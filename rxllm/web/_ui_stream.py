@@ -21,13 +21,13 @@ the end of the stream                         ``finish`` with the finish reason 
 ============================================  ==========================================================================
 
 An event that these frames cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore:
-``event`` is the event, ``covers`` is the number of the following frames that are no events by themselves, and
-``folded`` marks a message or result to which the events so far fold. The encoder decodes its own frames, and adds this
-part if the result is not the event, so only raw frames are lost. The decoder reads the frames of this encoder, not of
-other servers.
+``event`` is the event, ``covers`` is the number of following frames that are not events by themselves, and
+``folded`` marks a message or result that the events so far fold to. The encoder decodes its own frames, and adds this
+part if the result is not the event, so only raw frames are lost. The decoder reads only this encoder's frames, not
+other servers'.
 
-An inner agent's call that waits for approval is announced like an outer call; the ids of the calls around it precede
-its id, joined by ``/``.
+An inner agent's call that waits for approval is announced like an outer call; its id is preceded by the ids of the
+calls around it, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Encoder:
         self._minted = 0
         self._is_started = False
         self._step: str | None = None  # "open", or "reset" until it begins again
-        self._counters: dict[str, None] = {}  # the counters of usage that were sent
+        self._counters: dict[str, None] = {}  # the usage counters that were sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
         """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
@@ -165,7 +165,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _end_parts(self) -> list[Frame]:
-        """Return the frames that close open parts, which a browser would show as streaming forever."""
+        """Return the frames that close open parts, which a browser would otherwise show as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -209,8 +209,8 @@ class Decoder:
         self.fold = ClientFold()
         self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
         self.calls: dict[str, list[str]] = {}  # the pieces of the open tool calls, by id
-        self.names: dict[str, str] = {}  # the tools of all calls, by id
-        self._covered = 0  # the number of the next frames that are no events
+        self.names: dict[str, str] = {}  # the tool names of all calls, by id
+        self._covered = 0  # the number of following frames that are not events
         self._is_ended = False  # whether a finish or an error was read
         self._is_finished = False
 
@@ -379,7 +379,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return the field of a frame for rxllm's own data, which a browser sends back."""
+    """Return the frame field for rxllm's own data, which a browser sends back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
