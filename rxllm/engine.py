@@ -100,8 +100,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 class Engine:
     """The adapter and the settings that calls share. It is frozen, and never holds an API key.
 
-    The adapter may be given by name: ``Engine("openai:gpt-5", tools=[...])``. `from_model` shows the adapter's
-    settings.
+    The adapter may be a name: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for the adapter's own settings.
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                the model to call, and the tools that it may call

@@ -111,7 +111,7 @@ Frame = tuple[str, bytes]
 class SSEDecoder(PendingFrame):
     """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete frames.
 
-    Raises ``StreamError("oversized_frame")`` for a frame above `max_frame` bytes, once the frames before it are returned.
+    Raises ``StreamError("oversized_frame")`` for a frame above `max_frame` bytes, once those before it are returned.
 
     >>> decoder = SSEDecoder()
     >>> decoder.feed(b'data: {"a": 1}\\n\\ndata: [DO'), decoder.feed(b"NE]\\n\\n"), decoder.close()
@@ -243,7 +243,7 @@ def _name(name: bytes) -> str:
 class NDJSONDecoder(PendingFrame):
     """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete lines.
 
-    Raises ``StreamError("oversized_frame")`` for a line above `max_frame` bytes, once the lines before it are returned.
+    Raises ``StreamError("oversized_frame")`` for a line above `max_frame` bytes, once those before it are returned.
 
     >>> decoder = NDJSONDecoder()
     >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()

@@ -1,7 +1,7 @@
 """Assemble tool calls from the deltas of any OpenAI-shaped wire, and mark calls whose arguments are not an object.
 
-A delta has an index, an id, a name and a piece of the arguments; providers omit, repeat or reuse each of them. A delta
-belongs to a call by this table:
+A delta has an index, an id, a name and a piece of the arguments; providers omit, repeat or reuse each of them. This
+table decides which call it belongs to:
 
 ====================  ===================  ==================================================================
 index                 id                   the delta belongs to
@@ -17,8 +17,8 @@ None, null or -1      none                 the latest call, unless the delta's n
 ====================  ===================  ==================================================================
 
 A call starts once its id and name are known and the calls before it have started; until then its deltas wait. The first
-name counts: no provider sends names in pieces, many repeat them. A call whose id is missing or already taken gets the
-id ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
+name counts: no provider sends names in pieces, but many repeat them. A call whose id is missing or already taken gets
+the id ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Call:
         self.metadata: dict[str, Any] = {}
         self.state = "waiting"  # then "started", then "completed"
         self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
-        self.found = self.searched = 0  # the objects found, and the pieces searched
+        self.found = self.searched = 0  # how many objects were found, and pieces searched
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
@@ -61,7 +61,7 @@ class _Call:
 
 
 class CallTracker:
-    """The calls of one response; `taken` are the ids that the thread has used.
+    """The tool calls of one response; `taken` holds the ids already used in the thread.
 
     >>> calls = CallTracker()
     >>> calls.feed(0, "c1", "add", '{"a"')
