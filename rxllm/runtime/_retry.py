@@ -318,7 +318,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return the events of ``make()``, which is called again while its stream fails before its first content.
+    """Return the events of ``make()``, calling it again as long as its stream fails before its first content.
 
     ``on_retry(attempt, delay, error)`` is called before each wait.
     """

@@ -17,7 +17,7 @@ field of `Scope`                    written by                      read by
 ``usage``, ``chat``                 ``repeat_until_halt``           ``budget``: earlier steps, and the chat's budgets
 ``shares``, ``counted``             ``budget``, model sources,      model sources, for the budgets around a call, and
                                     agents                          the budgets that already count it
-``is_steered``                      ``repeat_until_halt``           ``run_tools``, which ends the model's sentence
+``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after its sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content``; telemetry
 ==================================  ==============================  ===================================================

@@ -1,4 +1,4 @@
-"""The place and the reader of a call: two context variables that reach a source through any chain of operators.
+"""A call's place and reader: two context variables that reach a source through any chain of operators.
 
 A scheduler passed to ``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
 

@@ -5,7 +5,7 @@ a call                                      at exit
 ==========================================  ==========================================================================
 read by ``run()`` or ``for`` on a thread    is closed at once: its reader is gone, or is a daemon thread that ends now
 subscribed to, with some events emitted     continues until no event has arrived for `SILENT_SECONDS`
-without events, a tool, a wait for a retry  continues until nothing has happened for `FIRST_SECONDS`
+without events; a tool; a wait for a retry  continues until nothing has happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
 A call closed because it fell silent ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C closes all

@@ -197,8 +197,8 @@ def idempotency_key(
 ) -> str:
     """Return 32 hexadecimal characters, the same whenever the same call in the same conversation is run.
 
-    They hash the enclosing tool call's key, the session's id, the messages before the call, and the call's id, name and
-    arguments as the model wrote them. Metadata is left out, since it may hold the call's progress.
+    They are a hash of the enclosing tool call's key, the session's id, the messages before the call, and the call's id,
+    name and arguments as the model wrote them. Metadata is left out, since it may hold the call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["

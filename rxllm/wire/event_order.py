@@ -56,7 +56,7 @@ class BlockIds:
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
     A provider's id is kept unless an earlier block was already given it here; otherwise two blocks would become one,
-    and text would be lost. This happens when an adapter puts text before another adapter's events.
+    and text would be lost. Ids clash like this when an adapter puts text before another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'

@@ -2,7 +2,7 @@
 
 1. `feed` and `close` turn every exception into the end of the stream, after the events before it: the framing's
    ``StreamError``, or a ``malformed_event`` if the wire's own code cannot read a frame.
-2. Once the stream has ended, no frame is read.
+2. Once the stream has ended, no more frames are read.
 3. Some frames do not fit the type. ``[DONE]`` ends the stream, with an error if it is the first frame. JSON is read
    again, as Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit becomes a
    ``RawChunk``, and an error too if its event is named ``error``.
@@ -119,7 +119,7 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # the typed decode skips the field with the malformed text
+            except UnicodeDecodeError:  # the typed decoder skipped the field with the malformed text
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:

@@ -78,7 +78,7 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # the number of calls that have started, from the first call on
+        self._started = 0  # how many calls, from the first on, have started
         self._tried = 0  # `call_<k>` is taken for every k from a call's own up to this k
 
     @classmethod
@@ -94,7 +94,7 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events of one delta. `metadata` (``{"server": True}``) is the call's, until it starts."""
+        """Return the events of one delta. `metadata` (``{"server": True}``) is added to the call's."""
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
