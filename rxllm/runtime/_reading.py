@@ -59,7 +59,7 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 
 
 class Buffer(abc.ObserverBase[T]):
-    """The items between a subscription and its iterator. It holds no reference to the iterator, which may be dropped."""
+    """The items between a subscription and its iterator. It has no reference to the iterator, which may be dropped."""
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
         self._limit = max(LIMIT, maxsize) if limit is None else limit

@@ -25,8 +25,7 @@ field of `Reader`            written by                                  read by
 ``endings``                  the same                                    ``finally_result``
 ===========================  ==========================================  ===============================================
 
-A call's scope is a third variable; see ``_scope``. A model source starts a new scope, but keeps the place and the
-reader.
+A call's scope is a third variable; see ``_scope``. A model source starts a new scope but keeps place and reader.
 """
 
 from __future__ import annotations

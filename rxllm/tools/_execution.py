@@ -67,11 +67,10 @@ def execution(
 ) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
-    It fails only with an error in the caller's code; see above. `thread` holds the messages before the call, and
-    `scope` is the step's scope. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts
-    for the caller emits neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its
-    thread with the caller's answers. The same holds for a tool that asks the user and is called again; see
-    ``_approval``.
+    It fails only with an error in the caller's code; see above. `thread` holds the messages before the call; `scope` is
+    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
+    emits neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread with
+    the caller's answers. The same holds for a tool that asks the user and is called again; see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
