@@ -45,11 +45,11 @@ class Alongside:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A result of a `prepare` function: the request to send, with additions to its answer.
+    """The result of a `prepare` function: the request to send, and additions to its answer.
 
     `metadata`, as JSON data, is added to the metadata of the answer's message, so it stays in the thread, where the
-    next call finds it. `event` is emitted once the answer has begun. `usage` is the usage of the function's own calls.
-    It is added to the answer's; if the answer fails before it begins, it is the error's ``metadata["usage"]``.
+    next call finds it. `event` is emitted once the answer has begun. `usage` counts the function's own calls: it is
+    added to the answer's usage or, if the answer fails before it begins, becomes the error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -74,7 +74,7 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     or Observable of one verdict, as for ``ops.guard``: None or True passes; False, a reason as text, and any other
     value refuse. The error, a ``StreamError`` (``guard_tripped``, ``guard_failed``) or the exception from `check`, goes
     to ``on_error``; no event of the answer is emitted, and its connection is closed. The answer pauses while 1,024 of
-    its events wait.
+    its events are waiting.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -100,11 +100,11 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 class Engine:
     """The adapter and the settings that calls share. It is frozen, and never holds an API key.
 
-    The adapter may be named: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for the adapter's own settings.
+    The adapter may be a name: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for the adapter's own settings.
 
     =========================================  =========================================================================
     `adapter`, `model`, `tools`                the model to call, and the tools that it may call
-    `params`                                   defaults for the options of calls
+    `params`                                   default options for calls
     `context`                                  the ``ToolContext.context`` of tools
     `operators`                                middleware: applied in order to the events of every response
     `prepare`                                  functions that take each `Request` and return the request to send, in
@@ -115,8 +115,8 @@ class Engine:
     `image_adapter`                            the adapter for images
     `tool_executor`, `tool_result_encoder`     how tools are run, and how their results become text
     `errors`                                   ``"events"``: an answer that breaks off ends with an ``ErrorEvent``;
-                                               ``"raise"``: with ``on_error``, so that ``.retry(3)`` and ``.catch`` act
-                                               on it, as with ``ops.raise_errors()`` after the `operators`
+                                               ``"raise"``: it ends with ``on_error``, so ``.retry(3)`` and ``.catch``
+                                               act on it, as with ``ops.raise_errors()`` after the `operators`
     =========================================  =========================================================================
 
     >>> from rxllm import Fake
@@ -201,9 +201,9 @@ class Engine:
         return replace(self, model=model)
 
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
-        """Return an engine with these tools or functions too.
+        """Return an engine that also has these tools or functions.
 
-        A tool with the name of one of the engine's tools raises ``EngineError("invalid_engine")``. With `replace`, it
+        A tool with the same name as one of the engine's raises ``EngineError("invalid_engine")``. With `replace`, it
         replaces that tool, and still needs approval if that tool did.
         """
         added = _check_entries("tools", tools)
@@ -235,7 +235,7 @@ class Engine:
         system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
-        """Return a chat on this engine as a tool of another chat: an agent.
+        """Return an agent: a chat on this engine, as a tool for another chat.
 
         >>> from rxllm import Fake, ToolCall, chat
         >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")
@@ -244,16 +244,16 @@ class Engine:
         'Here it is: Roses are red.'
 
         The agent's answer is the tool's result: the text, or the parsed value with a `response_format`. `options` are
-        options of ``rxllm.chat``; `system` is the agent's system prompt. The arguments of a call become the user's
-        message: the ``prompt`` of the default `schema` as text, the arguments of any other schema as JSON. An agent has
-        no timeout, and no ``tool_executor`` runs it. Without an `approve` of its own it uses the outer chat's. Its
-        tools have the outer chat's context, which the agent's own overrides.
+        ``rxllm.chat`` options; `system` is the agent's system prompt. A call's arguments become the user's message: the
+        ``prompt`` of the default `schema` as text, the arguments of any other schema as JSON. An agent has no timeout,
+        and no ``tool_executor`` runs it. Unless it has its own `approve`, it uses the outer chat's. Its tools receive
+        the outer chat's context, overridden by the agent's own.
 
-        The outer chat's stream emits all events of the agent as they arrive, as ``Nested`` with the ids of the tool
-        calls that lead to it. The agent's usage is in the step's `agent_usage`. If its chat fails, the outer model
+        The outer chat's stream emits all of the agent's events as they arrive, as ``Nested`` with the ids of the
+        enclosing tool calls. The agent's usage is in the step's `agent_usage`. If its chat fails, the outer model
         receives the error; if it stops early, for example at `max_turns`, the model receives the text so far and the
         reason. If it halts for an approval, a manual tool or a question, so does the outer chat: answer with
-        ``rxllm.resume`` and the ids of the result, such as ``"c1/c2"``.
+        ``rxllm.resume`` and the ids in the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
@@ -268,7 +268,7 @@ class Engine:
     def from_model(cls, name: str, **options: Any) -> Engine:
         """Return the engine for ``"provider:model"`` or ``"local"``; the provider is built in or a plugin's.
 
-        `options` with the name of a field of the engine go to the engine, and all others to its adapter: `api_key`,
+        `options` that name a field of the engine go to the engine, and all others to its adapter: `api_key`,
         `base_url`, `headers`, `timeout` and `client` if it uses HTTP.
 
         >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
@@ -290,7 +290,7 @@ class Engine:
 
 
 def settings(engine: Engine) -> dict[str, Any]:
-    """Return the settings of `engine` that are not the defaults, without its secrets.
+    """Return the settings of `engine` that differ from the defaults, without its secrets.
 
     >>> settings(Engine(model="small", params={"headers": {"x-api-key": "abc"}, "seed": 1}))
     {'model': 'small', 'params': {'headers': '[key]', 'seed': 1}}
@@ -368,14 +368,14 @@ def _invalid(fault: str) -> EngineError:
 
 
 def as_engine(value: Any) -> Engine:
-    """Return `value`, an engine, an adapter or the name of a model, as an engine."""
+    """Return `value` (an engine, an adapter or a model's name) as an engine."""
     if isinstance(value, Engine):
         return value
     return Engine.from_model(value) if isinstance(value, str) else Engine(value)
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections that an engine or an adapter keeps for the running loop. It can be used again."""
+    """Close the connections that an engine or an adapter keeps on the running loop. It can be used again afterwards."""
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)
@@ -386,9 +386,9 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return both as tools, in order; a tool of `others` replaces a tool of the same name in its place.
+    """Return both lists as tools, in order; a tool in `others` takes the place of a tool with the same name.
 
-    A tool that replaces one with approval needs approval too.
+    A tool that replaces one that needs approval needs it too.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]

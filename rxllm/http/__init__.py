@@ -4,7 +4,7 @@
 file                              holds
 ================================  =====================================================================================
 ``stream``                        the source: a request, its response, and the events that a decoder makes of its bytes
-``clients``, ``pools``            the client and the connections of a call, and their closing
+``clients``, ``pools``            a call's client and connections, and when they are closed
 ``timeouts``                      the seconds of each timeout
 ``redirects``                     redirects, and the removal of secrets on the way to another host
 ``transport_errors``              errors of the connection, such as a server that cannot be reached

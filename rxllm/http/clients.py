@@ -1,11 +1,11 @@
-"""HTTP clients: their certificates, proxies, cookies and transports, the choice of a call's client, and its closing.
+"""HTTP clients: their certificates, proxies, cookies and transports, which one a call uses, and when they are closed.
 
-A connection belongs to the event loop that opened it, so an adapter has clients for each loop.
+A connection belongs to the event loop that opened it, so an adapter has separate clients for each loop.
 
 =========================  ===============================================  ============================================
 ``client=``                clients                                          closed by
 =========================  ===============================================  ============================================
-None                       rxllm's own: several per loop, see ``pools``     their loop's end, the adapter's, `aclose`
+None                       rxllm's own: several per loop, see ``pools``     the end of their loop or adapter; `aclose`
 a function                 its results: one per loop                        the same
 a client                   this client, on the loop of its first call only  its owner
 =========================  ===============================================  ============================================
@@ -36,10 +36,9 @@ if TYPE_CHECKING:
 
 
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
-    """Return a client of httpx or httpx2 with the settings of an adapter's own client.
+    """Return an httpx or httpx2 client with the settings of an adapter's own client.
 
-    Its connections are unlimited: a bounded pool loses places to calls that are cancelled in its queue (httpcore
-    1.0.9).
+    Its connections are unlimited: a bounded pool loses slots to calls that are cancelled in its queue (httpcore 1.0.9).
     """
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
@@ -59,8 +58,8 @@ def imported(transport: str) -> Any:
 def aiohttp_client() -> httpx.AsyncClient:
     """Return a client over aiohttp with the settings of an adapter's own client.
 
-    ``rxllm.http.use_transport`` lists the differences. Needs ``rxllm[aiohttp]``; without it, raise
-    ``EngineError("missing_dependency")``.
+    ``rxllm.http.use_transport`` lists the differences. Needs ``rxllm[aiohttp]``; raises
+    ``EngineError("missing_dependency")`` without it.
 
     >>> from rxllm.adapters import OpenAIChat
     >>> OpenAIChat(client=aiohttp_client)
@@ -72,9 +71,9 @@ def aiohttp_client() -> httpx.AsyncClient:
     if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would speak HTTP to the proxy
         message = "aiohttp cannot use the SOCKS proxy that the environment names; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
-    # In aiohttp 0 removes the limit, and None means 100.
+    # In aiohttp, 0 removes the limit, and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
-    for transport in {client._transport, *client._mounts.values()} - {None}:  # transports of proxies too
+    for transport in {client._transport, *client._mounts.values()} - {None}:  # proxies' transports too
         transport.client = functools.partial(_session_without_cookies, transport)
     return client
 
@@ -106,7 +105,7 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the arguments of rxllm's own ``AsyncClient`` of httpx or httpx2, for any transport."""
+    """Return the ``AsyncClient`` arguments of rxllm's own clients, for httpx or httpx2 and any transport."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
@@ -123,7 +122,7 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    # Loading the certificates costs more than the rest of a client, and all clients share them.
+    # Loading the certificates costs more than the rest of making a client, so all clients share them.
     import httpx
 
     return httpx.create_ssl_context()
@@ -161,7 +160,7 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A maker of clients, the number of calls that share a client (None: any), and the modules that a call needs."""
+    """A client factory, the number of calls that share a client (None: any), and the modules that a call needs."""
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -187,9 +186,9 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    The default is ``RXLLM_TRANSPORT``, or otherwise httpx, even if other transports are installed. The choice applies
-    to rxllm's own clients: at once for ``"provider:model"``, and for an adapter on loops where it has made no call so
-    far. It does not apply to adapters with a `client`, nor to ``"local"``.
+    The default is ``RXLLM_TRANSPORT`` or, if that is not set, httpx, even if other transports are installed. The choice
+    applies to rxllm's own clients: at once for ``"provider:model"``, and for an adapter on loops where it has made no
+    call yet. It does not apply to adapters with a `client`, nor to ``"local"``.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
@@ -203,8 +202,8 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
                                              not see its requests
     =============  ========================  ===========================================================================
 
-    Raise ``ValidationError("invalid_option")`` for another name, ``EngineError("missing_dependency")`` if its package
-    is not installed.
+    Raises ``ValidationError("invalid_option")`` for another name, and ``EngineError("missing_dependency")`` if its
+    package is not installed.
     """
     global _chosen
     if name is not None:
@@ -214,7 +213,7 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
 
 
 def chosen_transport() -> Transport:
-    """Return the transport of new clients."""
+    """Return the transport for new clients."""
     if _chosen is not None:
         return _TRANSPORTS[_chosen]
     return _find(VARIABLE, os.environ.get(VARIABLE, "").strip().lower() or "httpx")

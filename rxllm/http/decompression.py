@@ -21,16 +21,16 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """A body is not compressed as its headers state."""
+    """A body is not compressed as its headers say."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
-    """Whether `body_of` decompresses the bytes of `response`, not httpx."""
+    """Whether `body_of`, not httpx, decompresses the bytes of `response`."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed body, with an empty piece for bytes without output so far.
+    """Yield the decompressed body, with an empty piece for bytes that yield no output yet.
 
     httpx decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
     """
@@ -67,7 +67,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate is chosen by the head
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: the head decides
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:

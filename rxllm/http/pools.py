@@ -1,8 +1,8 @@
 """The connection pools of an event loop.
 
-A client of httpx is a pool of connections. For each call that begins or ends, httpcore 1.0.9 looks at every connection
-of the pool, and compares idle connections with each other: a hundred calls over a hundred idle connections wait for
-seconds. So the calls of a loop are spread over several small pools. Each call takes the first pool with room, so that
+An httpx client is a pool of connections. Whenever a call begins or ends, httpcore 1.0.9 looks at every connection in
+the pool, and compares idle connections with each other: a hundred calls over a hundred idle connections wait for
+seconds. So a loop's calls are spread over several small pools. Each call takes the first pool with room, so that
 successive calls use the same connection.
 
 ==========================================  ========================================================================
@@ -30,17 +30,17 @@ if TYPE_CHECKING:
 CALLS = 4
 """Maximum calls that share one of rxllm's own clients. With fewer, clients cost more than small pools save."""
 IDLE_SECONDS = 5.0
-"""Seconds for which idle pools of a burst are kept for the next burst; httpx keeps an idle connection as long."""
+"""Seconds for which a burst's idle pools are kept for the next burst; httpx keeps idle connections as long."""
 KEEPALIVE_SECONDS = 4.0
 """Seconds after which an idle connection is closed.
 
-uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is also httpx's default: a call that is
-sent at that moment fails.
+uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is also httpx's default: a call sent at
+that moment fails.
 """
 
 
 class Load:
-    """The number of calls that use a client, and the time since which it is idle."""
+    """The number of calls that use a client, and when it became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -52,7 +52,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count a call as a user of `client` while inside."""
+    """Count a call as using `client` inside the block."""
     load = _loads.get(client) or Load()  # the load of a user's client is not read
     load.calls += 1
     try:
@@ -63,7 +63,7 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 
 
 class Pools:
-    """An adapter's clients on a loop, which `make` makes for `calls` calls each (None: any number).
+    """An adapter's clients on a loop, made by `make` for `calls` calls each (None: any number).
 
     `by_loop` is the adapter's table of pools, from which closed pools remove themselves. Pools outlive their adapter
     until they are closed, because the garbage collector cannot close a connection.
@@ -156,7 +156,7 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # Transports schedule their close for the next turn of their loop. A closed loop has none, so it is run now.
-    # Other callbacks, such as the callbacks of tasks, are not run.
+    # Transports schedule their close for the loop's next turn. A closed loop has none, so the close runs now.
+    # Other callbacks, such as those of tasks, do not run.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)

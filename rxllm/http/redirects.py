@@ -32,7 +32,7 @@ _HARMLESS = frozenset(
 async def followed(
     client: httpx.AsyncClient, response: httpx.Response, send: Callable[..., Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Return the response at the end of all redirects; ``send(request, auth=None)`` follows a redirect."""
+    """Return the response at the end of all redirects; ``send(request, auth=None)`` follows each one."""
     for _ in range(client.max_redirects):
         redirect = response.next_request
         if redirect is None:

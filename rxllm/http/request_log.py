@@ -1,4 +1,4 @@
-"""Log HTTP requests at DEBUG, on the logger ``rxllm``: four lines per request, without content, keys and headers.
+"""Log HTTP requests at DEBUG, on the logger ``rxllm``: four lines per request, without content, keys or headers.
 
 ::
 
@@ -40,7 +40,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs the lines after the first line, if it `is_on`."""
+    """Logs the lines after the first, if it `is_on`."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -53,7 +53,7 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`, or if DEBUG is on a decoder that also passes its events to `see_events`."""
+        """Return `decoder` or, if DEBUG is on, a decoder that also passes its events to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
@@ -61,7 +61,7 @@ class RequestLog:
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
-        """Log the first event, and `see` all."""
+        """Log the first event, and `see` all of them."""
         if events and self._last is None:
             self._after("first event")
         self.see(events)

@@ -1,6 +1,6 @@
-"""Find the secrets of a call, in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
+"""Find a call's secrets in headers, options and URLs, and remove them from errors, bodies, URLs and logs.
 
-``rxllm.values.secret_names`` lists the names of secrets.
+``rxllm.values.secret_names`` lists the names that mark a value as secret.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""Minimum length of a string that is masked: no provider issues shorter keys, and they may be ordinary words."""
+"""Minimum length of a masked string: no provider issues shorter keys, and a shorter string may be a plain word."""
 
 E = TypeVar("E", bound=LLMError)
 
@@ -29,8 +29,8 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings under names of secrets in `value`, and each of their words, such as KEY in ``Bearer KEY``."""
-    waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()  # `seen` keeps its objects, and so their ids
+    """Yield the strings under secret names in `value`, and each of their words, such as KEY in ``Bearer KEY``."""
+    waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()  # `seen` keeps its objects alive, and so their ids
     while waiting:
         item, is_secret = waiting.pop()
         if isinstance(item, str):
@@ -48,7 +48,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user and the password in `url`, and the values under names of secrets in its query."""
+    """Yield the user and the password in `url`, and the values under secret names in its query."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
@@ -72,7 +72,7 @@ def address(request: httpx.Request) -> str:
 
 
 def keyless_url(url: str) -> str:
-    """Return `url` without its user, and without the parameters with names of secrets in its query.
+    """Return `url` without its user and without query parameters that have secret names.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'

@@ -6,16 +6,16 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error before the status goes to ``on_error``; after it, the decoder ends the stream with an ``ErrorEvent``.
+An error before the status arrives goes to ``on_error``; after that, the decoder ends the stream with an ``ErrorEvent``.
 
-Over httpcore 1.0.9 a dispose must not cancel the task at any time; `_send` holds and releases the pump by this table:
+With httpcore 1.0.9 it is not always safe to cancel the task; `_send` holds and releases the pump by this table:
 
 =============================  =========================  =====================================================
 while the call                 a dispose cancels it       because otherwise
 =============================  =========================  =====================================================
-waits for a place in the pool  when it has its place      the pool loses the place
-connects                       when it is connected       the same
-sends, over HTTP/2             when the request is sent   the connection breaks for all calls that share it
+waits for a pool slot          once it has the slot       the pool loses the slot
+connects                       once it is connected       the same
+sends, over HTTP/2             once the request is sent   the connection breaks for all calls that share it
 waits for headers, or reads    at once
 closes the response            never: it is ending        the connection is never closed
 =============================  =========================  =====================================================
@@ -58,7 +58,7 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The traces of httpcore after which a call may be cancelled: it is connected, and over HTTP/2 its request is sent."""
+"""The httpcore traces after which a call may be cancelled: it is connected, and over HTTP/2 its request is sent."""
 
 _LEFT_OPEN = (
     "%s was left over HTTP/2, where httpx cannot end a single answer: the server may continue it, and after many such "
@@ -100,7 +100,7 @@ class Exchange(Protocol):
 
 
 def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
-    """Return a cold Stream of the events of ``exchange()``; each subscription is its own request."""
+    """Return a cold Stream of the events of ``exchange()``; each subscription sends its own request."""
 
     async def body(pump: Pump[Event]) -> None:
         call = exchange()
@@ -110,7 +110,7 @@ def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
 
 
 async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
-    """Return the result of `work`; its error is raised as `discreet` returns it."""
+    """Return the result of `work`, or raise its error in the form that `discreet` returns."""
     try:
         return await work
     except LLMError as error:
@@ -192,7 +192,7 @@ async def _send(
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # it has its place in the pool, and need not connect
+            pump.release()  # it has its pool slot, and need not connect
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -209,17 +209,17 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Whether a response has the type HTML, as login pages and error pages do."""
+    """Whether a response is of type HTML, as login pages and error pages are."""
     return "html" in headers.get("content-type", "").lower()
 
 
 def begins_page(data: bytes) -> bool:
-    """Whether `data` begins a page: neither an event stream nor JSON begins like this."""
+    """Whether `data` is the start of a page: neither an event stream nor JSON starts like this."""
     return data.lstrip()[:1] == b"<"
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
-    """Return the error for a page that arrived with a good status."""
+    """Return the error for a page that arrived with a success status."""
     kind = headers.get("content-type")
     message = f"{address(request)} answered with a page ({kind}), not as a model: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
@@ -232,7 +232,7 @@ async def _deliver(
     page: Callable[[], AdapterError],
     since: float | None,
 ) -> None:
-    """Emit the events of `response`. `since` is the start of the model's silence, or None if any bytes end it."""
+    """Emit the events of `response`. `since` is when the model's silence began, or None if any bytes end it."""
     if pump.disposed:
         return
     is_suspect = may_be_page(response.headers)
@@ -277,7 +277,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     """Return the part of an error's body that arrives within `ERROR_BODY_SECONDS`."""
     body = b""
-    with contextlib.suppress(Exception):  # the status matters more than the reason why its body broke off
+    with contextlib.suppress(Exception):  # the status matters more than why the body broke off
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
@@ -287,7 +287,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return the last `events` of a broken stream, with the `failure` in place of a ``truncated`` without details."""
+    """Return the last `events` of a broken stream, with `failure` in place of a bare ``truncated`` error."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

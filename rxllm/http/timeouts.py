@@ -6,7 +6,7 @@
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-httpx sets a timer for each read instead. Cancelled timers stay in asyncio's heap for a while, where they outlive the
+httpx instead sets a timer for each read. Cancelled timers stay in asyncio's heap for a while, where they outlive the
 garbage collector's young generations. With a thousand streams the collector would run several times a second, and
 sometimes over all objects, which stops the process for tenths of a second.
 """
@@ -26,10 +26,10 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""Maximum silence of a provider: a model may think for minutes before its first word."""
+"""A provider's maximum silence: a model may think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""Seconds in which the body of an error must arrive; later parts are missing in its message."""
+"""Seconds within which an error's body must arrive; later parts are missing from its message."""
 DRAIN_SECONDS = 0.25
 """Seconds to wait for the end of a finished response, so that its connection can be used again."""
 
@@ -37,8 +37,8 @@ DRAIN_SECONDS = 0.25
 class Timeouts(msgspec.Struct, frozen=True):
     """Limits of a response, in seconds; None removes a limit. See ``operators.time_limits``.
 
-    `first` limits the time to the first content, `idle` every later silence, `total` the time of the whole response.
-    In a call's option `first` and `idle` apply to each attempt, `total` to all attempts together.
+    `first` limits the time to the first content, `idle` every later silence, `total` the time of the whole response. In
+    a call's `timeout`, `first` and `idle` apply to each attempt, `total` to all attempts together.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
@@ -62,7 +62,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Return a call's `timeout` as limits: a number limits every silence, also before the first content."""
+        """Return a call's `timeout` as limits: a number limits every silence, even before the first content."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
@@ -77,19 +77,19 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""Seconds in which a loop that was blocked can read waiting bytes before their absence is an error."""
+"""Seconds in which a loop that was blocked can still read waiting bytes before the read times out."""
 
 
 class IdleTimeoutError(TimeoutError):
-    """No bytes arrived for too long; the message is the limit."""
+    """No bytes arrived for too long; the message states the limit."""
 
 
 class IdleTimeout:
-    """Raise `IdleTimeoutError` inside, once no bytes have arrived for `seconds`; None removes the limit.
+    """Raise `IdleTimeoutError` inside the block once no bytes have arrived for `seconds`; None removes the limit.
 
-    The silence began at `since`, of ``time.monotonic()``, or begins now.
+    The silence began at `since`, a ``time.monotonic()`` value, or begins now.
 
-    The timer is lazy: it is armed again when it fires, so that `restart` only reads the clock. A held pump is not
+    The timer is lazy: it is armed again only when it fires, so that `restart` only reads the clock. A held pump is not
     interrupted: httpcore 1.0.9, cancelled by ``asyncio.timeout`` while it closes, never closes the connection.
     """
 
@@ -118,7 +118,7 @@ class IdleTimeout:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 
     def restart(self) -> None:
-        """Begin a silence now."""
+        """Start counting silence from now."""
         self._since = time.monotonic()
 
     def pause(self) -> None:

@@ -63,7 +63,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Whether a request of `client` may be cancelled while it connects: true over aiohttp, not over httpcore."""
+    """Whether `client`'s requests may be cancelled while they connect: true over aiohttp, not over httpcore."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

@@ -12,7 +12,7 @@ around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` its model
                                                                        tokens that are not shared
 around a batch or in its        either of the two                      its model source; `Budget.count_journaled` counts
 engine                                                                 an answer from the journal
-around the agent of a tool      ``Scope.shares``, set by the tool      the model source of the agent's engine
+around an agent that is a tool  ``Scope.shares``, set by the tool      the model source of the agent's engine
 around another engine that      ``Scope.shares``                       the model source of that engine
 ``fallback`` calls
 around an engine that an        ``Scope.counted`` too                  only the model source with that adapter
@@ -47,11 +47,11 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The tokens of an answer that may arrive between two checks of the budget if no reservation covers them."""
+"""How many tokens of an answer may arrive between two checks of the budget if no reservation covers them."""
 
 
 class Budget:
-    """A limit in tokens, in dollars, or in both, for all calls that share it, of any engine, chat, loop and thread.
+    """A limit in tokens, dollars or both for all calls that share it, from any engine, chat, loop and thread.
 
     ``ops.budget(shared)`` applies it to calls. A request reserves the most that it may use; if less is left, it is not
     sent. At the end of the call, the actual use replaces the reservation. With a limit in dollars, a request without a
@@ -71,9 +71,9 @@ class Budget:
     rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
-    `spent` is a value with JSON. A restarted program continues with ``Budget(tokens=5_000, spent=spending)``; amounts
-    that were reserved when the value was read then count as spent. Copying a Budget returns the same Budget, and
-    pickling it raises ``TypeError``.
+    `spent` is a value that can be kept as JSON. A restarted program continues with
+    ``Budget(tokens=5_000, spent=spending)``; amounts that were reserved when the value was read then count as spent.
+    Copying a Budget returns the same Budget, and pickling it raises ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
     """
@@ -126,7 +126,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` and `usd` dollars for a call; `usd` is None if its price is not known.
+        """Reserve `tokens` and `usd` dollars for a call; `usd` is None if the price is not known.
 
         Raises ``StreamError("budget_exceeded")`` if less is left.
         """
@@ -157,14 +157,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count the answer that a journal has under `key`, once; without `spent`, note that it is counted already."""
+        """Count, once, the answer that a journal holds under `key`; without `spent`, only mark it as counted."""
         with self._lock:
             if key not in self._journaled and spent is not None:
                 self._settled = _sum(self._settled, spent())
             self._journaled.add(key)
 
     def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
-        """Return the reservation of a running response, without a check of the limits."""
+        """Return a reservation for a running response, without checking the limits."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
@@ -236,14 +236,14 @@ class Reservation(msgspec.Struct, eq=False):
 
 
 class Share(msgspec.Struct, eq=False):
-    """A budget in the scope of the calls below; `is_taken` as soon as a model source applies it."""
+    """A budget in the scope of the calls below it; `is_taken` once a model source applies it."""
 
     budget: Budget
     is_taken: bool = False
 
 
 class HoldsBudget:
-    """Base class of operators that keep the calls of an engine and of its tools within a budget."""
+    """Base class of operators that keep an engine's calls, and its tools' calls, within a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
         """Return the shared budget, or the chat's own budget, which is kept in `chat`."""
@@ -276,7 +276,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call of the model `name`, whose price is unknown, under a budget in dollars."""
+    """Return the error for a call to the model `name`, whose price is unknown, under a budget in dollars."""
     fault = f"is a limit in dollars, but the price of {shown(name)} is not known: the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) beside usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' brings a price list"
@@ -284,7 +284,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut off while none of its own responses runs."""
+    """Return the error for a stream that is cut off while none of its own responses is running."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
     return StreamError("budget_exceeded", f"the stream has passed the budget of {amounts} and is cut; raise the budget")

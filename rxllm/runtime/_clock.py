@@ -104,7 +104,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # A disposed timer that stayed in the loop would keep its action in memory until its time.
+        # A disposed timer that stayed in the loop would keep its action in memory until it was due.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -145,7 +145,7 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """Acts as reactivex does without a scheduler, but runs timers on the loop instead of on a thread each."""
+    """Acts as reactivex does without a scheduler, but runs timers on the loop instead of on one thread each."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)

@@ -1,4 +1,4 @@
-"""Bounded concurrency of streams, and the protocol of a limiter of calls."""
+"""Bounded concurrency for streams, and the protocol for call limiters."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ class Limiter(Protocol):
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
         """Wait until a call of up to `tokens`, for its messages and answer together, may start; return its permit.
 
-        An exception raised here is the error of the call. A call that is disposed during the wait cancels it.
+        An exception raised here becomes the call's error. Disposing the call during the wait cancels the wait.
         """
         ...
 

@@ -6,7 +6,7 @@ verdict                    outcome
 None, True                 the check passes
 False                      the guard trips
 text that is not empty     the guard trips, for this reason
-any other value            the check fails, and so does not pass
+any other value            the check fails; it does not pass
 =========================  ==========================================
 
 A check returns its verdict, an awaitable of the verdict, or an Observable that ends with it; an empty one means None.

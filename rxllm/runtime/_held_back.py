@@ -20,7 +20,7 @@ An operator that follows other rules has its own queue, and its docstring names 
 
 If the source has to wait too, the operator subscribes to its source with `paced`, behind a `Hold`. The source then
 waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made
-there wait for the reader only.
+there wait only for the reader.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Backlog(ABC, Generic[T, R]):
         self._observer = observer
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop may run on another thread than the timer
+        self._lock = RLock()  # a source without a loop may run on a different thread from the timer
         self._delivering = False
         self._subscriber_raised = False
 
@@ -116,7 +116,7 @@ def _wake_now(wake: Callable[[], None]) -> None:
 
 
 class Hold(Gate):
-    """An operator's gate in front of the gate of its reader, if any; a source waits for both.
+    """An operator's gate in front of its reader's gate, if any; a source waits for both.
 
     It is full while `maxsize` items are `waiting` or, with `is_full`, while that returns True; its owner then calls
     `open` once it has room. While it is `closed`, it is neither idle nor requested. The owner's `before_tools`, if any,
@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls its observer with the reader of the subscription, although the source is behind another gate."""
+    """Calls its observer with the subscription's reader, even if the source is behind another gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to inside wait for `gate`, if any."""
+    """Make sources subscribed to in the block wait for `gate`, if any."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -253,7 +253,7 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Return `source`, which waits for `gate`, or never for None. Its subscriber keeps its own gate."""
+    """Return `source`, made to wait for `gate`, or never if it is None. Its subscriber keeps its own gate."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _ReaderObserver(observer)

@@ -5,15 +5,15 @@ state                         effect of dispose
 ============================  ===============================================================================
 not started                   the body never runs
 held (connecting)             the task is cancelled at `release`, or `HOLD_SECONDS` later if the transport does
-                              not report its connection; a cancelled connect costs httpcore a place in its pool
+                              not report its connection; a cancelled connect costs httpcore a pool slot
 running                       the task is cancelled, once
 delivering to the subscriber  `emit` returns False, and the body ends by itself
 held (closing)                none; the body is ending
 ============================  ===============================================================================
 
 In every state dispose returns at once, nothing more is delivered, and any thread may call it. The body closes its
-resources before it returns, so the stream ends after the close. A subscriber's exception ends the body and is passed to
-the subscriber's own ``on_error``, once; without one, see ``_unhandled``.
+resources before it returns, so the stream ends only once they are closed. A subscriber's exception ends the body and is
+passed to the subscriber's own ``on_error``, once; without one, see ``_unhandled``.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The limit of a dispose's wait for a transport that does not report its connection."""
+"""How long a dispose waits, at most, for a transport that does not report its connection."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
-    """Return a cold Stream: each subscription runs ``body(pump)`` in a task of its own."""
+    """Return a cold Stream: each subscription runs ``body(pump)`` in its own task."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         pump = Pump(observer, body, loop_of(scheduler))
@@ -78,7 +78,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """One subscription's task. Its states are in the module's table."""
+    """One subscription's task; the module's table lists its states."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
@@ -92,7 +92,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
-        self._delivering = False  # it stays True when a subscriber raises
+        self._delivering = False  # stays True when a subscriber raises
 
     def start(self) -> None:
         """Start the task on the call's loop."""
@@ -116,7 +116,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the subscriber has raised; the exception that passes through the body is the subscriber's."""
+        """Whether the subscriber has raised; the exception that passes through the body is then the subscriber's."""
         return self._delivering
 
     @property

@@ -1,4 +1,4 @@
-"""Combine streams of events: a race that the first content wins, a hedge, and a labelled merge."""
+"""Combine event streams: a race that the first content wins, a hedge, and a labelled merge."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
     only shows that a server accepted the request. The result of a response or a chat has the metadata
     ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
-    out; if all do, the last failure passes unchanged. The usage of the losers is not part of any result. In a pipe,
-    write ``a.pipe(ops.race(b))``.
+    out; if all are out, the last failure passes unchanged. No result includes the losers' usage. In a pipe, write
+    ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` without streams, and for one that is not an Observable.
     """
@@ -71,7 +71,7 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    Content is the same as in ``race``; the other subscription is cancelled, down to the socket. If the first fails
+    Content means the same as in ``race``; the other subscription is cancelled, down to the socket. If the first fails
     before the second starts, the second starts at once. ``MessageCompleted`` has the metadata
     ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, use ``ops.hedge``.
 
@@ -87,13 +87,13 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """One subscription to a race: the first of `sources` with content is emitted, the others are disposed.
+    """One subscription to a race: the first of `sources` with content is emitted; the others are disposed.
 
     Source k starts ``delays[k]`` seconds after the first, or as soon as all running sources have failed. Its events
     wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
     chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
 
-    The waiting events are not in a `Backlog`, since the failure of a loser drops its events.
+    The waiting events are not kept in a `Backlog`, because a loser's failure drops its events.
     """
 
     def __init__(
@@ -110,11 +110,11 @@ class _Race:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # streams may be on several threads; it covers decisions, not deliveries
+        self._guard = threading.Lock()  # streams may run on several threads; it covers decisions, not deliveries
         self._entries: dict[int, SingleAssignmentDisposable] = {}  # one per source that is still in the race
         self._timers: dict[int, SingleAssignmentDisposable] = {}  # one per source that has not started
         self._winner: int | None = None
-        self._delivering = False  # the winner's waiting events; new ones queue behind them
+        self._delivering = False  # True while the winner's waiting events are emitted; new ones queue behind them
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
 
@@ -139,7 +139,7 @@ class _Race:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # the source raised it; no caller would deliver it
+        except BaseException as error:  # raised by the source; no caller would pass it to `on_error`
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
@@ -226,7 +226,7 @@ class _Race:
             self._begin_safely(next_index)
 
     def _take_next(self) -> int | None:
-        """Return the next source to start if all started sources are out."""
+        """Return the index of the next source to start, if all started sources are out."""
         if self._timers.keys() != self._entries.keys():
             return None
         next_index = min(self._timers, key=self._delays.__getitem__)
@@ -256,7 +256,7 @@ def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
 def merge_labelled(
     streams: Mapping[str, Observable[T]], *, concurrency: int | None = None
 ) -> Stream[Labelled[T | ErrorEvent]]:
-    """Merge all of `streams`, or `concurrency` of them at a time, each item with the label of its stream.
+    """Merge `streams`, all at once or `concurrency` at a time, and label each item with its stream's label.
 
     ::
 
@@ -269,8 +269,8 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    A stream that fails ends with an ``ErrorEvent``, as an event stream does, and the others continue.
-    Within a label the order is the stream's own.
+    A stream that fails ends with an ``ErrorEvent``, as an event stream does, and the others continue. Items with the
+    same label keep their stream's order.
 
     Raises ``ValidationError("invalid_option")`` without streams, for one that is not an Observable, and for a
     `concurrency` below 1.
@@ -281,7 +281,7 @@ def merge_labelled(
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        guard = threading.RLock()  # streams may be on several threads; the observer gets one item at a time
+        guard = threading.RLock()  # streams may run on several threads; the observer gets one item at a time
 
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             try:

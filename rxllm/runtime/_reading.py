@@ -59,7 +59,7 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 
 
 class Buffer(abc.ObserverBase[T]):
-    """The items between a subscription and its iterator. It does not refer to the iterator, which may be dropped."""
+    """The items between a subscription and its iterator. It has no reference to the iterator, which may be dropped."""
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
         self._limit = max(LIMIT, maxsize) if limit is None else limit
@@ -114,7 +114,7 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return the error that ended the stream, if any, once."""
+        """Return, once, the error that ended the stream, if any."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)
@@ -301,7 +301,7 @@ async def last(source: Observable[T]) -> T:
 
     waiter: _Waiter[T] = _Waiter(wake)
     subscription = waiter.subscribe_to(source, LoopScheduler(loop))
-    del source  # it is not needed any more, and thousands of kept sources slow down the garbage collector
+    del source  # no longer needed, and thousands of kept sources would slow down the garbage collector
     try:
         await ended.wait()
     finally:
@@ -349,7 +349,7 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error, once: keeping it would make a cycle of error, frame and waiter."""
+        """Return the error, once: keeping it would make a reference cycle of error, frame and waiter."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error

@@ -39,12 +39,12 @@ class Plan(Protocol):
     """The attempts of one subscription, counted from 1."""
 
     late: bool
-    """Whether `again` is called for failures after the first content too."""
+    """Whether `again` is also called for failures after the first content."""
 
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds to wait for the next attempt, or None to pass on the failure of `attempt`."""
+        """Return the seconds to wait before the next attempt, or None to pass on the failure of `attempt`."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
@@ -59,7 +59,7 @@ class Attempts:
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
     ) -> None:
         self.observer = observer
-        self.begun = False  # it is set once an attempt is emitted
+        self.begun = False  # set once an attempt is emitted
         self._plan = plan
         self._scheduler = scheduler
         self._scope = current_scope.get()
@@ -79,7 +79,7 @@ class Attempts:
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Schedule the next attempt, if any; return False if the failure of the latest one is to be passed on."""
+        """Schedule the next attempt, if any; return False to pass on the latest attempt's failure."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
@@ -88,14 +88,14 @@ class Attempts:
             return True
         if seconds is None:
             return False
-        timer = self._timer.disposable = SingleAssignmentDisposable()  # it is kept before the timer can fire
+        timer = self._timer.disposable = SingleAssignmentDisposable()  # assigned before the timer can fire
         timer.disposable = clock(self._scheduler).schedule_relative(seconds, self._wake)
         return True
 
     def _subscribe(self) -> None:
         self._count += 1
         attempt = _Attempt(self, self._plan.late)
-        subscription = self._source.disposable = SingleAssignmentDisposable()  # it is kept before the source can fail
+        subscription = self._source.disposable = SingleAssignmentDisposable()  # assigned before the source can fail
         with within(self._scope):  # a later attempt is subscribed to inside the failure of an earlier one
             subscription.disposable = self._plan.source(self._count).subscribe(
                 attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
@@ -104,7 +104,7 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # the adapter raised it; no caller would deliver it
+        except BaseException as error:  # raised by the adapter; no caller would pass it to `on_error`
             fail(self.observer, error)
 
 
@@ -120,8 +120,8 @@ class _Attempt:
         self._pending: list[Event] | None = []
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
-        self._failed = False  # it is set once the failure is handled
-        self._delivering = False  # it stays True when the subscriber raises, which is not a failure of the attempt
+        self._failed = False  # set once the failure is handled
+        self._delivering = False  # stays True when the subscriber raises, which is not a failure of the attempt
         self._end: Callable[[], None] | None = None  # an end that arrived during the release
 
     def on_next(self, event: Event) -> None:
@@ -199,7 +199,7 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The number of attempts, and the seconds between them: `base_delay`, doubled up to `max_delay`, plus `jitter`.
 
-    `jitter` is the maximum of a random addition. A longer Retry-After from the provider is obeyed, but if it exceeds
+    `jitter` is the maximum random addition. A longer Retry-After from the provider is obeyed, but if it exceeds
     `max_retry_after`, the failure is passed on. `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up
     credit is never retried. `max_attempts` includes the first attempt, so 1 never retries.
 
@@ -282,7 +282,7 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
-    """Return the policy for the `policy` of an operator. Raises ``ValidationError("invalid_option")``."""
+    """Return the policy for an operator's argument `policy`. Raises ``ValidationError("invalid_option")``."""
     try:
         return policy(argument)
     except ValidationError as error:  # its paths begin with `retry`, the engine's option
@@ -318,7 +318,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return the events of ``make()``, which is called again while its stream fails before its first content.
+    """Return the events of ``make()``, calling it again as long as its stream fails before its first content.
 
     ``on_retry(attempt, delay, error)`` is called before each wait.
     """

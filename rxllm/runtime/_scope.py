@@ -2,29 +2,29 @@
 
 The scope is a context variable. An operator sets it while it subscribes to its source, and the calls below read it. It
 is not part of any event, so no event carries a prompt out of the process. An operator that sets a scope calls its own
-subscriber in the subscriber's scope, see `ScopedObserver`.
+subscriber in the subscriber's scope; see `ScopedObserver`.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
 ==================================  ==============================  ===================================================
-``request_id``                      ``repeat_until_halt``,          the model source and the tools of a step
+``request_id``                      ``repeat_until_halt``,          a step's model source and tools
                                     ``run_tools``, observed steps
                                     and chats
 ``parent_id``                       observed calls, steps and       telemetry, as the parent of the spans below
                                     chats; tools
-``begin_attempt``                   observed calls                  the source of a call, once per attempt
+``begin_attempt``                   observed calls                  a call's source, once per attempt
 ``path``, ``tool_key``              tools                           telemetry, the journal, idempotency keys
 ``usage``, ``chat``                 ``repeat_until_halt``           ``budget``: earlier steps, and the chat's budgets
 ``shares``, ``counted``             ``budget``, model sources,      model sources, for the budgets around a call, and
                                     agents                          the budgets that already count it
-``is_steered``                      ``repeat_until_halt``           ``run_tools``, which ends the model's sentence
+``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after its sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
 ``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content``; telemetry
 ==================================  ==============================  ===================================================
 
 Below a model source, the scope has only ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal``, because
 calls by an adapter or by the engine's operators are not part of the step. Below a tool it has the same fields, with the
-id of the tool call at the end of the path.
+tool call's id appended to the path.
 
 A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before any subscription. An operator
 that needs more than the events reads it when it is applied, not later.
@@ -62,19 +62,19 @@ class ToolRecord(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """The notes of an earlier run of the same stream, and of this run; see ``operators.journaled``.
+    """Notes from an earlier run of the same stream, and from this run; see ``operators.journaled``.
 
-    `path` holds the ids of the tool calls around a request or a tool call, the outermost first. The same call has the
-    same path and key in every run. If several calls share a key, the first call gets the first note. Methods are called
-    on any thread and on any event loop. A journal with the methods of ``RecallingJournal`` keeps the corrections of
+    `path` holds the ids of the tool calls that enclose a request or a tool call, outermost first. The same call has the
+    same path and key in every run. If several calls share a key, the first call gets the first note. Methods may be
+    called on any thread and any event loop. A journal with the methods of ``RecallingJournal`` keeps the corrections of
     ``steer`` too.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the noted answer of the model; without one, return `events`, and note their end.
+        """Return the model's noted answer; without one, return `events`, and note how they end.
 
-        It is called at each subscription; the n-th call with a key is the n-th in every run. `key` names the request,
-        as ``rxllm.values.request_key`` does, without the descriptions of its tools.
+        It is called once per subscription; the n-th call with a key is the n-th in every run. `key` identifies the
+        request, as ``rxllm.values.request_key`` does, but without its tools' descriptions.
         """
         ...
 
@@ -93,18 +93,18 @@ class Journal(Protocol):
 
 @runtime_checkable
 class RecallingJournal(Journal, Protocol):
-    """A `Journal` that also keeps events, so that a chat that is run again is steered as before; see ``steer``."""
+    """A `Journal` that also keeps events, so that a chat that runs again is steered as before; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
-        """Return whether the next call of `response` with this key returns a noted answer."""
+        """Return whether the next call to `response` with this key will return a noted answer."""
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
-        """Return the events that an earlier run has kept under this key, or None."""
+        """Return the events that an earlier run kept under this key, or None."""
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Keep `events`. A journal that has a later note has these events too."""
+        """Keep `events`. A journal that holds a later note holds these events too."""
         ...
 
 
@@ -115,7 +115,7 @@ class Ask(Protocol):
 
 
 class EngineCall(msgspec.Struct, frozen=True):
-    """The call that operators are applied to: its `request` with all options, and the `call` beside it.
+    """The call that operators are applied to: its `request`, with all options, and the matching `call`.
 
     `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` the chat's budgets, and
     `operators` the engine's operators. ``ask(engine)`` returns a cold Observable of another engine's answer.
@@ -136,15 +136,15 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the call that operators are being applied to, or None in a pipe.
+    """Return the call that operators are being applied to, or None inside a pipe.
 
-    Operators that are closures use it: cloudpickle stores this function by name, and cannot pickle a context variable.
+    Operators that are closures use it: cloudpickle stores this function by name, but cannot pickle a context variable.
     """
     return current_engine_call.get()
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Set the engine's call for operators that are applied inside."""
+    """Set the engine's call for the operators applied inside the block."""
     return Setting(current_engine_call, call)
 
 
@@ -154,11 +154,11 @@ def provider_name(adapter: Any) -> str:
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The chat, step and tool call of a subscription; the module's table has the writers and readers of each field.
+    """The chat, step and tool call of a subscription; the module's table lists who writes and reads each field.
 
-    `path` holds the ids of the enclosing tool calls, the outermost first, and `tool_key` makes the idempotency key of
-    the innermost. Each ``before_retry(error, seconds)`` is called before the wait for a retry, and returns the minimum
-    wait in seconds. `queued` is the wait of a call before its start, in seconds.
+    `path` holds the ids of the enclosing tool calls, outermost first, and `tool_key` makes the idempotency key of the
+    innermost. Each ``before_retry(error, seconds)`` is called before the wait for a retry, and returns the minimum wait
+    in seconds. `queued` is how long a call waited before it started, in seconds.
     """
 
     request_id: str | None = None
@@ -176,7 +176,7 @@ class Scope(msgspec.Struct, frozen=True):
     queued: float = 0.0
 
     def below_model(self) -> Scope:
-        """Return the scope of the subscriptions of a model source."""
+        """Return the scope for subscriptions below a model source."""
         if not (self.parent_id or self.path or self.shares or self.journal):
             return NO_SCOPE
         return Scope(
@@ -197,7 +197,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Return `call` for an attempt that begins now, counted by the span around it, if there is one."""
+        """Return `call` for an attempt that begins now; the enclosing span, if any, counts it."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -212,12 +212,12 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Set the scope of subscriptions that are made inside."""
+    """Set the scope of subscriptions made inside the block."""
     return Setting(current_scope, scope)
 
 
 class Setting(Generic[T]):
-    """Sets a variable inside ``with``. Each call uses several, and a generator would be three times slower."""
+    """Sets a context variable inside ``with``. Each call uses several; a generator would be three times slower."""
 
     __slots__ = ("_token", "_value", "_variable")
 
@@ -233,11 +233,11 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls its observer in the scope of the subscription, although the source may be in another scope.
+    """Calls its observer in the subscription's scope, even if the source is in another scope.
 
     Otherwise a call that an operator makes at the end of another call (``concat``, ``repeat``, ``retry``, ``flat_map``)
-    would be part of the ended call. After an end or an ``ErrorEvent``, a new subscription may replace the source, so it
-    gets the whole scope. A call made on any other event gets the scope below a model source.
+    would count as part of the ended call. After an end or an ``ErrorEvent``, a new subscription may replace the source,
+    so it gets the whole scope. A call made on any other event gets the scope below a model source.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -252,7 +252,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
         if current_scope.get() is scope:
             self._observer.on_next(value)
             return
-        token = current_scope.set(scope)  # `within` would be five times slower, for every event
+        token = current_scope.set(scope)  # `within` would be five times slower, on every event
         try:
             self._observer.on_next(value)
         finally:
@@ -285,5 +285,5 @@ def tool_id(step_id: str | None, tool_call_id: str) -> str:
 
 def new_id() -> str:
     """Return 22 random characters that are safe in a URL."""
-    # The import of ``secrets``, for its ``token_urlsafe``, would load all of OpenSSL's hashes.
+    # Importing ``secrets`` for its ``token_urlsafe`` would load all of OpenSSL's hashes.
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

@@ -64,7 +64,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
         self._emit = observer.on_next
         loop = running_loop()
         self._loop = loop if chosen_loop() is loop else None  # `run` blocks this loop and makes the call on another
-        self._thread = get_ident()  # comparing it is cheap; on Python 3.11 the running loop takes a system call
+        self._thread = get_ident()  # cheap to compare; on Python 3.11 finding the running loop takes a system call
         self._waiting: deque[Callable[[], None]] = deque()  # the first one is being delivered
 
     @property
@@ -294,8 +294,8 @@ class Stream(StreamMethods[T]):
     ) -> abc.DisposableBase:
         """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``.
 
-        Without a scheduler, the timers of reactivex's operators run on the loop of the call, and a subscription that is
-        made on a running loop is called on that loop.
+        Without a scheduler, the timers of reactivex's operators run on the call's loop, and a subscriber that
+        subscribes on a running loop is called on that loop.
         """
         with subscribing():
             if scheduler is not None:
@@ -312,13 +312,13 @@ class Stream(StreamMethods[T]):
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # With the argument `obj` too, Python would append its own suggestion.
+            # If `obj` were passed too, Python would append its own suggestion.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:
 
         def keys(self) -> Any:
-            # Without this method, dict(stream) would iterate and pay for the call; FastAPI tries that.
+            # Without this method, dict(stream) would iterate over the stream and pay for a call; FastAPI tries that.
             raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
@@ -355,7 +355,7 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that calls `make` for each subscription; an exception of `make` is passed to ``on_error``."""
+    """A stream that calls `make` for each subscription; an exception from `make` is passed to ``on_error``."""
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Types of reactivex's methods on a Stream, for the type checker only, and a hint in two of them.
+"""Types for reactivex's methods on a Stream, for the type checker only, and a hint in two of them.
 
 At run time the methods are reactivex's, and return Streams because they call `pipe`. reactivex types the results as
 Observables, and the results of filters as Observables of Any. Other methods keep reactivex's types; the same operator

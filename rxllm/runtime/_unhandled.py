@@ -13,9 +13,8 @@ An ``Exception`` is a failure of the stream. Any other exception is meant for th
 pass it to a model. The callers that wait are ``run``, ``await`` and the iterators, which raise the exception. Otherwise
 they would wait for ever if an operator raised in ``on_completed``, where no ``on_error`` is left to call.
 
-The log shows the user's frames of such an error, or all frames if the logger ``rxllm`` is at DEBUG, and one line for
-the failure of a call. It leaves ``error.__traceback__`` whole. An error raised to the caller has the same frames as the
-log.
+The log shows the user's frames of such an error, or all frames if the logger ``rxllm`` is at DEBUG; a failed call takes
+one line. Logging leaves ``error.__traceback__`` whole. An error raised to the caller has the same frames as the log.
 """
 
 from __future__ import annotations
@@ -57,7 +56,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End a subscription with `error`, and report an exception of its handler."""
+    """End a subscription with `error`, and report any exception that its handler raises."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)
@@ -111,7 +110,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
 
 
 def shorten_traceback(error: BaseException) -> None:
-    """Leave in the traceback of `error`, and of its causes, the frames that `shown_frames` returns."""
+    """Reduce the tracebacks of `error` and its causes to the frames that `shown_frames` returns."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
@@ -124,7 +123,7 @@ def shorten_traceback(error: BaseException) -> None:
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
     """Return the user's frames of `trace`, and all frames below the last of them; None if there are none.
 
-    The frame of a ``__getattr__`` of rxllm is left out: it only words the error for a misspelt attribute.
+    The frame of an rxllm ``__getattr__`` is left out: it only words the error for a misspelt attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:

@@ -1,7 +1,8 @@
 """Back-pressure: a source waits while its reader is behind, and a reader waits for the end of a stream that it left.
 
-Reactivex has no demand, so a consumer that buffers, such as an iterator, puts a `Gate` into the `Reader`, a context
-variable, while it subscribes. Sources find it through any chain of operators, and stop reading while the gate is full.
+Reactivex has no notion of demand, so a consumer that buffers, such as an iterator, puts a `Gate` into the `Reader`, a
+context variable, while it subscribes. Sources find it through any chain of operators, and stop reading while the gate
+is full.
 
 =========  ====================  =====================================================================
 gate       waiting items         sources
@@ -14,7 +15,7 @@ requested  none, and the reader  continue to read; the functions passed to `when
 =========  ====================  =====================================================================
 
 Dispose returns at once, so an operator that calls a function on dispose (`finally_result`) calls it later. ``run``,
-``await`` and the block of an iterator wait for that function, see `Endings`.
+``await`` and an iterator's ``with`` block wait for that function; see `Endings`.
 """
 
 from __future__ import annotations
@@ -62,7 +63,7 @@ class Endings:
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait on a thread of the user, for two minutes at most; the stream ran on `loop`."""
+        """Wait on a user's thread, for two minutes at most; the stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader first and then disposes its source, in the same turn.
             has_turned = threading.Event()
@@ -76,16 +77,16 @@ MAX_WAITING = 64
 """The default number of items that may wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default number of items that an operator holds back before its source waits, or they pass a busy consumer."""
+"""How many items an operator holds back by default before its source waits or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
 """The default number of items that may wait before a source that cannot wait is cut off."""
 
 
 class Gate:
-    """Full when `maxsize` items are `waiting`, and opened when half of them are taken. Thread-safe.
+    """A gate that is full while `maxsize` items are `waiting`, and opens once half of them are taken. Thread-safe.
 
-    It is not a `Backlog`, since the reader takes the items and the source waits.
+    It is not a `Backlog`, because the reader takes the items and the source waits.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -108,7 +109,7 @@ class Gate:
         return not self.waiting
 
     def take(self) -> Any:
-        """Return the oldest item. Raise ``IndexError`` when none waits."""
+        """Return the oldest item. Raises ``IndexError`` if none is waiting."""
         self._requested = False
         item = self.waiting.popleft()
         if self._sleepers and len(self.waiting) <= self._maxsize // 2:
@@ -191,7 +192,7 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources that are subscribed to inside wait for `gate`, if any, and pass unhandled errors to `listener`.
+    """Make sources subscribed to in the block wait for `gate`, if any, and pass unhandled errors to `listener`.
 
     `endings`, if any, collects the functions that are called after the reader has left.
     """

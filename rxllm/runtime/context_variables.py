@@ -1,4 +1,4 @@
-"""The place and the reader of a call: two context variables that reach a source through any chain of operators.
+"""A call's place and reader: two context variables that reach a source through any chain of operators.
 
 A scheduler passed to ``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
 
@@ -7,7 +7,7 @@ field of `Place`             written by                                  read by
 ===========================  ==========================================  ===============================================
 ``loop``                     ``run()``, ``for`` and ``to_iter``: the     ``call_loop``, for each call and timer
                              portal's; ``call_context``: None
-``is_read``                  the same, on a thread of the user           the pump and ``finally_result``, for the exit
+``is_read``                  the same, on a user's thread                the pump and ``finally_result``, for the exit
                                                                          of the interpreter
 ``blocked_loops``            the same, for the loop that they block      ``share_folded`` and ``rate_limited``, which
                                                                          would wait for themselves there
@@ -25,7 +25,7 @@ field of `Reader`            written by                                  read by
 ``endings``                  the same                                    ``finally_result``
 ===========================  ==========================================  ===============================================
 
-The scope of a call is a third variable, see ``_scope``. A model source starts a new scope, and keeps place and reader.
+A call's scope is a third variable; see ``_scope``. A model source starts a new scope but keeps place and reader.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 class Place(msgspec.Struct, frozen=True):
     """The event loop of a subscription, with the stand-ins for the process's own portal, threads and engine.
 
-    `loop` is the chosen event loop, `is_read` is whether a thread of the user waits for the subscription, and
+    `loop` is the chosen event loop, `is_read` is whether a user's thread waits for the subscription, and
     `blocked_loops` are the loops of the waiting threads, on which nothing runs until the subscription ends.
     """
 

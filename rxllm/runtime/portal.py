@@ -6,15 +6,15 @@ The portal is one daemon thread with one event loop, for callers that have none.
 a stream is                              the loop of its call is
 =======================================  ===================================
 subscribed to or awaited inside a loop   that loop
-subscribed to on a thread without loop   the portal's
+subscribed to where no loop is running   the portal's
 subscribed to by an operator, on a       the loop of that operator's subscriber
 thread that pushes into it
 read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
                                          loop that runs on their thread
 =======================================  ===================================
 
-The choice is part of the `Place`, see ``context_variables``. At the interpreter's exit the portal waits for the calls
-that still run; see ``threads``.
+The choice is part of the `Place`; see ``context_variables``. At the interpreter's exit the portal waits for the calls
+that are still running; see ``threads``.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Portal:
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # this process is a forked child, and the portal its parent's
+        if self is not _portal:  # this process is a forked child, and the portal is its parent's
             return
         drain = Drain(self.live)
         try:
@@ -169,7 +169,7 @@ class Starts:
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Hold back the starts of calls on other threads' loops until the end of the block.
+    """Hold back calls that start on other threads' loops until the block ends.
 
     Otherwise the first events could arrive while the operators are still being subscribed to, and ``take(1)`` would try
     to dispose a subscription that it does not have yet.
@@ -209,7 +209,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run calls that are made inside on the portal, while this thread waits.
+    """Run the calls made in the block on the portal, while this thread waits.
 
     Raises ``RuntimeError`` on the portal's own thread, which cannot wait for itself.
     """

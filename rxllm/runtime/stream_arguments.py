@@ -39,7 +39,7 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """The function `make` of another package, which makes operators under the name `name`.
+    """Another package's function `make`, which makes operators under the name `name`.
 
     Wrong arguments raise a ``TypeError`` that names the package with the text of ``about()``.
     """

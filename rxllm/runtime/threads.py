@@ -1,14 +1,14 @@
-"""Threads that never keep the process alive, and the wait for calls at the interpreter's exit.
+"""Threads that never keep the process alive, and how the interpreter's exit waits for calls.
 
 ==========================================  ==========================================================================
 a call                                      at exit
 ==========================================  ==========================================================================
 read by ``run()`` or ``for`` on a thread    is closed at once: its reader is gone, or is a daemon thread that ends now
-subscribed to, with events so far           continues until no event has arrived for `SILENT_SECONDS`
-without events, a tool, a wait for a retry  continues until nothing has happened for `FIRST_SECONDS`
+subscribed to, with some events emitted     continues until no event has arrived for `SILENT_SECONDS`
+without events; a tool; a wait for a retry  continues until nothing has happened for `FIRST_SECONDS`
 ==========================================  ==========================================================================
 
-A call that is closed for its silence ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C closes all
+A call closed because it fell silent ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C closes all
 calls, whether it is pressed during the exit or has ended the program (outside a prompt).
 """
 
@@ -42,7 +42,7 @@ THREADS = 1_000
 """The maximum number of plain tool functions that run at once, so that a burst of calls has a bounded cost."""
 
 THREADS_LEFT = 100
-"""The maximum number of plain functions still running after a timeout or dispose; beyond it, no other one starts."""
+"""How many plain functions may still run after a timeout or dispose before no other one may start."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -163,7 +163,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
         raise
 
 
-# The wait for calls at the interpreter's exit
+# Waiting for calls at the interpreter's exit
 
 
 SILENT_SECONDS = 5.0
@@ -192,7 +192,7 @@ class Live:
 
 
 class Drain:
-    """The wait for the calls and timers of `live`."""
+    """Waits until the calls and timers in `live` have finished."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -227,7 +227,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait on another thread for `done`, or until the loop has made no tick for `FIRST_SECONDS`."""
+        """Wait on another thread for `done`, or until the loop has not ticked for `FIRST_SECONDS`."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

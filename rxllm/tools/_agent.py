@@ -1,8 +1,8 @@
-"""`AgentTool`: a chat as a tool of another chat.
+"""`AgentTool`: a chat as a tool for another chat.
 
 Chats run in a higher layer, which ``rxllm`` passes to `run_with`. The call is recursive: a chat runs tools, and this
 tool runs a chat. The layer cannot be an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly,
-and both are below the chats.
+and both are in layers below the chats.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from rxllm.values.tools import ToolTimeout
 
 @value
 class AgentTool(Tool):
-    """A chat on `engine` as a tool of another chat: see ``Engine.as_tool``, which makes it.
+    """A chat on `engine` as a tool for another chat, made by ``Engine.as_tool``.
 
-    `system` is the system prompt. The arguments of a call become the user's message: a single ``prompt`` as it is,
-    others as JSON. By default an agent has no timeout, and no ``tool_executor`` runs it.
+    `system` is the system prompt. A call's arguments become the user's message: a lone ``prompt`` as it is, others as
+    JSON. By default an agent has no timeout, and no ``tool_executor`` runs it.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -48,7 +48,7 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent: its `tool` and `call`, and the `settings` and the `request_id` of the step around it.
+    """One run of an agent: its `tool` and `call`, and the enclosing step's `settings` and `request_id`.
 
     A halted chat continues from its thread, `halted`, with the caller's `answers`.
     """
@@ -69,7 +69,7 @@ class AgentChat(msgspec.Struct, frozen=True):
 
 
 class Chats(Protocol):
-    """The layer that runs the chats of agents."""
+    """The layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
         """Return `engine` with the `options` of a chat as its own. Raises as ``rxllm.chat`` does for wrong options."""
@@ -82,12 +82,12 @@ _chats: list[Chats] = []
 
 
 def run_with(chats: Chats) -> None:
-    """Set `chats` as the layer that runs the chats of agents."""
+    """Set `chats` as the layer that runs agents' chats."""
     _chats[:] = [chats]
 
 
 def chats() -> Chats:
-    """Return the layer that runs the chats of agents."""
+    """Return the layer that runs agents' chats."""
     return _chats[0]
 
 
@@ -103,7 +103,7 @@ def blames_caller(error: BaseException) -> bool:
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the error of the tool call of an agent, after its chat failed with `error`."""
+    """Return the error for an agent's tool call whose chat failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)
@@ -112,7 +112,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the result of the tool: the answer of the chat, with the halt reason if it did not complete."""
+    """Return the tool's result: the chat's answer, with the halt reason if the chat did not complete."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

@@ -1,7 +1,7 @@
-"""Answers of approvers, and tools that ask the user.
+"""Approvers' answers, and tools that ask the user.
 
-The call of a tool that asks stays open, as a halted agent's call does, until the user answers. Its "chat" is the
-question, then the answer. Several tools of a step may ask, at any depth, and the thread's JSON has their questions.
+When a tool asks, its call stays open until the user answers, as a halted agent's call does. Its "chat" is the question,
+then the answer. Several tools of a step may ask, at any depth; the thread's JSON holds their questions.
 """
 
 from __future__ import annotations
@@ -41,20 +41,20 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata with a step's calls that wait for the caller; the chat does not continue without the answers."""
+"""The metadata keys of a step's calls that wait for the caller; the chat does not continue without the answers."""
 
 QUESTION = "question"
 """The id of a tool's question in its chat; the caller answers under the call's id followed by this id."""
 
 STATE = "tool_state"
-"""The metadata of the question with the state that the tool keeps for its next run."""
+"""The key in the question's metadata for the state that the tool keeps for its next run."""
 
 NO_ANSWER = object()
-"""The answer of an approver with an Observable that ends without an item."""
+"""The answer of an approver whose Observable ends without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, the error of a denied call, or None for a call that is left to the caller.
+    """Return the call to run, the error of a denied call, or None if the caller is to decide.
 
     Raises ``TypeError`` for any other answer, and ``ValidationError("invalid_option")`` as `edited` does.
     """
@@ -102,7 +102,7 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls that wait for the caller's approval: requested, and neither run nor denied so far."""
+    """The tool calls that wait for the caller's approval: requested, but not yet run or denied."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
@@ -115,7 +115,7 @@ class WaitingCalls:
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata of a step that made `calls`: the calls that wait, if any."""
+        """Return the metadata for a step that made `calls`: the waiting calls, if any."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -136,7 +136,7 @@ def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer to a resumed call, and the state that the tool has kept."""
+    """Return the user's answer to a resumed call, and the state that the tool kept."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)

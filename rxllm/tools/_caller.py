@@ -1,17 +1,17 @@
-"""Call the functions of one tool call, its approver and its tool, and receive their results.
+"""Call the two functions of a tool call, its approver and its tool, and receive their results.
 
 ==============================  ==============================================================================
 function                        how it runs
 ==============================  ==============================================================================
 ``async def``                   on the call's loop; cancelled on timeout and dispose
-plain function                  in a daemon thread, with the context copied, at most `THREADS` at once; a timeout or
+plain function                  in a daemon thread and a copied context, at most `THREADS` at once; a timeout or
                                 a dispose sets ``ToolContext.cancelled`` and drops the result, but the function runs
-                                to its end, as at most `THREADS_LEFT` functions do
+                                to its end; at most `THREADS_LEFT` functions may do so
 plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
 ==============================  ==============================================================================
 
 The result may be an awaitable, an Observable or a generator, asynchronous or not. Each item of an Observable or a
-generator is a ``ToolProgress``, and the last item is the result.
+generator becomes a ``ToolProgress``, and the last item is the result.
 """
 
 from __future__ import annotations
@@ -195,10 +195,10 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal characters, equal whenever the same call of the same conversation is run.
+    """Return 32 hexadecimal characters, the same whenever the same call in the same conversation is run.
 
-    They are a hash of the key of the tool call around this one, the session's id, the messages before the call, and its
-    id, name and arguments as the model wrote them. Metadata is left out, since it may hold the progress of the call.
+    They are a hash of the enclosing tool call's key, the session's id, the messages before the call, and the call's id,
+    name and arguments as the model wrote them. Metadata is left out, since it may hold the call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["

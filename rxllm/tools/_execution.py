@@ -9,14 +9,14 @@ has no note of the call         notes the start before it calls the function, an
                                 before it is emitted
 has noted its outcome           emits the noted outcome
 has noted only its start        runs it again with the same arguments if it is ``idempotent``, as agents are,
-                                since their own calls and tools are noted; otherwise leaves it to the caller,
-                                as an approval does
+                                since their own calls and tools are noted; otherwise hands the decision back
+                                to the caller, as an approval does
 ==============================  =============================================================================
 
-An exception of a tool is logged with its traceback, unless it is a `ToolError`, and ``on_tool_error`` decides what the
-model receives. If an approver raises, gives a wrong answer, or returns arguments that do not fit the tool, the fault
-is in the caller's code, and the stream ends through ``on_error``. An approver runs as a tool does, see ``_caller``. If
-its answer leaves the call to the caller, the stream ends without an outcome.
+A tool's exception is logged with its traceback, unless it is a `ToolError`, and ``on_tool_error`` decides what the
+model receives. If an approver raises, gives an invalid answer, or returns arguments that do not fit the tool, the fault
+is in the caller's code, and the stream ends through ``on_error``. An approver runs as a tool does; see ``_caller``. If
+its answer hands the decision back to the caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
@@ -67,10 +67,10 @@ def execution(
 ) -> Stream[Event]:
     """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
 
-    It fails only with an error of the caller's code, see above. `thread` holds the messages before the call, `scope` is
-    the step's scope. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the
-    caller has neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread
-    with the caller's answers. The same holds for a tool that asks the user and is called again, see ``_approval``.
+    It fails only with an error in the caller's code; see above. `thread` holds the messages before the call; `scope` is
+    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
+    emits neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread with
+    the caller's answers. The same holds for a tool that asks the user and is called again; see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -126,7 +126,7 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run `call` instead, whose arguments differ from the model's."""
+        """Run `call` instead, with arguments that differ from the model's."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
@@ -204,7 +204,7 @@ class ToolExecution(abc.DisposableBase):
         self._run()
 
     def _run(self) -> None:
-        if self._resumed is not None and self._context.reply is None:  # the user has answered other calls only
+        if self._resumed is not None and self._context.reply is None:  # the user has only answered other calls
             self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
@@ -212,7 +212,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # the time excludes the check of arguments, whose first run may import jsonschema-rs
+        self._arm()  # the timeout excludes the argument check, whose first run may import jsonschema-rs
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -377,7 +377,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
 
 
 def is_halting(event: Event) -> bool:
-    """Whether `event` ends the chat when the step's other tools have finished."""
+    """Whether `event` ends the chat once the step's other tools have finished."""
     return isinstance(event, ToolHalt | AskUserRequested)
 
 

@@ -1,4 +1,4 @@
-"""`ToolSettings`: the options of running tools, their defaults, the check of arguments, and how results are encoded."""
+"""`ToolSettings`: the options for running tools, their defaults, and how arguments are checked and results encoded."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
     engine: Any = None
     session_id: str | None = None
     request_id: str | None = None
-    tools_by_name: Mapping[str, Tool] = {}  # it is derived from `tools`
+    tools_by_name: Mapping[str, Tool] = {}  # derived from `tools`
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "tools_by_name", {tool.name: tool for tool in self.tools})
@@ -148,7 +148,7 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
     """Return the paths and faults of arguments that break the tool's schema, see `schema_faults` and `Tool`.
 
-    A handler that ``checks_arguments`` itself, as a server's does, runs despite a wrong schema.
+    A handler that ``checks_arguments`` itself, as a server's does, runs despite an invalid schema.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -176,5 +176,5 @@ def encode_result(result: Any) -> str:
 
 
 def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
-    """Return an error of the tool that `call` runs."""
+    """Return an error for the tool that `call` runs."""
     return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

@@ -3,7 +3,7 @@
 ==================================  ===========================================================================
 file                                holds
 ==================================  ===========================================================================
-``framing``                         bytes to frames, in any pieces: server-sent events, NDJSON, JSON arrays
+``framing``                         bytes, however split, to frames: server-sent events, NDJSON, JSON arrays
 ``frames``                          the base class of decoders: typed frames and malformed ones
 ``event_order``                     a decoder's reports to ordered events, up to the end of the stream
 ``tool_calls``                      tool calls whose arguments arrive in pieces

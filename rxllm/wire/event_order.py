@@ -1,11 +1,11 @@
-"""Order a decoder's reports into lawful events, and decide how a stream ends: complete, failed or cut.
+"""Turn a decoder's reports into well-ordered events, and decide how a stream ends: complete, failed or cut.
 
 A decoder makes its reports in the provider's order; `Blocks` opens and closes blocks as they imply.
 
 =============  ==========================  ==========================================================================
 state          report                      events
 =============  ==========================  ==========================================================================
-new            `start`                     ``MessageStarted``; any other report starts first
+new            `start`                     ``MessageStarted``; any other report emits it first
 started        `text`, `thinking`, `call`  deltas; one block is open at a time; a block of another kind or id, or
                                            the start of a call, closes it with its completion
 started        `source`, `file`, `part`    the event once the open block is closed, so that no block is interrupted
@@ -13,7 +13,7 @@ started        `finish`                    nothing: content, errors and usage af
 started        `error`                     completions, unfinished calls marked as incomplete, ``ErrorEvent``
 started        `end`                       completions and ``MessageCompleted`` if the stream is known to be over (a
                                            finish reason or `over`), else ``ErrorEvent(StreamError("truncated"))``;
-                                           the error of the finish reason instead of ``MessageCompleted``
+                                           a finish reason's error replaces ``MessageCompleted``
 ended          anything                    nothing
 =============  ==========================  ==========================================================================
 """
@@ -55,15 +55,15 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    The provider's id stays as it is, unless it was already given to an earlier block here: two blocks would become a
-    single one, and text would be lost. This happens when an adapter puts text before another adapter's events.
+    A provider's id is kept unless an earlier block was already given it here; otherwise two blocks would become one,
+    and text would be lost. Ids clash like this when an adapter puts text before another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # the ids of blocks by the provider's ids
+        self._ids: dict[str, str] = {}  # block ids by the provider's ids
         self._minted: set[str] = set()
         self._numbers = count()
 
@@ -95,7 +95,7 @@ class Blocks:
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    A block without an id of the provider gets the id ``block_<k>``, see `BlockIds`.
+    A block without a provider's id gets the id ``block_<k>``; see `BlockIds`.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -103,7 +103,7 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._folded: list[Event] = []  # the events except deltas, which fold to the message
+        self._folded: list[Event] = []  # all events except deltas; they fold to the message
         self._open: Literal["text", "thinking"] | None = None
         self._reported_id: str | None = None  # the open block's id, as the decoder reports it
         self._id = ""  # the open block's id in its events
@@ -114,7 +114,7 @@ class Blocks:
         self._waiting: list[Event] = []  # the events that follow the end of the open block
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # the error of the finish reason
+        self._failure: LLMError | None = None  # the finish reason's error
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -124,9 +124,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Report the first frame. `metadata` (``id``, ``model``) is the message's; only text is kept.
+        """Report the first frame. `metadata` (``id``, ``model``) becomes the message's; only text is kept.
 
-        A later call adds what the first frame lacked to the completed message.
+        A later call adds to the completed message what the first frame lacked.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
@@ -147,7 +147,7 @@ class Blocks:
         self._events.append(TextDelta(delta, self._id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
-        """Report text by which the model refuses: the finish reason will be ``content_filter``."""
+        """Report text in which the model refuses; the finish reason becomes ``content_filter``."""
         self.text(delta, id)
         self._refused = True
 
@@ -164,7 +164,7 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Report data that goes back to the provider with the open block of thinking, or else with an empty block."""
+        """Report data to send back to the provider with the open thinking block or, if none is open, an empty one."""
         if self.ended:
             return
         if self._open != "thinking" or self._reported_id != id:
@@ -180,7 +180,7 @@ class Blocks:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> None:
-        """Report one delta of a tool call, see `CallTracker.feed`."""
+        """Report one delta of a tool call; see `CallTracker.feed`."""
         if not self.ended:
             self._emit_calls(self.calls.feed(index, id, name, arguments, metadata))
 
@@ -195,7 +195,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report data that only the provider understands, and that goes back to it in this place."""
+        """Report data that only the provider understands, and that is sent back to it in this position."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -237,7 +237,7 @@ class Blocks:
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
         """Report a finish reason. The last one counts, except that ``stop`` does not replace another.
 
-        `failure` is the error of the reason ``"error"``: the stream ends with it.
+        `failure` is the error behind the reason ``"error"``; the stream ends with it.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure

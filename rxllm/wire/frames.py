@@ -1,19 +1,19 @@
-"""The base class of decoders: it reads frames and their faults, so that a provider's decoder only interprets them.
+"""The base class of decoders: it reads frames, even faulty ones, so that a provider's decoder only interprets them.
 
 1. `feed` and `close` turn every exception into the end of the stream, after the events before it: the framing's
    ``StreamError``, or a ``malformed_event`` if the wire's own code cannot read a frame.
-2. Once the stream has ended, no frame is read.
+2. Once the stream has ended, no more frames are read.
 3. Some frames do not fit the type. ``[DONE]`` ends the stream, with an error if it is the first frame. JSON is read
-   again, as Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit is a ``RawChunk``,
-   and an error if the name of its event is ``error``.
-4. Text that is not JSON is an error: the provider's if the name of its event is ``error``, otherwise
-   ``malformed_event``. Blanks are skipped.
+   again, as Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit becomes a
+   ``RawChunk``, and an error too if its event is named ``error``.
+4. Text that is not JSON is an error: the provider's if its event is named ``error``, otherwise ``malformed_event``.
+   Blank frames are skipped.
 5. Half a surrogate pair (``"\\ud83d"``) at the end of a string waits for the other half at the start of a string in a
    later frame.
 
 A subclass reports to ``self.blocks``. It defines `FrameDecoder.read`, which interprets a decoded frame, and
-`FrameDecoder.error_of`, which returns the error in a payload. It may extend `fail` and `end`, with which every stream
-ends, and override `read_unfit` and `read_plain` (rules 3 and 4) where its wire is different.
+`FrameDecoder.error_of`, which returns the error in a payload. It may extend `fail` and `end`, one of which ends every
+stream, and override `read_unfit` and `read_plain` (rules 3 and 4) where its wire differs.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class FrameDecoder(ABC):
     >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `blocks` turns reports into ordered events. `provider` is the name in the decoder's errors.
+    `blocks` turns reports into ordered events. `provider` is the provider's name in the decoder's errors.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class FrameDecoder(ABC):
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream; `over` is whether the wire's end marker was seen. A subclass extends it as `fail`."""
+        """End the stream; `over` is whether the wire's end marker was seen. A subclass may extend it like `fail`."""
         self.blocks.end(over=over)
 
     def _read_all(self, frames: list[Frame]) -> None:
@@ -119,14 +119,14 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # the typed decode skips the field with the malformed text
+            except UnicodeDecodeError:  # the typed decoder skipped the field with the malformed text
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
         try:
             self.fail(failure)
-        except Exception:  # the wire's own addition fails too
+        except Exception:  # the subclass's own code fails too
             self.blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
@@ -144,7 +144,7 @@ class FrameDecoder(ABC):
                 self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Return `frame` with the pending half in place. A half at the end of a string is removed, and pending."""
+        """Return `frame` with the pending half in place. A half at a string's end is removed and becomes pending."""
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""

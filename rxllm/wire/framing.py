@@ -1,26 +1,26 @@
 """Split bytes into frames (server-sent events, newline-delimited JSON, JSON arrays), and keep an unfinished frame.
 
-The same bytes give the same frames, however the reads cut them. No line, no event's data and no element may exceed
-`max_frame` bytes: no buffer grows without bound. Only whole lines are read, so a character or a BOM that a read cuts is
-whole before it is decoded.
+The same bytes give the same frames, no matter where the reads split them. No line, event data or element may exceed
+`max_frame` bytes, so no buffer grows without bound. Only whole lines are parsed, so a character or a BOM that two reads
+split is complete by then.
 
 Server-sent events:
 
 1. A line ends with LF, CR or CRLF, even if a read ends between CR and LF. Nothing else ends a line: U+2028 and U+0085
    are ordinary characters of the JSON inside. So the decoder works on bytes, and never decodes the data.
 2. A blank line dispatches the event, unless its data is empty: comments, ``id:``, ``retry:`` and empty heartbeats
-   (``data:``) never become a frame. Lines of data are joined with LF.
-3. The specification drops a last event without its blank line; `close` returns it if its data is complete, because
+   (``data:``) never produce a frame. Data lines are joined with LF.
+3. The specification drops a last event that lacks its blank line; `close` returns it if its data is complete, because
    servers close the connection right after the last line.
-4. A body that begins with ``{`` or ``[``, perhaps after blanks that kept the connection alive, is not an event stream
-   but one JSON document, from a server that ignores ``"stream": true``. `close` returns it as one frame.
-5. A line ``error: {...}`` is an event named ``error``: llama.cpp and gpustack report a failure in this way.
+4. A body that begins with ``{`` or ``[``, perhaps after keep-alive white space, is not an event stream but one JSON
+   document, from a server that ignores ``"stream": true``. `close` returns it as one frame.
+5. A line ``error: {...}`` is an event named ``error``: llama.cpp and gpustack report failures this way.
 
 Newline-delimited JSON:
 
 1. A line ends with LF or CRLF. Nothing else ends a line: U+2028 and a lone CR do not.
 2. Blank lines and a BOM are skipped.
-3. The last line may lack its end: `close` returns it if it is complete JSON.
+3. The last line may lack its line ending: `close` returns it if it is complete JSON.
 
 The elements of a JSON array:
 
@@ -32,10 +32,11 @@ between    ``{``, ``[`` or ``"``       inside; a comma and white space are skipp
 between    ``]``                       ended
 between    anything else               odd: a number, a word or nonsense, up to the next comma or ``]``
 inside     the end of the element      between; the element is returned, as the bytes that were sent
-ended      anything                    nothing
+ended      anything                    ended; it is ignored
 =========  ==========================  =====================================================================
 
-Brackets inside strings are text. Bytes are searched only once, so an element costs no more if it arrives in many reads.
+Brackets inside strings are text. Each byte is searched only once, so an element that arrives in many reads costs no
+more.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """The base class of framings. A frame that is too long raises only after the frames before it are returned."""
+    """The base class of framings. An oversized frame raises only after the frames before it are returned."""
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
@@ -110,7 +111,7 @@ Frame = tuple[str, bytes]
 class SSEDecoder(PendingFrame):
     """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete frames.
 
-    Raises ``StreamError("oversized_frame")`` for a frame of more than `max_frame` bytes, after the frames before it.
+    Raises ``StreamError("oversized_frame")`` for a frame above `max_frame` bytes, once those before it are returned.
 
     >>> decoder = SSEDecoder()
     >>> decoder.feed(b'data: {"a": 1}\\n\\ndata: [DO'), decoder.feed(b"NE]\\n\\n"), decoder.close()
@@ -170,14 +171,14 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Nearly all events have one line: the first returns are short cuts for such events.
+        # Nearly every event has one line; the first returns are shortcuts for those.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
             return self._read_named(text)
         if text.startswith(b"data: ") and text.endswith(b"\n\n"):
             found = text[6:-2].split(b"\n\ndata: ")
-            if text.count(b"\n") == 2 * len(found) and all(found):  # no line of another kind, and none is empty
+            if text.count(b"\n") == 2 * len(found) and all(found):  # only data lines, none of them empty
                 return [("message", data) for data in found]
         return self._read_lines(text.split(b"\n")[:-1])
 
@@ -242,7 +243,7 @@ def _name(name: bytes) -> str:
 class NDJSONDecoder(PendingFrame):
     """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete lines.
 
-    Raises ``StreamError("oversized_frame")`` for a line of more than `max_frame` bytes, after the lines before it.
+    Raises ``StreamError("oversized_frame")`` for a line above `max_frame` bytes, once those before it are returned.
 
     >>> decoder = NDJSONDecoder()
     >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()
@@ -277,7 +278,7 @@ class NDJSONDecoder(PendingFrame):
 
 
 class NDJSONFraming:
-    """The lines of an `NDJSONDecoder` as the frames of a `FrameDecoder`: the name of every frame is ``"line"``.
+    """An `NDJSONDecoder` as the framing of a `FrameDecoder`: every frame is named ``"line"``.
 
     >>> NDJSONFraming().feed(b'{"a": 1}\\n')
     [('line', b'{"a": 1}')]
@@ -297,7 +298,7 @@ class NDJSONFraming:
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# A string up to its end, or up to a backslash whose character is missing.
+# A string up to its end, or up to a backslash whose escaped character is missing.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
 # Everything except brackets; strings are skipped whole.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
@@ -320,7 +321,7 @@ class JSONArrayDecoder(PendingFrame):
         super().__init__(max_frame=max_frame)
         self.ended = False
         self._begun = False
-        self._tail = b""  # a backslash whose character has not arrived
+        self._tail = b""  # a backslash whose escaped character has not arrived
         self._depth = 0
         self._in_string = False
         self._odd = False

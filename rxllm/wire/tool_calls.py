@@ -1,7 +1,7 @@
 """Assemble tool calls from the deltas of any OpenAI-shaped wire, and mark calls whose arguments are not an object.
 
-A delta has an index, an id, a name and a piece of the arguments; providers omit, repeat or reuse each of them. A delta
-belongs to a call by this table:
+A delta has an index, an id, a name and a piece of the arguments; providers omit, repeat or reuse each of them. This
+table decides which call it belongs to:
 
 ====================  ===================  ==================================================================
 index                 id                   the delta belongs to
@@ -17,8 +17,8 @@ None, null or -1      none                 the latest call, unless the delta's n
 ====================  ===================  ==================================================================
 
 A call starts once its id and name are known and the calls before it have started; until then its deltas wait. The first
-name counts: no provider sends names in pieces, many repeat them. A call whose id is missing or already taken gets the
-id ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
+name counts: no provider sends names in pieces, but many repeat them. A call whose id is missing or already taken gets
+the id ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Call:
         self.metadata: dict[str, Any] = {}
         self.state = "waiting"  # then "started", then "completed"
         self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
-        self.found = self.searched = 0  # the objects found, and the pieces searched
+        self.found = self.searched = 0  # how many objects were found, and pieces searched
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
@@ -61,7 +61,7 @@ class _Call:
 
 
 class CallTracker:
-    """The calls of one response; `taken` are the ids that the thread has used.
+    """The tool calls of one response; `taken` holds the ids already used in the thread.
 
     >>> calls = CallTracker()
     >>> calls.feed(0, "c1", "add", '{"a"')
@@ -78,7 +78,7 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # the number of calls that have started, from the first call on
+        self._started = 0  # how many calls, from the first on, have started
         self._tried = 0  # `call_<k>` is taken for every k from a call's own up to this k
 
     @classmethod
@@ -94,7 +94,7 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events of one delta. `metadata` (``{"server": True}``) is the call's, until it starts."""
+        """Return the events of one delta. `metadata` (``{"server": True}``) is added to the call's."""
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
