@@ -1,4 +1,4 @@
-"""OpenTelemetry: traces and metrics of calls, tools, agents, steps and chats, by the GenAI conventions.
+"""OpenTelemetry: traces and metrics of calls, tools, agents, steps and chats, following the GenAI conventions.
 
 ::
 
@@ -7,17 +7,17 @@
 ==========================  =========  =============================================================================
 span                        kind       one for each
 ==========================  =========  =============================================================================
-``chat MODEL``              client     call of a model, its retries included
-``generate_content MODEL``  client     call for images
+``chat MODEL``              client     model call, including its retries
+``generate_content MODEL``  client     image call
 ``execute_tool NAME``       internal   tool that runs
-``invoke_agent NAME``       internal   chat, which has the name of the tool that it runs as, or none
+``invoke_agent NAME``       internal   chat, named after the tool that it runs as, if any
 ``step``                    internal   step: a call and the tools that its answer asks for
 ==========================  =========  =============================================================================
 
-A span ends at the instant of completion, error or dispose. Parents are found by the ids of telemetry, so no context
+A span ends as soon as its stream completes, fails or is disposed. Parents are found by telemetry ids, so no context
 token is kept between two events. A tool runs in a copy of the context, where its span is current.
 
-The names of the conventions still change. All of them are in the tables of this module, as of November 2026
+The conventions' names are still changing. All of them are in this module's tables, as of November 2026
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -67,7 +67,7 @@ DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.ar
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The last three lines are rxllm's own names, for which the conventions have none.
+# The last three lines are rxllm's own names, where the conventions have none.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
@@ -82,7 +82,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""Fields of usage, and their names after ``gen_ai.usage.`` in spans and in the newest `TOKENS`."""
+"""Usage fields, and their names after ``gen_ai.usage.`` in spans and in the newest `TOKENS`."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -110,12 +110,12 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics: a field of usage, the metric's name and label (a counter has a modality), the value if it is None."""
+"""Token metrics: a usage field, the metric's name and label (a counter has a modality), the value for None."""
 TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
 COUNTS = [float(4**n) for n in range(14)]
 
-_FINISH = {"tool_calls": "tool_call", None: "error"}  # None is the reason of a truncated response
+_FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has the reason None
 LATEST = 256
 """The number of ended spans whose contexts are kept, for children that start late."""
 _BODY = "rxllm.otel/body"
@@ -132,16 +132,16 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
 
-    It also observes the calls of the engine's agents, and of engines that answer in its place. The providers default to
-    OpenTelemetry's global ones. The root of a trace is the call itself, or the span that is current at the
-    subscription. With `propagate`, each attempt sends ``traceparent``, unless the caller sets that header.
+    It also observes the calls of the engine's agents, and those of engines that answer in its place. The providers
+    default to OpenTelemetry's global ones. The root of a trace is the call itself, or the span that is current when it
+    is subscribed to. With `propagate`, each attempt sends ``traceparent``, unless the caller sets that header.
 
     `content` adds messages, tools, arguments and results to the spans, without the model's reasoning. It defaults to
     ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``: ``span_only``, ``span_and_event`` and ``true`` turn it on.
     `cost` adds costs, from genai-prices if neither the provider nor ``rxllm.models`` states them.
 
     Raises ``ValidationError("invalid_option")`` for wrong options, and ``EngineError("missing_dependency")`` without
-    opentelemetry-api, and for `cost` without genai-prices.
+    opentelemetry-api or, with `cost`, without genai-prices.
     """
     if _missing is not None:
         message = "traces need opentelemetry-api, which is not installed; write pip install 'rxllm[otel]'"
@@ -164,7 +164,7 @@ def traces(
 
 
 class Traces(rxllm.telemetry.Tracer):
-    """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced once."""
+    """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced only once."""
 
     def __init__(self, **settings: Any) -> None:
         self.content = settings["content"]
@@ -275,7 +275,7 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # The present context is a copy for this tool and ends with it, so nothing need be detached.
+        # The current context is this tool's copy and ends with it, so nothing has to be detached.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
@@ -322,7 +322,7 @@ class Traces(rxllm.telemetry.Tracer):
         if body is not None and body.tool_id == value.parent_id and body.owner is self:
             return here  # it includes the spans that the tool's own function has opened
         id = value.parent_id or ""
-        for parent_id in (id, id.partition("/")[0]):  # the step is the parent of a tool that started after its dispose
+        for parent_id in (id, id.partition("/")[0]):  # falls back to the step if the tool started after its dispose
             opened = self._open.get(parent_id)
             parent = self._ended.get(parent_id) if opened is None else opened.context
             if parent is not None:
@@ -333,7 +333,7 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # Kept as ended before it is removed as open: a child that starts now, in another thread, finds one of them.
+        # Recorded as ended before it leaves the open spans, so that a child starting in another thread always finds it.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -341,7 +341,7 @@ class Traces(rxllm.telemetry.Tracer):
         del self._open[value.id]
         ending: dict[str, Any] = {}
         if value.outcome == "cancelled":
-            ending[OUTCOME] = "cancelled"  # no error, since the losers of a race end this way
+            ending[OUTCOME] = "cancelled"  # not an error, since the losers of a race end this way
         if value.outcome == "failed":
             ending[ERROR_TYPE] = _error_type(value.error)
             # An error's text may quote the request.
@@ -355,7 +355,7 @@ class Traces(rxllm.telemetry.Tracer):
 
 @dataclass
 class _Open:
-    """A span that has not ended: the labels of its metrics, the number of its steps, and the name of a tool's agent."""
+    """An open span, with its metric labels, the number of its steps, and the name of the agent if it is a tool's."""
 
     span: trace.Span
     context: Context
@@ -365,7 +365,7 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """The tool that runs in a context, and the context around it. The last observer writes it."""
+    """The tool that runs in a context, and the context around it. With several observers, the last one sets it."""
 
     owner: Traces
     tool_id: str
@@ -380,13 +380,13 @@ def _body(here: Context) -> _Body | None:
 def _around(value: Any) -> Context:
     """Return the current context, or the context around its tool if `value` is not part of that tool."""
     here = context.get_current()
-    while (body := _body(here)) is not None and body.depth > len(value.path):  # a next step starts where a tool ends
+    while (body := _body(here)) is not None and body.depth > len(value.path):  # a tool's end starts the next step
         here = body.around
     return here
 
 
 class _Metrics:
-    """The instruments, under their released names or, by ``OTEL_SEMCONV_STABILITY_OPT_IN``, the newest."""
+    """The instruments, under their released names or, if ``OTEL_SEMCONV_STABILITY_OPT_IN`` says so, the newest."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:
@@ -413,7 +413,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # an exemplar of each chunk would double the cost, for the same span
+        nowhere = Context()  # one exemplar per chunk would double the cost, for the same span
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -443,7 +443,7 @@ def _attribute(value: Any) -> Any:
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether `entry` can be an attribute: exporters drop text that is not UTF-8 and numbers above 64 bits."""
+    """Whether `entry` can be an attribute: exporters drop text that is not UTF-8 and numbers of more than 64 bits."""
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)
@@ -457,7 +457,7 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     if not isinstance(value.usage, Usage) or not value.model:
         return None
     name = f"{value.provider}:{value.model}"
-    with suppress(Exception):  # a fault of a price must not keep the span open
+    with suppress(Exception):  # a faulty price must not keep the span open
         return rxllm.models.priced(name, value.usage, response_model=value.details.response_model).total_cost
     return None
 
@@ -490,7 +490,7 @@ def _parts(message: Message) -> list[dict[str, Any]]:
     parts: list[dict[str, Any]] = [
         {"type": "text", "content": part.text}
         if isinstance(part, TextPart)
-        else {"type": type(part).__name__.removesuffix("Part").lower()}  # bytes of files are left out
+        else {"type": type(part).__name__.removesuffix("Part").lower()}  # the contents of files are left out
         for part in message.parts
     ]
     return [*parts, *map(_call, message.tool_calls)]

@@ -6,12 +6,12 @@
     turn = session.reply(engine, turn, "And in Rome?").run()
 
 A turn can be passed in place of its session, ``turn.session``, which can be stored as JSON. Each function has a
-streaming form, whose events ``operators.to_session`` folds to the same turn. The first event is
+streaming form, whose events ``operators.to_session`` folds into the same turn. The first event is
 ``Custom("session_turn")``, which holds the whole session with its context. Like ``StepCompleted`` and
 ``ChatCompleted``, it must not be forwarded raw.
 
-A stopped stream emits no `Turn`. Here ``save(turn, outcome)`` is called at every end, and with `keep_partial` the
-session has the text so far, not only the user's message::
+A stopped stream emits no `Turn`. Here ``save(turn, outcome)`` is called however the stream ends, and with
+`keep_partial` the session has the text so far, not only the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -21,8 +21,8 @@ The functions take the options of ``rxllm.chat``; `step` takes the options of ``
 engine's, updated with the session's and then the call's; its session id is the call's, or by default the session's.
 
 If the session's status does not allow the operation, a `SessionError` that lists the allowed operations goes to
-``on_error``; if the session's fields contradict its status, a ``ValidationError("invalid_session")`` does. No model is
-called then. An error of the first call to the model goes there too; the session that was passed in is still valid.
+``on_error``; if the session's fields contradict its status, a ``ValidationError("invalid_session")`` does. The model is
+not called then. An error in the first model call goes there too; the session that was passed in is still valid.
 """
 
 from __future__ import annotations
@@ -74,8 +74,8 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'
 
-    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or an input of ``rxllm.chat``. Begin
-    a session without messages with `reply`.
+    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or an input of ``rxllm.chat``. To
+    begin a session that has no messages, use `reply`.
     """
     turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input, opts), opts))
     return returned_by("session.start", turns, items=Turn)
@@ -110,7 +110,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Turn]:
-    """Answer the pending calls and continue the chat, see ``rxllm.resume``.
+    """Answer the pending calls and continue the chat; see ``rxllm.resume``.
 
     ``SessionError("unknown_tool_call_id")`` or, if nothing is pending, ``SessionError("no_pending_tool_call")`` goes to
     ``on_error``.
@@ -215,7 +215,7 @@ def _turn_events(
 
 
 def _options(session: Session, opts: Mapping[str, Any]) -> Any:
-    """Return `opts` with the context and the id of the session as defaults."""
+    """Return `opts` with the session's context and id as defaults."""
     options = set_options(opts)
     context = options.get("context", NOTHING)
     if session.context and isinstance(context, Mapping):
@@ -234,7 +234,7 @@ def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
     except ValidationError as error:
         raise ValidationError("invalid_session_input", errors=error.under("input").errors) from None
     context, id = opts.get("context"), opts.get("session_id")
-    # The check of the options reports wrong types.
+    # Wrong types are reported when the options are checked.
     context = dict(cast(Mapping[str, Any], context)) if isinstance(context, Mapping) else {}
     return replace(session, id=id if isinstance(id, str) else None, context=context)
 

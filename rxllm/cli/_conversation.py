@@ -42,7 +42,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Standard output and standard error, with a note of their unfinished lines."""
+    """Standard output and standard error, and which of them are in an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -52,7 +52,7 @@ class Screen:
     def draw(self, event: Event) -> None:
         """Print the visible part of `event`, or its JSON with `events`."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # this has the session before the call
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # holds the session before the call
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -61,7 +61,7 @@ class Screen:
             case ThinkingDelta(delta=text):
                 dim = "\x1b[2m{}\x1b[0m" if sys.stderr.isatty() and not os.environ.get("NO_COLOR") else "{}"
                 self._write(sys.stderr, dim.format(text.translate(_CONTROLS)))
-            case ToolCallCompleted():  # a tool of the provider, such as a search
+            case ToolCallCompleted():  # a provider's tool, such as a search
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
                 self._note(f"a file that is not shown: {file.get('mime_type')}")
@@ -71,7 +71,7 @@ class Screen:
                 pass
 
     def interrupt(self) -> None:
-        """Count the ``^C`` that the terminal shows as an unfinished line."""
+        """Treat the ``^C`` that the terminal shows as an unfinished line."""
         if sys.stderr.isatty() and not any(stream.isatty() for stream in self._unfinished):
             self._unfinished.add(sys.stderr)
 
@@ -107,7 +107,7 @@ def ask(options: Namespace) -> int:
 
 
 def chat(options: Namespace) -> int:
-    """Answer line after line. Ctrl-C stops an answer; Ctrl-C twice, or Ctrl-D, leaves."""
+    """Answer one line after another. Ctrl-C stops an answer; Ctrl-C twice, or Ctrl-D, leaves."""
     conversation, is_interrupted = _Conversation(options), False
     files: list[str] = options.file
     while True:
@@ -127,12 +127,12 @@ def chat(options: Namespace) -> int:
                 raise
             report(error)
     if sys.stdin.isatty():
-        print(file=sys.stderr)  # the prompt's line
+        print(file=sys.stderr)  # ends the prompt's line
     return 0
 
 
 class _Conversation:
-    """A session, and the engine and the screen of its turns."""
+    """A session, with the engine and the screen for its turns."""
 
     def __init__(self, options: Namespace) -> None:
         self._schema = options.json
@@ -155,7 +155,7 @@ class _Conversation:
         finally:
             self._screen.end_lines()
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
-        # After an error the next message may try again.
+        # After an error, the next message may try again.
         self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
         result = cast(ChatResult, turn.result).raise_for_error()
         if self._prints_json and result.halted_reason == "completed":

@@ -20,7 +20,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""A link to ``examples/plugin`` in the repository, a folder with its files in an installed package."""
+"""In the repository, a link to ``examples/plugin``; in an installed package, a folder with its files."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
@@ -51,7 +51,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:  # the shell or a service manager has closed it
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # text of a pipe or a model may not fit its encoding
+            stream.reconfigure(errors="replace")  # piped text or a model's may not fit its encoding
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -125,7 +125,7 @@ def _row(name: str) -> tuple[str, str, str, str]:
     return name, variable, state, getattr(adapter, "default_base_url", "-")
 
 
-# A new plugin: the example package of an adapter and an operator, under another name
+# A new plugin: the example package with an adapter and an operator, renamed
 
 
 def write_plugin(options: Namespace) -> int:
@@ -149,7 +149,7 @@ def _sources() -> list[Path]:
 
 
 def provider_name(name: str) -> str:
-    """Return `name` if a new provider can have it. Raise ``ArgumentTypeError``."""
+    """Return `name` if a new provider can have it, or raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
     if name in rxllm.adapters.providers():
@@ -164,7 +164,7 @@ def provider_name(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return `text` of the example with the provider `name`. Links to the documentation of Cohere's wire stay.
+    """Return the example's `text` for the provider `name`. Links to Cohere's API documentation stay.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'

@@ -1,4 +1,4 @@
-"""``serve`` and ``worker``: an OpenAI-compatible server of models, and a producer of waiting durable runs.
+"""``serve`` and ``worker``: an OpenAI-compatible model server, and a producer for waiting durable runs.
 
 After the first signal, a worker gives its runs some time to end. After that time or a second signal, it releases them.
 """
@@ -25,10 +25,10 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""The seconds that pending answers have to end after Ctrl-C."""
+"""The seconds that pending answers have to finish after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The interval of checks for the end of its runs."""
+"""The seconds between checks whether a stopping worker's runs have ended."""
 
 WRONG = "it must be module:name, for the result of rxllm.durable.open_runs(...) or a function that returns it"
 
@@ -41,7 +41,7 @@ def serve(options: Namespace) -> int:
     if key is None and options.host not in _HERE:
         remedy = "name the variable that has it: --key RXLLM_SERVE_KEY"
         return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")
-    level = "debug" if options.debug else "critical"  # uvicorn reports an answer that Ctrl-C ends as an error
+    level = "debug" if options.debug else "critical"  # uvicorn reports an answer cut off by Ctrl-C as an error
     models = options.model or [options.default_model]
     for name in models:
         _check_key(name)
@@ -61,7 +61,7 @@ def serve(options: Namespace) -> int:
 
 
 def _check_key(name: str) -> None:
-    """Raise ``EngineError("missing_key")`` before any request if the model's provider needs a key."""
+    """Raise ``EngineError("missing_key")`` before any request if the model's provider needs a key that is not set."""
     adapter = rxllm.Engine.from_model(name).adapter
     if isinstance(adapter, HTTPAdapter):
         adapter.key(Call())

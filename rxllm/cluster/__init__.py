@@ -1,4 +1,4 @@
-"""Many requests on several machines, with the workers of Dask: https://distributed.dask.org.
+"""Many requests from several machines, which are Dask workers: https://distributed.dask.org.
 
 `generate_many` has the signature and the results of ``rxllm.generate_many``, and sends requests from the workers of a
 ``distributed.Client``. Needs ``rxllm[cluster]``, here and on the workers.

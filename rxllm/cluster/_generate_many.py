@@ -1,4 +1,4 @@
-"""``rxllm.cluster.generate_many``: as ``rxllm.generate_many``, with the engine on the workers of a cluster."""
+"""``rxllm.cluster.generate_many``: like ``rxllm.generate_many``, but with the engine on a cluster's workers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "s
 """Call options that apply on the worker; all others are part of the request, or apply in this process."""
 
 _WORKERS = 32
-"""The number of workers for which requests are sent, even if fewer exist at the beginning."""
+"""The number of workers to send requests for, even if there are fewer at the start."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
@@ -73,9 +73,9 @@ def generate_many(
 ) -> Responses[Any]:
     """Return the responses to many requests, sent by the workers of `client`, each with up to `concurrency` at a time.
 
-    Arguments and results are as in ``rxllm.generate_many``. Up to `concurrency` times the number of workers calls run
-    at once. A `journal` is a file on this machine. Both functions can share it, and neither repeats a request that the
-    other has answered.
+    Arguments and results are as in ``rxllm.generate_many``. The maximum number of calls at once is therefore
+    `concurrency` times the number of workers. A `journal` is a file on this machine. Both functions can share it, and
+    neither repeats a request that the other has answered.
 
     Without a `client`, each subscription starts one worker process per processor of this machine; a script then needs
     ``if __name__ == "__main__":``.
@@ -89,23 +89,24 @@ def generate_many(
             for response in rxllm.cluster.generate_many(engine, questions, client=client, concurrency=64):
                 print(response.output_text)
 
-    Responses are emitted one by one. Dispose closes the connections of all workers, as the end of this process does. If
-    a worker dies, other workers repeat its unfinished requests only; a request fails once three workers have died with
-    it. Workers that are added take part, up to 32 or the number at the beginning.
+    Responses are emitted one by one. Disposing closes all workers' connections, and so does the end of this process. If
+    a worker dies, other workers repeat only its unfinished requests; a request fails once three workers have died with
+    it. Workers that are added later take part too, up to 32, or up to the initial number if it is larger.
 
     The engine is pickled, without clients and keys. A worker takes its key from its own environment; keys from
     ``rxllm.keys.put`` and ``load_dotenv`` stay here. Locks, files and connections cannot be sent, so functions must
     open them on the worker. Changes that the engine's functions make on a worker stay there. This process writes
-    `journal` and calls `on_progress` and `on_event`: ``on_event`` without deltas, when a response is complete.
+    `journal` and calls `on_progress` and `on_event`, the latter without deltas, once a response is complete.
 
     Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, which each worker
     sets up: ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
     ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot be sent.
 
-    ``ops.rate_limited`` and ``ops.budget`` with a shared `Budget` stay here, as the last of ``engine.operators``, so
-    that the limit and the budget hold for all workers together. A call holds its permit and its reservation from before
-    it is sent to a worker until its answer is back. Usage above the reservation counts at the end, and does not stop
-    the answer. If the engine has no other operators, retries start here, on any worker, and count for the limit.
+    ``ops.rate_limited`` and ``ops.budget`` with a shared `Budget` stay here, as if they were last in
+    ``engine.operators``, so that the limit and the budget hold for all workers together. A call holds its permit and
+    its reservation from before it is sent to a worker until its answer has come back. Usage above the reservation
+    counts at the end, and does not stop the answer. If the engine has no other operators, retries start here, may run
+    on any worker, and count towards the limit.
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
     engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
@@ -198,7 +199,7 @@ def _worker_options(engine: Engine) -> tuple[str, ...]:
 
 
 def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
-    """Return the engine of this process, with every setting of requests and the shared limits."""
+    """Return this process's engine, with all request settings and the shared limits."""
     workers = _Workers(lanes, engine.adapter)
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
@@ -208,7 +209,7 @@ def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
 
 
 def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:
-    """Return the pickled setup of a worker: the engine, without the settings of requests, and the call options."""
+    """Return a worker's pickled setup: the engine without the request settings, and the call options."""
     headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
     names, retry = _worker_options(engine), False if _retries_here(engine) else engine.retry
     params: dict[str, Any] = {name: value for name, value in engine.params.items() if name in names}

@@ -1,4 +1,4 @@
-"""The workers of a run, on the client's side: the requests of each worker, and the choice of the next worker."""
+"""A run's workers, on the client's side: each worker's requests, and the choice of the next worker."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ _LOOK = 0.5
 GUARD = 'write the call below `if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""The seconds that a run that ends waits for pending calls of workers."""
+"""The seconds that an ending run waits for pending calls to workers."""
 
 _DEATHS = 3
-"""The number of workers that may die with a request before it fails, as it may be the cause."""
+"""The number of workers that may die with a request before it fails, since the request may be the cause."""
 
 
 @asynccontextmanager
@@ -76,7 +76,7 @@ def _subscribe_on_own_loop(
 async def _connect(client: Any) -> AsyncGenerator[Any]:
     """Connect to the scheduler of `client` on this loop, or to new workers on this machine.
 
-    The connection is the run's own: when it ends in any way, the scheduler cancels the run's tasks.
+    Each run has its own connection: however that ends, the scheduler then cancels the run's tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
@@ -98,14 +98,14 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        cause = error.__cause__ or error  # Dask's own error adds nothing in thirty lines
+        cause = error.__cause__ or error  # Dask's own error is thirty lines that add nothing
         message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
         raise EngineError("invalid_engine", message) from None
 
 
 @contextmanager
 def _quiet(level: int) -> Generator[None]:
-    """Print no log of Dask below `level`. A cluster's own setting is reset by the first cluster that closes."""
+    """Silence Dask's logs below `level`. A cluster's own setting would be reset as soon as any cluster closes."""
     handlers = logging.getLogger("distributed").handlers[:]
 
     def is_loud(record: logging.LogRecord) -> bool:
@@ -122,13 +122,13 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open and close `resource`. A dispose during the opening waits for it, so that no half-open resource is left."""
+    """Open and close `resource`. A dispose waits until opening has ended, so that no resource is left half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
     finally:
         await asyncio.wait([opened])
-        _ = opened.cancelled() or opened.exception()  # the error is not reported after a dispose
+        _ = opened.cancelled() or opened.exception()  # keeps asyncio from logging the error after a dispose
         await _finish(resource.close())
 
 
@@ -152,7 +152,7 @@ class _Job:
 
 
 class _Lane:
-    """A worker: its task, its running requests, and the jobs that are to be sent to it."""
+    """A worker: its task, its running requests, and the jobs to send to it."""
 
     def __init__(self, address: str, key: str, future: Any) -> None:
         self.address = address
@@ -171,7 +171,7 @@ class _Lane:
 def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # an exception class may take other arguments than its `args`
+    except Exception as error:  # an exception class may take arguments other than its `args`
         message = f"the response of the worker cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
@@ -179,8 +179,8 @@ def _unpack(data: bytes) -> Outcome:
 class Lanes:
     """Sends requests to the workers of `client`, at most `concurrency` at a time to each.
 
-    Every worker serves one lane; a new worker gets its lane within half a second. The unfinished requests of a worker
-    that dies are the next that other workers get. Lanes belong to one loop; `place` and `run` may be called on any.
+    Every worker serves one lane; a new worker gets its lane within half a second. When a worker dies, its unfinished
+    requests are the next that other workers get. Lanes belong to one loop; `place` and `run` may be called on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -222,7 +222,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room: an operator that stands before the limits."""
+        """Subscribe to `source` once a worker has room: an operator that waits before the limits do."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -379,7 +379,7 @@ class Lanes:
         call = asyncio.ensure_future(self._client.run(function, lane.key, *arguments, workers=[lane.address]))
         self._calls.add(call)
         call.add_done_callback(self._forget_call)
-        await asyncio.wait([call])  # the end of this task does not cancel the call
+        await asyncio.wait([call])  # ending this task does not cancel the call
         return call.result()[lane.address]
 
     def _forget_call(self, call: asyncio.Future[Any]) -> None:
@@ -387,7 +387,7 @@ class Lanes:
         _ = call.cancelled() or call.exception()  # the caller may have been cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Give the requests of a lane that has ended to the others."""
+        """Give the requests of a lane that has ended to the other lanes."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A number and a pickled request with its id; None in its place stops the request."""
+"""A number and a pickled request with its id; None instead of the request stops it."""
 
 Outcome = tuple[list[Event], Exception | None]
 
@@ -38,7 +38,7 @@ async def serve(key: str, setup: bytes) -> None:
     """Serve a run, as a task that Dask cancels when the client releases its future or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # Cancelling does not stop the coroutine of a task, but plugins are notified at once.
+    # Cancelling a task does not stop its coroutine, but plugins are notified at once.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:
@@ -119,7 +119,7 @@ class Lane:
         return outcomes
 
     def close(self) -> None:
-        """Stop all requests and so close their connections."""
+        """Stop all requests, which closes their connections."""
         for number in list(self._running):
             self.stop(number)
         self.closed.set()

@@ -1,4 +1,4 @@
-"""The writer of a run, which commits its events and keeps its lease, and the journal that its producers share."""
+"""A run's writer, which commits its events and keeps its lease, and the journal that its producers share."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ from rxllm.runtime import ToolRecord
 log = logging.getLogger("rxllm")
 
 BATCH = 256
-"""The number of events that are committed at once, whatever the delay."""
+"""The number of pending events that are committed without further delay."""
 
 MOST = 1024
-"""The number of events that may wait for a slow store; then the stream waits too."""
+"""The number of events that may wait for a slow store before the stream has to wait too."""
 
 APPENDING_SECONDS = 0.25
-"""The pause before the next renewal after an append, which reports requests to cancel as well."""
+"""The pause between an append and the next renewal, since an append reports cancel requests too."""
 
 FOREVER = 2**53
 """An event number that is never reached."""
 
 LEFT_SECONDS = 30.0
-"""The seconds by which the dispose of a replayed answer may be later than the first one, before the run fails."""
+"""How many seconds later than the first time a replayed answer may be disposed before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The maximum wait of a request or tool for noted tools while no note is replayed."""
+"""The maximum time that a request or tool waits for noted tools while no note is replayed."""
 
 LOOK_SECONDS = 0.01
-"""The interval of its checks."""
+"""The time between two checks during that wait."""
 
 DIVERGED = (
     "the run cannot continue: its factory builds another request or tool call than before, and tools would run again; "
@@ -51,10 +51,10 @@ DIVERGED = (
 
 
 class Writer:
-    """Appends to the run of `lease`, at most `flush_after` seconds after the first event of a batch.
+    """Appends to the run of `lease`, at most `flush_after` seconds after a batch's first event.
 
-    `event`, `record` and `flush` may be called on any thread and loop, the rest on the loop of `run`. Calls of a store
-    that is unavailable are repeated while the lease lasts.
+    `event`, `record` and `flush` may be called on any thread and loop, the rest only on the loop of `run`. If the store
+    is unavailable, calls to it are repeated as long as the lease lasts.
     """
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
@@ -87,7 +87,7 @@ class Writer:
         self._wake(True)  # a lost answer would be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Wait until everything so far is committed, with the end of the run if given. Raises ``RunError``."""
+        """Wait until everything so far is committed, including the run's `ending` if given. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -133,7 +133,7 @@ class Writer:
                 await asyncio.sleep(0)
                 self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
-                if self._batches != batches:  # an own append may have ended the wait, and reported requests too
+                if self._batches != batches:  # our own append may have ended the wait, and reports requests too
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:
@@ -222,10 +222,11 @@ class StoredJournal:
     `finish` return. A response that the stream itself disposed, as a guard or a race does, is noted too. Its events are
     replayed without an end, so that the guard trips again and the same racer wins.
 
-    A request without a note may belong to a chat whose noted tools are not yet replayed: it differs from the request
-    before, or a tool runs two chats at once. Its answer could run those tools again, so the request waits until they
-    are replayed. If no note is replayed any more, it fails and is not sent, and the run fails unless something else
-    replays the tools, as `fallback` does. A tool waits in the same way for the notes of a tool call with its id.
+    A request without a note may belong to a chat whose noted tools have not been replayed yet, because it differs from
+    the original request or because a tool runs two chats at once. Its answer could run those tools again, so the
+    request waits for their replay. If replaying stops first, the request fails without being sent, and so does the run
+    unless something else, such as `fallback`, replays the tools. A tool waits in the same way for the notes of a tool
+    call with its id.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -240,7 +241,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Note nothing more: from now on the producer disposes responses, not the stream."""
+        """Note nothing more: from now on it is the producer that disposes responses, not the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -256,7 +257,7 @@ class StoredJournal:
         return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
-        """Raise if the chat is about to continue without noted tools that a request has waited for."""
+        """Raise if the chat is about to continue without the noted tools that a request has waited for."""
         if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
@@ -274,7 +275,7 @@ class StoredJournal:
             yield event
 
     async def _until(self, path: Sequence[str], is_replayed: Callable[[], bool]) -> None:
-        """Wait for noted tools at `path`. Raises ``RunError("diverged")`` once no note is replayed any more."""
+        """Wait for noted tools at `path`. Raises ``RunError("diverged")`` once replaying has stopped."""
         began = time.monotonic()
         while not is_replayed():
             self._awaited.add(tuple(path))
@@ -283,11 +284,11 @@ class StoredJournal:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
-        """Whether noted tools of the chat at `path` are not yet replayed."""
+        """Whether the chat at `path` has noted tools that are yet to be replayed."""
         return any(known for _, known in self._tools(path))
 
     def _has_call(self, path: Sequence[str], id: str) -> bool:
-        """Whether the noted start of the tool call `id` of the chat at `path` is not yet replayed."""
+        """Whether the noted start of the tool call `id` in the chat at `path` is yet to be replayed."""
         return any(call.id == id for kind, known in self._tools(path) if kind == "begin" for call in [*known])
 
     def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[Any]]]:
@@ -311,7 +312,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # After any other error, of the caller's code or of a loop that ends, the model is asked again.
+            # After any other error, be it the caller's or a closing loop's, the model is asked again.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -366,7 +367,7 @@ class StoredJournal:
 
 
 def _place(path: Sequence[str], key: str) -> str:
-    # The model chooses the ids of tool calls. They may contain halves of surrogate pairs, which no store accepts.
+    # The model chooses the ids of tool calls. They may contain lone surrogates, which no store accepts.
     return "/".join(("", *path, key)).encode(errors="backslashreplace").decode()
 
 

@@ -1,13 +1,14 @@
-"""The events of a run in its store, and the tail that all its watchers on one loop share.
+"""A run's events in its store, and the tail that all its watchers on one loop share.
 
 `StepCompleted` holds the whole thread, and `ChatCompleted` every step. Written in full, they would make the log grow
-with the square of its steps. The end of a step or a chat is therefore an entry of its own, whose `event` is the rest:
+with the square of the number of steps. The end of a step or a chat is therefore an entry of a special form, whose
+`event` has only what is new:
 
 ==========  ======================================================================================================
 field       meaning
 ==========  ======================================================================================================
 ``v``       the version of the entry, `VERSION`
-``before``  the number of the previous end of the same chat, or of the agent at the same path; 0 without one
+``before``  the number of the previous end in the same chat, or in the agent at the same path; 0 if there is none
 ``kept``    how many messages, counted from the first, its thread shares with the thread of that end; they are omitted
 ``steps``   how many of a chat's steps, counted from the last, are the results of the ends before it; they are omitted
 ``event``   the event, as `rxllm.serializer` writes it
@@ -42,7 +43,7 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""The maximum number of events of one read."""
+"""The maximum number of events per read."""
 
 WINDOW = 1024
 """The number of events that a tail keeps; a watcher that is further behind reads the log itself."""
@@ -51,14 +52,14 @@ WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the number of the end before it."""
+    """The result of a step or a chat, and the event number of the previous end."""
 
     before: int
     result: StepResult | ChatResult
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones in their order. It remembers the ends."""
+    """Reads the events of the run `id` in pages, and encodes new ones in order. It remembers the ends."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
@@ -91,7 +92,7 @@ class Log:
                 yield event
 
     def encode(self, number: int, event: Event) -> bytes:
-        """Return the entry of `event` in the log, where it gets this number."""
+        """Return the log entry of `event`, which will have this number."""
         path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return serializer.to_json(event).encode()
@@ -152,7 +153,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # this call of the agent is over; a run may make thousands
+        if path and isinstance(end.result, ChatResult):  # this agent call is over; a run may make thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0

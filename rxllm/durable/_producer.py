@@ -1,4 +1,4 @@
-"""The producer of a run, which builds the run's stream, subscribes to it, and commits its events."""
+"""A run's producer, which builds the run's stream, subscribes to it, and commits its events."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The time that a suspect blocks the others without progress."""
+"""How long a suspect that makes no progress blocks the others, in seconds."""
 
 LOOK_SECONDS = 0.05
 
@@ -38,14 +38,14 @@ Factory = Callable[..., Observable[Event]]
 """A function that builds the stream of a run from its input, and from the session if the run is a turn."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Kinds of records: a producer has taken the run over, and a producer has stopped without dying."""
+"""Kinds of records: a producer took the run over, and a producer stopped without dying."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produces one run on the running loop, from the end of its log.
+    """Produces one run on the running loop, starting at the end of its log.
 
     ===========================  =======================================================================================
     event                        action
@@ -72,7 +72,7 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # number of ends of steps and chats that are in the log already
+        self._to_drop = 0  # number of step and chat ends that the log has already
         self._input, self._name = b"", ""
         self._last: StepCompleted | ChatCompleted | None = None  # the last of these ends
         self._steered: list[Event] = []  # corrections in the log after that end
@@ -83,23 +83,23 @@ class Producer:
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Produce the run in a task. Its context is empty, as it is in a process that takes the run over."""
+        """Produce the run in a task with an empty context, as in a process that takes the run over."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to others, from any thread. `ended` is done afterwards."""
+        """Leave the run to others; may be called on any thread. `ended` is done afterwards."""
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """End without the store, from any thread, if the run has not ended: its store stalls, and is to be closed."""
+        """Stop without using the store, which has stalled and is about to be closed; may be called on any thread."""
         if not self.ended.done():
             log.warning("the run %s is left to others: its store stalls", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """End the run as cancelled, from any thread, before the store reports the request."""
+        """End the run as cancelled before the store reports the request; may be called on any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -112,11 +112,11 @@ class Producer:
             await self._produce()
         except RunError as error:
             log.warning("the run %s is left to others: %s", self._lease.run_id, error)
-        except Exception as error:  # a fault of the store, which may only raise RunError
+        except Exception as error:  # a bug in the store, which may only raise RunError
             log.error("the run %s is left to others: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
-                with suppress(Exception):  # the lease expires
+                with suppress(Exception):  # the lease will expire anyway
                     await self._store.release(self._lease)
             finally:
                 self.ended.set_result(None)
@@ -162,7 +162,7 @@ class Producer:
         else:
             if not self._input:  # the run was cancelled before it was read
                 self._input = (await self._store.load(self._lease.run_id)).input
-            if is_turn(self._input):  # settled before the end, after which runs expire
+            if is_turn(self._input):  # settled before the run ends, as ended runs may expire
                 await self._writer.flush()
                 await settle(self._store, self._input)
         await self._writer.flush(ending)
@@ -251,7 +251,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, which are dropped when repeated, and void an unfinished step after the last."""
+        """Count the ends in the log, to drop them when the stream repeats them, and void an unfinished last step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -278,7 +278,7 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise unless the stream has arrived at the log's last end, which has the whole thread."""
+        """Raise unless the stream has reached the log's last end, with the same thread."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
@@ -302,7 +302,7 @@ class Producer:
 
 
 def _arguments(data: bytes) -> Sequence[Any]:
-    """Return the arguments of the factory."""
+    """Return the factory's arguments."""
     if is_turn(data):
         turn = turn_of(data)
         return turn.input, turn.session
@@ -322,10 +322,11 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """The suspects of this process, which take turns: runs at which several processes have died.
+    """This process's suspects, which take turns: runs that several processes have died producing.
 
-    A turn lasts until ``is_alone()`` is false, when the suspect has ended or made progress. The run with the most
-    deaths is first. Ties are broken at random, so that a slow run is not always before the one that kills its process.
+    A turn lasts until ``is_alone()`` is false because the suspect has ended or made progress. The run with the most
+    deaths goes first. Ties are broken at random, so that a slow run does not always go before the one that kills its
+    process.
     """
 
     def __init__(self) -> None:

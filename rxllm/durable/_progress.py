@@ -1,4 +1,4 @@
-"""Limit the tool progress in a log: after a burst, only the newest of each tool call is written, at a fixed rate."""
+"""Limit the tool progress in a log: after a burst, only each call's newest is written, at a fixed rate."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
 
 
 class ProgressLimit:
-    """Encodes events and writes them, on any thread; its timer runs on the loop that made it.
+    """Encodes events and writes them, on any thread; its timer runs on the loop on which it was made.
 
-    One lock guards both, so that all events except progress are encoded in the order of the log.
+    One lock guards both, so that all events except progress are encoded in log order.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes left, and the time of that count
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes left, and when they were counted
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

@@ -1,8 +1,8 @@
-"""Runs in Redis, for the processes of many machines.
+"""Runs in Redis, for processes on many machines.
 
-Every change is a script, which the server runs atomically and by its own clock. A log is a list; an event's number is
-its place. A commit is as durable as the server's persistence: it survives a kill of the server with ``appendonly yes``,
-and a power cut with ``appendfsync always``. All keys share one hash tag, which a cluster requires.
+Every change is a script, which the server runs atomically, using its own clock. A log is a list; an event's number is
+its position. A commit is as durable as the server's persistence: with ``appendonly yes`` it survives if the server is
+killed, and with ``appendfsync always`` a power cut too. All keys share one hash tag, which a cluster requires.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""The maximum wait of a call."""
+"""The maximum time that a call waits."""
 
 CONNECTIONS = 32
-"""The maximum number of connections per event loop; further calls wait."""
+"""The maximum number of connections per event loop; any further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""The time that the connection that receives changes stays open without a wait."""
+"""How long the connection that receives changes stays open while nothing waits for them."""
 
 ALIVE_SECONDS = 15.0
-"""The silence after which a connection is pinged, and the maximum wait for the answer."""
+"""How long a connection is silent before it is pinged, and the maximum wait for the answer."""
 
 PAGE = 500
 
@@ -226,7 +226,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Emit pages of ids in an index by score; with `is_shrinking`, the caller deletes each page."""
+        """Emit the ids in an index page by page, by score; with `is_shrinking`, the caller deletes each page."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -250,7 +250,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
-        """Yield the connections of the running loop, and turn their errors into a ``RunError``."""
+        """Yield the running loop's connections; their errors become a ``RunError``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         try:
@@ -262,7 +262,7 @@ class RedisStore:
                 self._by_loop[loop] = connections
                 await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
-                self._check_open()  # a second time, after the wait for a place
+                self._check_open()  # again, after the wait for a connection
                 try:
                     yield connections
                 finally:
@@ -280,11 +280,11 @@ class RedisStore:
 
 
 class _Connections:
-    """The connections of one event loop, and the waits there for changes of runs."""
+    """One event loop's connections, and the calls on it that wait for runs to change."""
 
     def __init__(self, client: Any, channel: str, forget: Callable[[], object]) -> None:
         self.client = client
-        self.places = asyncio.Semaphore(CONNECTIONS)  # fair, unlike the pools of redis-py
+        self.places = asyncio.Semaphore(CONNECTIONS)  # fair, unlike redis-py's pools
         self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
         self._channel = channel
         self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
@@ -293,7 +293,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start the lifetime, which the loop ends with its asynchronous generators, as ``asyncio.run`` does."""
+        """Start the lifetime, a generator that the loop closes with its others, as ``asyncio.run`` does at the end."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -333,7 +333,7 @@ class _Connections:
             await self._is_subscribed.wait()
 
     async def _receive(self, is_subscribed: asyncio.Event) -> None:
-        """End waits as changes are received, until there has been no wait for a while."""
+        """Wake waiting calls as changes are received, until none has waited for a while."""
         try:
             async with self.client.pubsub() as pubsub:
                 await pubsub.subscribe(self._channel)
@@ -341,7 +341,7 @@ class _Connections:
                 is_subscribed.set()
                 received = pinged = time.monotonic()
                 while message is not None or self._waiting:
-                    # A timeout of its own, since the socket's would close a silent connection.
+                    # A separate timeout, since the socket's would close a silent connection.
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
                         received = time.monotonic()
@@ -360,7 +360,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """End the waits for event `number`, or all if None."""
+        """Wake the calls waiting for event `number` of these runs, or all calls waiting for these runs if None."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)

@@ -1,7 +1,7 @@
-"""The scripts that change runs in Redis. The server runs each atomically, by its own clock.
+"""The scripts that change runs in Redis. The server runs each atomically, using its own clock.
 
-A call may be sent twice, since its first answer may be lost. A script whose repetition would change the result is given
-a token of the call, by which the second call gets the answer of the first.
+A call may be sent twice, since the first answer may be lost. If repeating a script would change the result, it gets a
+token that identifies the call, and the repetition returns the first answer.
 """
 
 from __future__ import annotations

@@ -74,15 +74,15 @@ def open_runs(
     ...     runs.result(id).run()
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
-    Each of the `factories` builds the whole stream of events of a run, with its engine, operators and tools, from the
-    run's input. Another process that continues the run calls the factory with the same name. That factory must build
-    the same requests from the same input, so requests must not depend on a clock or on random numbers.
+    Each of the `factories` builds a run's whole event stream, with its engine, operators and tools, from the run's
+    input. Another process that continues the run calls the factory with the same name. That factory must build the same
+    requests from the same input, so requests must not depend on a clock or on random numbers.
 
     Events are committed within `flush_after` seconds, and at once where something depends on them. After a process
     dies, its runs are blocked for at most `lease` seconds. A run fails with ``RunError("too_many_attempts")`` if
-    `max_attempts` processes in a row have died at the same place. From a third of `max_attempts` on, such runs take
-    turns, so that the run that kills its process takes few others with it. A run that does not repeat its committed
-    steps fails with ``RunError("diverged")``.
+    `max_attempts` processes in a row have died at the same place. From a third of that number on, such runs take turns,
+    so that a run that kills its process takes few others down with it. A run that does not repeat its committed steps
+    fails with ``RunError("diverged")``.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -111,7 +111,7 @@ class Runs:
     `delete_session`       delete a session
     `get`, `list`          emit a run's status, or the newest runs
     `expire`               delete runs that ended long ago
-    `recover`              continue runs here that no process produces, once or repeatedly
+    `recover`              continue here the runs that no process produces, once or repeatedly
     `close`                stop producing; other processes may continue the runs
     =====================  =============================================================================================
     """
@@ -147,12 +147,12 @@ class Runs:
     ) -> Stream[str]:
         """Store a new run of a factory, begin to produce it, and emit its id.
 
-        `input` is anything that `rxllm.serializer` can write, also inside dicts and lists: a text, a `Thread`, a
+        `input` is anything that `rxllm.serializer` can write, even inside dicts and lists: a text, a `Thread`, a
         `ChatResult`. Anyone with the id can watch and cancel the run; the default id cannot be guessed. With
         ``here=False`` the run waits for a worker.
 
         With a `session`, as `Runs.session` emits it, the run is the session's next turn. The factory takes the session
-        as its second argument, and the session is saved with the run's events when the run ends in any way.
+        as its second argument, and however the run ends, the session is saved with the run's events.
 
         Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call. Fails with ``RunError("exists")`` if
         another run has the id, and with ``RunError("conflict")`` if the session has another version or an open turn; no
@@ -271,7 +271,7 @@ class Runs:
         return _once(lambda: delete_session(self._store, id))
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run with its present status. Fails with ``RunError("unknown_run")``."""
+        """Emit the run with its current status. Fails with ``RunError("unknown_run")``."""
         _check_id(id)
         return _once(lambda: self._store.load(id))
 
@@ -288,10 +288,10 @@ class Runs:
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue up to `limit` runs of these factories here that no process produces, and emit their ids.
+        """Continue here up to `limit` runs of these factories that no process produces, and emit their ids.
 
-        With `every`, repeat that after this number of seconds until disposed or closed. Ids are emitted whenever there
-        are any, and a store that is unavailable is tried again.
+        With `every`, do so again each time this many seconds have passed, until disposed or closed. Ids are emitted
+        whenever there are any, and a store that is unavailable is tried again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
@@ -322,7 +322,7 @@ class Runs:
     def close(self) -> Stream[None]:
         """Stop producing, release the leases, and close the store. Other processes may `recover` the runs.
 
-        A store that stalls is waited for as long as a lease lasts. Its runs are then left, and can be recovered once
+        If the store stalls, this waits as long as a lease lasts and then abandons the runs, which can be recovered once
         their leases expire.
         """
 
@@ -406,7 +406,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise for half a surrogate pair in plain data; inside values it may be a model's or a tool's."""
+    """Raise for a lone surrogate in plain data; inside values, it may come from a model or a tool."""
     match item:
         case str() if item and not is_name(item):
             fault = f"has half a surrogate pair: got {shown(item)}; pass text that can be encoded"

@@ -112,7 +112,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
     """Cancel a run that is a turn and has no producer; return whether that was done.
 
-    The session is written before the run ends and may expire, as a turn without a run would begin a second time.
+    The session is written before the run ends, since an ended run may expire, and a turn without a run begins again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:

@@ -1,7 +1,8 @@
-"""Runs in a SQLite file, for the processes of one machine.
+"""Runs in a SQLite file, for processes on one machine.
 
-A commit is on the disk (``synchronous=FULL``): it survives a kill of the process, and a power cut if the disk keeps
-every write that it has confirmed. Pending writes share a transaction. The machine's clock gives the time.
+A commit is on the disk (``synchronous=FULL``): it survives if the process is killed, and if the power is cut, provided
+that the disk keeps every write that it has confirmed. Pending writes share a transaction. The machine's clock sets the
+times.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ VERSION = 1
 """The version of the schema."""
 
 APPLICATION = 0x72786C6C
-"""The mark of a store of runs in the file's header: "rxll"."""
+"""The number that marks a store of runs in the file's header: "rxll"."""
 
 BUSY_SECONDS = 5.0
 """The maximum wait for another process's transaction."""
@@ -48,7 +49,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# A lease that ends later than any lease can was given before the clock was set back, and counts as expired.
+# A lease that ends later than any lease could was granted before the clock was set back, and counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -104,7 +105,7 @@ class SQLiteStore:
         return _run(rows[0])
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL is every status
+        query = f"{_RUN} WHERE coalesce({_STATUS} = ?, 1) ORDER BY n DESC LIMIT ?"  # NULL matches every status
         return [_run(row) for row in await self._read(query, status, limit)]
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -187,7 +188,7 @@ class SQLiteStore:
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
-        while count := await self._writer.call(lambda db: _expire(db, seconds)):  # parts let others write
+        while count := await self._writer.call(lambda db: _expire(db, seconds)):  # in parts, to let others write
             deleted += count
         return deleted
 
@@ -217,14 +218,14 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """End the waits for event `number`, or all if None; the producer's own wait is for no event."""
+        """Wake the calls that wait for event `number`, or all calls if None; the producer waits for no event."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """End the waits for commits of other connections, or all waits without a connection."""
+        """Wake everything that is waiting for another connection's commit, or everything if `db` is None."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}
@@ -280,7 +281,7 @@ class _Waiter:
         return events > self.after or ending is not None or was_cancelled not in (None, is_cancelled)
 
     def wake(self) -> None:
-        """End the wait, from any thread."""
+        """End the wait; may be called on any thread."""
         with suppress(RuntimeError):  # its loop is closed
             self._loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
 
@@ -322,7 +323,7 @@ def _expire(db: sqlite3.Connection, seconds: float) -> int:
 
 
 def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> None:
-    """Set the connection up, and create the tables of a new file."""
+    """Set the connection up, and create the tables in a new file."""
     deadline = time.monotonic() + BUSY_SECONDS
     while True:
         try:

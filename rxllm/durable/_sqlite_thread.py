@@ -22,13 +22,13 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""The maximum wait of a call, such as for a disk that hangs; a locked file is reported earlier."""
+"""The maximum time that a call waits, for example for a disk that hangs; a locked file is reported earlier."""
 
 QUEUE = 10_000
 """The maximum number of pending calls; more are refused."""
 
 GROUP = 64
-"""The maximum number of writes that share a transaction, and so one wait for the disk."""
+"""The maximum number of writes that share a transaction, and thus one wait for the disk."""
 
 POLL_SECONDS = 0.02
 
@@ -77,7 +77,7 @@ class SQLiteThread:
             timer.cancel()
 
     async def close(self) -> None:
-        """End the thread, which closes its connection, after the pending calls."""
+        """End the thread after the pending calls; it closes its connection."""
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True
@@ -113,7 +113,7 @@ class SQLiteThread:
         self._ended.set_result(None)
 
     def _next_calls(self) -> tuple[list[_Call], bool]:
-        """Wait for calls, or for the time of the next poll; return those to run, and whether the thread stays open."""
+        """Wait for calls or until the next poll; return the calls to run, and whether the thread stays open."""
         calls: list[_Call] = []
         try:
             call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)
@@ -142,7 +142,7 @@ class SQLiteThread:
             self._disconnect()  # this rolls back
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            return [outcome for call in calls for outcome in self._execute([call])]  # perhaps one fails
+            return [outcome for call in calls for outcome in self._execute([call])]  # perhaps only one fails
         return outcomes
 
     def _execute_poll(self) -> None:
@@ -172,7 +172,7 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Settle the calls' futures, all of a loop together, since waking a loop takes longer than settling."""
+    """Settle the calls' futures, grouped by loop, since waking a loop takes longer than settling."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

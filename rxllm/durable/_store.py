@@ -1,4 +1,4 @@
-"""The protocol of a store of runs, and its values. ``rxllm.durable.testing`` checks that a store keeps its rules.
+"""The protocol of a run store, and its values. ``rxllm.durable.testing`` checks that a store keeps the rules.
 
 A run has a log of events, numbered from 1 without a gap, and a journal of records by which a new producer continues
 where the last one stopped. A producer must hold a lease to append. Each claim raises the lease's `epoch`, and a store
@@ -17,7 +17,7 @@ import msgspec
 from rxllm import RunError
 
 LONGEST_LEASE = 600.0
-"""The maximum seconds of a lease."""
+"""The maximum length of a lease, in seconds."""
 
 Status = Literal["waiting", "running", "completed", "halted", "failed", "cancelled"]
 
@@ -36,8 +36,8 @@ class Run(msgspec.Struct, frozen=True):
     `factory` is the name of the function that builds its stream from `input`, which is JSON. `status` is ``"running"``
     while a process holds an unexpired lease, ``"waiting"`` while none does, and otherwise the way it ended:
     ``"halted"`` if its chat waits for a person. `events` is the number of the last event. `created_at` and `ended_at`
-    are seconds since 1970. `is_cancelled` is true once the end was requested, and `error` is the JSON of a failed run's
-    error.
+    are seconds since 1970. `is_cancelled` is true once the run's end has been requested, and `error` is the JSON of a
+    failed run's error.
     """
 
     id: str
@@ -84,7 +84,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the newest runs, with this status or with any, the newest first."""
+        """Return the newest runs, with this status or with any, newest first."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
@@ -94,7 +94,7 @@ class Store(Protocol):
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         """Return the ids of runs of these factories that have not ended and have no unexpired lease.
 
-        Runs that have waited longest are first.
+        Runs that have waited longest come first.
         """
         ...
 
@@ -114,7 +114,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit everything or nothing, and extend the lease; return whether a cancel was requested.
+        """Commit all or nothing, and extend the lease; return whether a cancel was requested.
 
         A call with the `token` of the lease's last append changes nothing, so a caller may repeat it after
         ``"store_unavailable"``. Raises ``RunError("lease_lost")``, even after the run has ended, and
@@ -131,9 +131,9 @@ class Store(Protocol):
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Return soon after an event above number `after` or the end is committed, or a cancel is requested.
+        """Return soon after an event above number `after` or the run's end is committed, or a cancel is requested.
 
-        Returns after `seconds` at the latest. It may also return early, so the caller reads again.
+        Returns after `seconds` at the latest. It may also return early, so the caller should read again.
         """
         ...
 
@@ -169,7 +169,7 @@ class Store(Protocol):
 def reading(
     what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
 ) -> Generator[None]:
-    """Turn every error of the body, which reads `what`, into a ``RunError("unreadable")``."""
+    """Turn every error in the body, which reads `what`, into a ``RunError("unreadable")``."""
     try:
         yield
     except Exception as error:

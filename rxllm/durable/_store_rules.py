@@ -1,4 +1,4 @@
-"""The rules of stores about runs, leases and the log, and the store under test."""
+"""The rules for stores about runs, leases and the log, and the store under test."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules of `assert_store`: a sentence by name."""
+"""The rules that `assert_store` checks, each a sentence by its name."""
 
 CHECKS: dict[str, Check] = {}
 

@@ -1,4 +1,4 @@
-"""The rules of stores about waiting, concurrent use, documents and the end."""
+"""The rules for stores about waiting, concurrent use, documents and closing."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The kit for authors of stores, and for tests of code that uses a store.
+"""A kit for store authors, and for testing code that uses a store.
 
-``assert_store`` checks that a store keeps `STORE_RULES`. Its argument is a function that opens the store at the same
-place each time, which is empty at first:
+``assert_store`` checks that a store keeps `STORE_RULES`. Its argument is a function that always opens the store at the
+same place, which is empty at first:
 
 >>> import functools, pathlib, tempfile
 >>> from rxllm.durable import open_store
@@ -31,13 +31,13 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""The maximum time of a rule's check."""
+"""The maximum time that a rule's check may take."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
     """Check that the stores that `make_store` opens keep all of `STORE_RULES`.
 
-    `make_store` opens a store at the same place each time, which is empty at first. The rule ``processes`` calls it in
+    `make_store` always opens a store at the same place, which is empty at first. The rule ``processes`` calls it in
     other processes, so it must be picklable: a function of a module, or a ``functools.partial`` of such a function.
     `only` and `without` are names of rules. To make each rule a test::
 
@@ -70,7 +70,7 @@ async def _check(make_store: MakeStore, rule: str) -> None:
 
 
 def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    """Run ``main()`` on a thread and a loop of its own, since the caller may have a loop."""
+    """Run ``main()`` on a separate thread and loop, since the caller may have a loop."""
     future: Future[Any] = Future()
 
     def run() -> None:
@@ -83,7 +83,7 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-_Base: Any = Any if TYPE_CHECKING else object  # typed as any store, whose methods a base class would hide
+_Base: Any = Any if TYPE_CHECKING else object  # type checkers accept any method; a real base would hide the store's
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 

@@ -1,7 +1,7 @@
 """The facade: generate, step, chat and images, each a pipe of operators.
 
-The loop of a chat is ``operators._repeat_until_halt``, the tools of a step are ``operators._run_tools``; the files here
-hold options, requests, telemetry and entry points.
+The chat loop is in ``operators._repeat_until_halt`` and tools are run by ``operators._run_tools``; the files here hold
+options, requests, telemetry and entry points.
 """
 
 from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step

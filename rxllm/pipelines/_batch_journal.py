@@ -1,20 +1,20 @@
-"""The journal of a batch: a file with a line for each answered request, from which the batch resumes.
+"""A batch's journal: a file with a line for each answered request, from which the batch can be resumed.
 
-A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and a newline. The key is
-``rxllm.values.request_key`` of the request with all options. The id is the caller's; without ids, a request that equals
-an earlier one of the batch has ``"nth"``, its count. The response is written by ``rxllm.serializer`` without `parsed`,
-which a later run reads from the text.
+A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and a newline. The key is the
+``rxllm.values.request_key`` of the request with all its options. The id is the caller's; without ids, a request that
+equals earlier ones in the batch has their number as ``"nth"``. The response is written by ``rxllm.serializer`` without
+`parsed`, which a later run parses from the text again.
 
 ==============================  ======================================================================================
 when                            what is in the file
 ==============================  ======================================================================================
 a response is emitted           its line, unless it has an error; the line survives a crash of the process
 a second later, and at the end  the same, synced; the line survives a crash of the machine
-the process dies in a write     half a line at the end; the next run cuts it off and sends its request again
+the process dies mid-write      half a line at the end; the next run cuts it off and sends its request again
 the disk is full                the earlier lines; the new line is removed, and the stream fails
 ==============================  ======================================================================================
 
-The file is locked while a stream writes to it. The lock is the operating system's and ends with the process.
+The file is locked while a stream writes to it. The operating system releases the lock when the process ends.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""Takes the index of a request, the name of its line, and the response; None for a new response."""
+"""Takes a request's index, the name of its line, and the stored response, or None if the response is new."""
 
 WAIT = 1.0
-"""Seconds to wait for the lock of another stream, which may be closing the file after its disposal."""
+"""Seconds to wait for another stream to release the lock, as it may have been disposed and be closing the file."""
 
 SYNC_EVERY = 1.0
-"""Seconds between two syncs of the lines to the disk."""
+"""Minimum seconds between two syncs to the disk."""
 
 _HEAD = b'{"request_key": "'
 
@@ -63,17 +63,17 @@ class _Line(msgspec.Struct):
 
     @property
     def name(self) -> tuple[RequestId, int | None]:
-        """The key of the line in a batch."""
+        """The key that identifies the line within a batch."""
         return (self.request_key, self.nth) if self.id is None else (self.id, None)
 
 
 def _read_line(text: bytes) -> _Line:
-    # msgspec's decoder refuses half a surrogate pair; Python's reads it.
+    # msgspec's decoder rejects a lone surrogate; Python's accepts it.
     return msgspec.convert(json.loads(text), _Line)
 
 
 class Journal:
-    """The journal of one subscription to `requests`; `complete` returns each as it is sent to `provider`."""
+    """The journal of one subscription to `requests`; `complete` fills in each as it is sent to `provider`."""
 
     def __init__(
         self,
@@ -99,10 +99,10 @@ class Journal:
         self._places: dict[int, tuple[int, int]] = {}  # start and size of each line in the file, by request index
 
     async def open(self) -> None:
-        """Lock the file, cut off half a line, and find the answered requests.
+        """Lock the file, cut off an unfinished last line, and find the answered requests.
 
         Raises ``EngineError("journal_in_use")`` and ``"journal_failed"``, and ``ValidationError`` if the file is not a
-        journal, or holds the answer to another request under the same id.
+        journal, or holds the answer to a different request under the same id.
         """
         await _in_thread(self._open)
 
@@ -128,7 +128,7 @@ class Journal:
         del self._places[index]
 
     async def append(self, index: int, response: Response[Any]) -> Response[Any]:
-        """Write the line of `response`, and return it. Raises ``EngineError("journal_failed")``."""
+        """Write `response` as a line, and return it. Raises ``EngineError("journal_failed")``."""
         await _in_thread(lambda: self._append(index, response))
         return response
 
@@ -165,7 +165,7 @@ class Journal:
                     break
                 try:
                     line = _read_line(text)
-                except ValueError as error:  # msgspec's errors too
+                except ValueError as error:  # includes msgspec's errors
                     raise self._not_a_journal(number, text) from error
                 if (index := indexes.get(line.name)) is not None:
                     self._check_unchanged(index, line)
@@ -283,7 +283,7 @@ else:
     import fcntl
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        # Not a POSIX lock, which ends as soon as any code in the process closes the file, such as a reader.
+        # Not a POSIX lock, which is lost as soon as any code in the process, such as a reader, closes the file.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

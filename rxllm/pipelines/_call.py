@@ -1,13 +1,13 @@
-"""One call of a model, stage by stage; `generate`, `step` and `chat` are built on it.
+"""One model call, stage by stage; `generate`, `step` and `chat` are built on it.
 
 ================  ====================================================================  ==============================
 stage             does                                                                  present with
 ================  ====================================================================  ==============================
 prepare           change the request, or refuse it                                      ``Engine(prepare=)``
-source            ``adapter.stream(request, call)``, once an attempt                    every call
+source            ``adapter.stream(request, call)``, once per attempt                   every call
 timeouts          fail an attempt that is silent for too long                           ``timeout``
 retry             ask again after a failure before the first content                    every call
-total timeout     fail a call whose attempts take too long together                     ``Timeouts(total=)``
+total timeout     fail a call whose attempts together take too long                     ``Timeouts(total=)``
 cost              price the usage                                                       prices in ``rxllm.models``
 watch             notify the observers                                                  ``Engine(observers=)``
 journal           record the answer, or emit the recorded one                           ``ops.journaled`` around
@@ -59,7 +59,7 @@ from rxllm.values.request_keys import undescribed
 
 
 def model_events(setup: Setup, request: Request) -> Stream[Event]:
-    """Return the events of the answer to `request`. Each subscription is a call of its own."""
+    """Return the events of the answer to `request`. Each subscription is a separate call."""
 
     def make() -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
@@ -119,7 +119,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # A call that another operator makes in response to an event is not part of the answer that is counted here.
+        # A call that another operator makes in response to an event is not part of the answer counted here.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
@@ -154,7 +154,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
     key = request_key(undescribed(request), provider) if request.tools else described
 
     def answer() -> Stream[Event]:
-        # The keys of earlier versions include the descriptions of the tools.
+        # In earlier versions, the keys included the tools' descriptions.
         is_old = isinstance(journal, RecallingJournal) and journal.has_response(scope.path, described)
         return Stream.of(journal.response(scope.path, described if is_old else key, events))
 
@@ -162,7 +162,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts the journal's answer to a request in the budgets of this subscription."""
+    """Return a function that counts the journal's answer to a request against this subscription's budgets."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
@@ -190,7 +190,7 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    """Return another engine's answer to `request`; `sent` is the same request as `setup` sends it."""
+    """Return another engine's answer to `request`; `sent` is that request as `setup` sends it."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
     request = replace(request, messages=sent.messages)

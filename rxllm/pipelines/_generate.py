@@ -1,10 +1,10 @@
 """generate, step and chat, and their streams: one response, its tools, and step after step until a halt.
 
-Many models do not call tools when they must follow a JSON schema, and do not follow it when they may call tools.
-With ``structured_finalize=True`` a chat runs to its end as if it had no ``response_format``. If it ends as completed,
-at ``max_turns`` or by ``halt_when``, the model is asked once more, with the format, without tools, and with a user's
-message that asks for the answer (``structured_finalize_nudge``; ``""`` sends none). Without the option, the chats of a
-model whose entry in ``rxllm.models`` has ``tools_with_schema=False`` run this way if they have tools and a schema.
+Many models do not call tools when they must follow a JSON schema, and do not follow it when they may call tools. With
+``structured_finalize=True`` a chat runs to its end as if it had no ``response_format``. If it completes, or halts at
+``max_turns`` or by ``halt_when``, the model is asked once more: with the format, without tools, and with a user message
+that asks for the answer (``structured_finalize_nudge``; ``""`` sends none). Without the option, a chat with tools and a
+schema runs this way if its model has ``tools_with_schema=False`` in ``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def stream_generate(
 
     `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a text, messages, a `Thread` or a
     `Request`. Unknown and invalid options raise at once (`EngineError`, `ValidationError`). All other errors go to
-    ``on_error``; once an event has been emitted, they are an ``ErrorEvent`` instead.
+    ``on_error``; once an event has been emitted, they become an ``ErrorEvent`` instead.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -82,7 +82,8 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    It may be any type that JSON can express. A list, a number or a union is requested as the `value` of an object:
+    The format may be any type that JSON can express. A list, a number or a union is requested as the `value` of an
+    object:
 
     >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
     [2, 3]

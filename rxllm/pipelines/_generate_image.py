@@ -69,7 +69,7 @@ class ImageOptions(TypedDict, total=False):
 describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
-"""The options that replace the request's field; `options` and `metadata` are merged into it."""
+"""The options that replace a field of the request; `options` and `metadata` are merged into theirs."""
 
 
 @with_options(ImageOptions)
@@ -86,8 +86,8 @@ def generate_image(
     `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Without an image
     adapter, ``on_error`` receives ``EngineError("no_image_adapter")``. Unknown and invalid options raise at once
     (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params apply to chat models
-    only, and so does its model if it has an ``adapter``. The request is sent unchecked; ``validate.image_request``
-    checks one.
+    only, and so does its model if it has an ``adapter``. The request is not checked before it is sent;
+    ``validate.image_request`` can do that.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -101,7 +101,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Return `images` edited as the prompt asks. All of them are sent as inputs; only `mask` is sent as the mask.
+    """Return `images` edited as the prompt asks. They are all sent as inputs; only `mask` is sent as the mask.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
@@ -199,14 +199,14 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
 
 
 def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
-    # `response_format` has another meaning in the options of chats.
+    # `response_format` has another meaning in chat options.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
     options = set_options(opts)
     fields = {name: options[name] for name in _FIELDS if name in options}
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Only faults of the options count: this request has no prompt, for example.
+        # Only faults in the options count: this request has no prompt, for example.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

@@ -28,7 +28,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class Responses(Stream[Response[T]]):
-    """The responses to many requests: ``run`` and ``await`` return a list of all, in the order of the requests."""
+    """The responses to many requests: ``run`` and ``await`` return them all as a list, in request order."""
 
     def __init__(self, subscribe: abc.Subscription[Response[T]], *, is_ordered: bool) -> None:
         super().__init__(subscribe)
@@ -99,19 +99,19 @@ def generate_many(
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
     [(0, 'A'), (1, 'B')]
 
-    If `requests` is a mapping by ids, strings or whole numbers, ``response.metadata["request_id"]`` is the id.
+    If `requests` maps ids (strings or whole numbers) to requests, ``response.metadata["request_id"]`` is the id.
 
     `journal` is the path of a file; each answer is appended to it before it is emitted. A later run with the same file,
-    also after a crash, emits the stored answers and sends only the other requests. Failed requests are not written. A
+    even after a crash, emits the stored answers and sends only the other requests. Failed requests are not written. A
     request is recognized by its id or, without ids, by its `request_key` with all options. Answers are synced to the
     disk every second and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends; ``rxllm.display.progress_bar()``
     returns such a function.
 
-    ``on_error`` receives ``ValidationError`` if the journal has another request under the same id, before any is sent,
-    and ``EngineError``: ``journal_in_use`` if another stream writes to the file, ``journal_failed`` if it cannot be
-    written.
+    ``on_error`` receives a ``ValidationError``, before any request is sent, if the journal has a different request
+    under the same id, and an ``EngineError`` if another stream is writing to the file (``journal_in_use``) or it cannot
+    be written (``journal_failed``).
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
@@ -154,7 +154,7 @@ def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
     """Open `journal`, run the requests, and close it."""
-    # All requests may end during their subscription, so `running` and `closing` are set in either order.
+    # All requests may end during their subscription, so `running` and `closing` may be set in either order.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
@@ -172,7 +172,7 @@ def _run_with_journal(
 
 
 def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
-    """Return the journal's response, or the model's once the journal, if there is one, has it."""
+    """Return the journal's response, or the model's, which is first written to the journal if there is one."""
     if journal is None:
         return response_of(setup, request)
 
@@ -260,7 +260,7 @@ class _Emitter:
 
 
 def _failed_response(error: LLMError) -> Response[Any]:
-    """Return the response to a failed request; it has the text of an answer in the wrong format."""
+    """Return the response to a failed request; if its answer had the wrong format, the response has the text."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

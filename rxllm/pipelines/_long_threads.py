@@ -1,8 +1,8 @@
 """count_tokens, trim_thread and compact_thread: keep a long conversation within its model's window.
 
-A summary is stored in the metadata of the answer that it was made for, ``metadata["summary"]``, and so in the thread
-and its JSON. It has the number of `messages` that it replaces, without system messages, their `digest`, and its `text`.
-A later call uses the last summary whose messages still begin the thread.
+A summary is stored as ``metadata["summary"]`` of the answer that it was made for, and thus in the thread and its JSON.
+It has its `text`, the number of `messages` that it replaces (not counting system messages), and their `digest`. A later
+call uses the last summary whose messages still begin the thread.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user's message that the summary answers, so that roles alternate as chat templates require."""
+"""The user message that the summary answers, so that roles alternate as chat templates require."""
 
 
 @with_options(GenerateOptions)
@@ -70,7 +70,7 @@ def count_tokens(
     Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves, in one request with the
     usual key, retries and errors. For all others, and for compatible servers that cannot count, the number is an
     estimate, marked ``estimated=True``: a token for every four bytes of text, 4 for each message, 1,000 for an image or
-    a file that is not text, and 100 for an image of ``detail="low"``.
+    a non-text file, and 100 for an image with ``detail="low"``.
 
     The engine's `prepare` functions are not called. A custom adapter that can count implements ``count_tokens(request,
     call)``, which returns an Observable of one `TokenCount`.
@@ -103,7 +103,7 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     >>> [message.text for message in model.requests[0].messages], len(result.thread)
     (['Now three primes.'], 4)
 
-    An exchange is a user's message with everything up to the next one, so a tool call stays with its results. System
+    An exchange is a user message and everything up to the next one, so a tool call stays with its results. System
     messages are always sent, and so is the last exchange: if it is too long for the provider, the error is
     ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
 
@@ -155,15 +155,16 @@ def compact_thread(
     (4, 2)
 
     The model receives the system messages, the summary, and the kept exchanges unchanged; the thread and the results
-    keep every message. The summary is made once: the metadata of the answer's message holds it, also in JSON, and later
-    steps and turns use it while the messages that it replaces are the same. When the request exceeds `at` again, the
-    summary and the messages since then are summarized. An exchange is a user's message with everything up to the next
-    one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
+    keep every message. The summary is made once: it is kept in the metadata of the answer's message, also in JSON, and
+    later steps and turns use it as long as the messages that it replaces are unchanged. When the request exceeds `at`
+    again, the summary and the messages since then are summarized. An exchange is a user message and everything up to
+    the next one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
 
-    The answer's stream has a ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``
-    after its start, and its usage includes the summary's. The summary is an ordinary call of `engine` with the options
-    `opts`; disposing the answer cancels it. If it fails, its error is the call's; with ``on_error="continue"`` the
-    whole thread is sent, a warning is logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
+    A ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})`` follows the start of the
+    answer's stream, and the answer's usage includes the summary's. The summary is an ordinary call to `engine` with the
+    options `opts`; disposing the answer cancels it. If it fails, the answer fails with its error; with
+    ``on_error="continue"`` the whole thread is sent, a warning is logged, and ``Custom("thread_compaction_failed",
+    {"error"})`` is emitted.
 
     Tokens are estimated, see `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
     provider at each step. `instructions` is the system message for the summary.
@@ -217,7 +218,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in the metadata of `spoken` whose messages still begin it, or an empty summary."""
+    """Return the last summary in the metadata of `spoken` whose messages still begin `spoken`, or an empty one."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -279,9 +280,9 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
     [1, 3]
 
-    The messages before the first user's message, except system messages, are an exchange too. A user's message between
-    a tool call and its result does not begin one, since a result must stay with its call. Nor does a user's message
-    after a call without a result: whether that call is refused must not depend on the length of the thread.
+    The messages before the first user message, except system messages, are an exchange too. A user message between a
+    tool call and its result does not begin one, since a result must stay with its call. Nor does a user message after a
+    call without a result: whether that call is refused must not depend on the length of the thread.
     """
     starts: list[int] = []
     reach = _last_results(messages)
@@ -294,7 +295,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map the index of each message with calls to the index of their last result; a missing result is at the end."""
+    """Map the index of each message with calls to that of their last result; missing results count as at the end."""
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
     unanswered: dict[str, int] = {}
@@ -323,7 +324,7 @@ def _transcript(before: str, messages: Sequence[Message]) -> str:
     <BLANKLINE>
     assistant: Rex.
 
-    Thinking is left out; images and files are named by their name or type.
+    Thinking is left out; images and files appear as their name or type.
     """
     head = [f"summary of what came before: {before}"] if before else []
     return "\n\n".join((*head, *_lines(messages)))

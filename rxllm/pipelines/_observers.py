@@ -132,7 +132,7 @@ class Ids(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The ids that every telemetry value takes by keyword."""
+        """The ids that every telemetry value takes as keywords."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
@@ -201,7 +201,7 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return the details of a call before it is made, in the scope of its subscription."""
+    """Return the details of a call that is about to be made, in the scope of its subscription."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
@@ -243,12 +243,12 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, such as a signature of its reasoning; only the mark of a server's call stays."""
+    """Return `call` without metadata such as a reasoning signature; only the mark of a server-side call is kept."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The events that are a piece of the answer; completions only repeat the pieces."""
+"""The events that carry a piece of the answer; completions only repeat the pieces."""
 
 
 class Span:
@@ -265,7 +265,7 @@ class Span:
         return call
 
     def see(self, event: Any) -> None:
-        """Take note of an event of the stream."""
+        """Note an event of the stream."""
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         """Notify the observers that the stream has ended."""
@@ -276,7 +276,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """A call of an adapter, with the number of its attempts and the arrival times of the last attempt's chunks."""
+    """An adapter call, with the number of its attempts and the arrival times of the last attempt's chunks."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
@@ -288,7 +288,7 @@ class _SpanWithAttempts(Span):
         self._chunks: list[float] = []
 
     def begin_attempt(self, call: Call) -> Call:
-        """Return `call` with the headers of the tracers."""
+        """Return `call` with the tracers' headers."""
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()
@@ -296,7 +296,7 @@ class _SpanWithAttempts(Span):
         return dataclasses.replace(call, trace_headers=headers) if headers else call
 
     def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
-        """Return the details of the call at its end."""
+        """Return the details of the finished call."""
         return replace(
             self._start,
             attempts=self._attempts,
@@ -307,7 +307,7 @@ class _SpanWithAttempts(Span):
 
 
 class CallSpan(_SpanWithAttempts):
-    """One model's response: start, first token, finish."""
+    """One model response: start, first token, finish."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request) -> None:
         super().__init__(observers, now, ids, adapter, request)
@@ -318,7 +318,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # a raw usage with unknown keys fails the caller's fold too
+        with suppress(Exception):  # raw usage with unknown keys makes the caller's fold fail too
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
@@ -418,7 +418,7 @@ class ChatSpan(Span):
 
 
 class ImagesSpan(_SpanWithAttempts):
-    """A call for images."""
+    """An image call."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: ImageRequest) -> None:
         super().__init__(observers, now, ids, adapter, request)

@@ -38,7 +38,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions from `index` on to `request`, one after the other, and return the answer to the result.
+    """Apply the functions, starting at `index`, to `request` in turn, and return the answer to the result.
 
     Synchronous functions run at once and add nothing to the stream.
     """

@@ -1,4 +1,4 @@
-"""`Setup`: the engine and the checked options of a call, which complete its request.
+"""`Setup`: a call's engine and checked options, which complete its request.
 
 When another engine answers the same request, as with ``fallback``, its settings are taken from these places:
 
@@ -51,7 +51,7 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and the checked options of a call: `own_options`, and `options`, where they override the engine's."""
+    """An engine and a call's checked options: `own_options`, and `options`, where they override the engine's."""
 
     engine: Engine
     options: Mapping[str, Any]
@@ -78,7 +78,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
     def complete(self, request: Request) -> Request:
-        """Return `request` with the options of the call and of the engine in its fields; see `option`."""
+        """Return `request` with its fields filled in from the call's and the engine's options; see `option`."""
         params = set_options(self.engine.params)
 
         def merged(name: str) -> dict[str, Any]:
@@ -110,7 +110,7 @@ class Setup(msgspec.Struct, frozen=True):
         return value if value not in (None, ()) else self.options.get(name)
 
     def model_info(self, request: Request) -> ModelInfo | None:
-        """Return the entry in the catalogue for the model of `request`."""
+        """Return the catalogue entry for the model of `request`."""
         return models.find(provider_name(self.engine.adapter), request.model)
 
     def observe(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
@@ -128,24 +128,24 @@ class Setup(msgspec.Struct, frozen=True):
         return self.observe(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
-        """Return a setup whose engine has the tracers of `engine` too."""
+        """Return a setup whose engine also has the tracers of `engine`."""
         observers = () if engine is None else engine.observers
         added = [entry for entry in observers if isinstance(entry, Tracer) and entry not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a setup with the observers `added` too."""
+        """Return a setup with the `added` observers as well."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the reader of the answer to `request`; a wrong format is reported when the request is validated."""
+        """Return the reader for the answer to `request`; a wrong format is reported when the request is validated."""
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
         self, function: str, stream: Stream[T], items: type[Any] | str = "events", request: Request | None = None
     ) -> Stream[T]:
-        """Return `stream` with a repr that names the `function` that returns it and the model."""
+        """Return `stream` with a repr that names the model and the `function` that returns it."""
         model = self.option("model", request and request.model) or self.engine.model
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
 
@@ -176,7 +176,7 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the details of a call with this id for the adapter."""
+        """Return the details of the call for the adapter, with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -194,7 +194,7 @@ def as_request(value: Any) -> Request:
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return `values` as requests, and their ids if they are a mapping by ids.
+    """Return `values` as requests, and their ids if `values` is a mapping.
 
     Raises a ``ValidationError`` that names an entry that is not a request.
     """
@@ -246,11 +246,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Options of the call that another engine does not receive: the provider's own, and the ones in the request."""
+"""Call options that another engine does not receive: the provider's own, and those already in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return `engine` as it answers for `caller`: without tools of its own, and with the caller's observers."""
+    """Return `engine` prepared to answer for `caller`: without its own tools, and with the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -263,7 +263,7 @@ def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
 
 
 def other_request(request: Request, sent: Request, own_options: Mapping[str, Any], other: Engine) -> Request:
-    """Return the request to `other`; `sent` is `request` as its caller sends it."""
+    """Return the request to send to `other`; `sent` is `request` as its caller sends it."""
     return replace(
         request,
         model=other.model or other.params.get("model") or own_options.get("model") or request.model,

@@ -55,7 +55,7 @@ def is_over(thread: Thread) -> bool:
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """The open part of `thread`: the `calls` without an answer, and the `question` to the user that ends it."""
+    """The open part of `thread`: the unanswered `calls`, and the `question` to the user at its end."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -70,7 +70,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
         return cls(thread if question is None else thread[:-1], calls, question) if calls or question else None
 
     def completed(self, state: StreamCollector, waiting: WaitingCalls) -> StepResult:
-        """Return the step, with the results that `state` has collected, and the calls that still wait."""
+        """Return the step with the results that `state` has collected, and the calls that are still pending."""
         thread = with_results(self.thread, {result.tool_call_id or "": result for result in state.tool_results})
         calling = (message for message in reversed(thread.messages) if not all(map(is_server, message.tool_calls)))
         message = next(calling, Message("assistant"))
@@ -92,15 +92,15 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @property
     def agents(self) -> dict[str, Thread]:
-        """The threads of the agents among the calls, by call id."""
+        """The threads of the agents that the calls have started, by call id."""
         return open_agents(self.thread)
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
-    """Return the setup of the chat of `tool`, which runs in a step with these `settings`.
+    """Return the setup for the chat of the agent `tool`, which runs in a step with these `settings`.
 
-    The agent's own options and its engine's have precedence. It inherits the step's `approve` with its timeout, and the
-    step's context under its own.
+    The agent's own options and its engine's take precedence. It inherits the step's `approve` with its timeout, and the
+    step's context, whose entries its own override.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -112,7 +112,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids of the agent's chat; its request id is the step's, followed by the tool call's."""
+    """Return the ids of the agent's chat; its request id is the step's request id, followed by the tool call's id."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -133,7 +133,7 @@ class Answers(msgspec.Struct, frozen=True):
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if a call has neither an answer nor ``approve`` to decide, or if an answer has no call."""
+        """Raise if a call has neither an answer nor an ``approve`` to decide it, or if an answer matches no call."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with the answers to questions, also in agents, and the other answers."""
+        """Return `thread` with the answers to questions added, even inside agents, and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -165,7 +165,7 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, at any depth: as the caller sees it, and as its own chat has it."""
+        """Yield each call that needs an answer, at any depth: as the caller sees it, and as it is in its own chat."""
         for call in calls:
             if call.id not in agents or self._decides(call):
                 yield outside(call), call, self, settings
@@ -177,13 +177,13 @@ class Answers(msgspec.Struct, frozen=True):
                     yield from self._within(call, inner.thread)._waiting(inner.calls, inner.agents, below, name)
 
     def _within(self, call: ToolCall, agent: Thread) -> Answers:
-        """Return the answers to the calls that wait in the agent of `call`."""
+        """Return the answers to the pending calls inside the agent that `call` started."""
         ids = {nested_id(call.id, id): id for id in open_ids(agent)}
         approvals = {ids[id]: approval for id, approval in self.approvals.items() if id in ids}
         return Answers(approvals, {ids[id]: result for id, result in self.results.items() if id in ids})
 
     def _decides(self, call: ToolCall) -> bool:
-        """Whether there is an answer to the call itself, in place of answers to the calls in its agent."""
+        """Whether the call itself is answered, rather than the calls inside its agent."""
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
@@ -191,7 +191,7 @@ class Answers(msgspec.Struct, frozen=True):
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool of `call`: the agent of `thread`, or the tool that asks the question in it."""
+        """Return the tool of `call`: the agent whose chat is `thread`, or the tool whose question begins it."""
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
@@ -208,7 +208,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events that follow from the answer to `call`, or from the answers to the calls in its `agent`."""
+        """Return the events that follow from the answer to `call`, or to the calls inside its `agent`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)
@@ -223,7 +223,7 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments of its approval, if there are any; `id` is its id for the caller."""
+        """Return `call` with the arguments that its approval gives, or None; `id` is the id that the caller sees."""
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -268,7 +268,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of the calls that ask the user and run again with the answer, also in agents."""
+    """Yield the ids of the calls, even inside agents, that ask the user and run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id
@@ -276,7 +276,7 @@ def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
 
 
 def _is_replied(agent: Thread) -> bool:
-    """Whether `agent` is the question of a tool with the user's reply."""
+    """Whether `agent` is a tool's question followed by the user's reply."""
     return len(agent) > 1 and is_question(agent[0])
 
 

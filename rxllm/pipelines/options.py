@@ -1,10 +1,10 @@
 """The options of the facade: a closed set, shown in ``help(...)`` and signatures, and checked when a call is made.
 
-The value of an option is the call's, else the request's, else the engine's, else the default. None means that the
-option is not set, so wrappers can pass their own options on; only for the options in `UNLIMITED` it means no limit.
+An option's value is the call's, else the request's, else the engine's, else the default. None means that the option is
+not set, so wrappers can pass their own options on; only for the options in `UNLIMITED` does it mean no limit.
 
-The meaning of an option is the docstring under its field, where editors show it. ``help(...)`` and the signatures read
-it from the source; without the source they have names and types only. A signature's default is in double backticks.
+Each option is explained by the docstring under its field, which editors show. ``help(...)`` and the signatures read it
+from the source; without that they have only names and types. Double backticks mark a signature's default.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
-    """Merge `sources`, `limit` at a time; the events that halt the chat are last, in the order of the calls."""
+    """Merge `sources`, `limit` at a time; the events that halt the chat come last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -95,7 +95,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
             running.start(scheduler)
             return running
 
-        # Hop to the loop of the call, where everything else runs.
+        # Hop to the call's event loop, where everything else runs.
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
@@ -112,7 +112,7 @@ def stream_resume(
 ) -> Stream[Event]:
     """Return the events of a halted chat that continues; ``ChatCompleted`` is the last. See `resume`.
 
-    The events of the tools that run now and the ``StepCompleted`` of the halted step are first; the model's follow.
+    Events of the tools that run now and the halted step's ``StepCompleted`` come first; the model's follow.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -166,22 +166,22 @@ def resume(
     >>> halted.halted_reason, resume(model, halted, approvals={"c0": True}, tools=[pay]).run().output_text
     ('approval', 'Done.')
 
-    `thread` may be the halted chat's `ChatResult`, also one read from JSON. Every unanswered tool call needs an answer
+    `thread` may be the halted chat's `ChatResult`, even one read from JSON. Every unanswered tool call needs an answer
     under its id: a result, or an approval. An approval is True (the tool runs, once per subscription), a mapping (the
     tool runs with these arguments instead of the model's, which the thread keeps), or False or a reason to deny the
-    call (the model receives a ``ToolError("denied")``). With the option ``approve``, calls of approval tools may be
-    left to that function. A call that waits in an agent is answered under its id in the result, such as ``"c1/c2"``,
-    and the agent continues. A question to the user is answered in `results`, with text or with a mapping for a form,
-    under the id of the tool call that asks it; without an answer it stays open.
+    call (the model receives a ``ToolError("denied")``). With the option ``approve``, calls to approval tools may be
+    left to that function. A call that is pending inside an agent is answered under the id that it has in the result,
+    such as ``"c1/c2"``, and the agent continues. A question to the user is answered in `results`, with text or with a
+    mapping for a form, under the id of the tool call that asks it; without an answer it stays open.
 
-    The first of the result's `steps` is the halted step, now complete. It calls no model, so it does not count for
+    The first of the result's `steps` is the halted step, now complete. It calls no model, so it does not count towards
     ``max_turns`` and its usage is empty. If the model fails once tools have run, the failure is the result's `error`,
     so the results of the tools are not lost. A chat that halted without unanswered calls, for example at ``max_turns``,
     calls the model; a chat that ends with the model's answer is refused.
 
-    Raises, at the call, ``EngineError("missing_tool_results")``, which names the unanswered calls, and
-    ``ValidationError("invalid_option")`` for an id that is not the id of an unanswered call, for arguments that do not
-    fit their tool, and for a chat that has nothing to resume.
+    Raises at once ``EngineError("missing_tool_results")``, which names the unanswered calls, and
+    ``ValidationError("invalid_option")`` for an id that no unanswered call has, for arguments that do not fit their
+    tool, and for a chat that has nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -192,7 +192,7 @@ def resume(
 
 
 def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    """Return the events of the halted chat of `thread`, continued with these `answers`."""
+    """Return the events of the halted chat in `thread` as it continues with these `answers`."""
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
