@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""How long a suspect that makes no progress blocks the others, in seconds."""
+"""The maximum time that a suspect without progress blocks the others, in seconds."""
 
 LOOK_SECONDS = 0.05
 
