@@ -132,7 +132,7 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
 
-    It also observes the calls of the engine's agents, and those of engines that answer in its place. The providers
+    It also observes the calls of the engine's agents, and of any engines that answer in its place. The providers
     default to OpenTelemetry's global ones. The root of a trace is the call itself, or the span that is current when it
     is subscribed to. With `propagate`, each attempt sends ``traceparent``, unless the caller sets that header.
 
@@ -386,7 +386,7 @@ def _around(value: Any) -> Context:
 
 
 class _Metrics:
-    """The instruments, under their released names or, if ``OTEL_SEMCONV_STABILITY_OPT_IN`` says so, the newest."""
+    """The instruments, under their released names or, if ``OTEL_SEMCONV_STABILITY_OPT_IN`` opts in, the newest."""
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:

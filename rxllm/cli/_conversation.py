@@ -42,7 +42,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Standard output and standard error, and which of them are in an unfinished line."""
+    """Standard output and standard error, and which of them have an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events

@@ -28,7 +28,7 @@ LEAVING = 3
 """The seconds that pending answers have to finish after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The seconds between checks whether a stopping worker's runs have ended."""
+"""The seconds between a stopping worker's checks for runs that have ended."""
 
 WRONG = "it must be module:name, for the result of rxllm.durable.open_runs(...) or a function that returns it"
 

@@ -104,9 +104,9 @@ def generate_many(
 
     ``ops.rate_limited`` and ``ops.budget`` with a shared `Budget` stay here, as if they were last in
     ``engine.operators``, so that the limit and the budget hold for all workers together. A call holds its permit and
-    its reservation from before it is sent to a worker until its answer has come back. Usage above the reservation
-    counts at the end, and does not stop the answer. If the engine has no other operators, retries start here, may run
-    on any worker, and count towards the limit.
+    its reservation from before it is sent to a worker until its answer is back. Usage above the reservation counts at
+    the end, and does not stop the answer. If the engine has no other operators, retries start here, may run on any
+    worker, and count towards the limit.
 
     Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
     engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),

@@ -36,7 +36,7 @@ FOREVER = 2**53
 """An event number that is never reached."""
 
 LEFT_SECONDS = 30.0
-"""How many seconds later than the first time a replayed answer may be disposed before the run fails."""
+"""The seconds beyond the original time within which a replayed answer must be disposed, or the run fails."""
 
 QUIET_SECONDS = 5.0
 """The maximum time that a request or tool waits for noted tools while no note is replayed."""

@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""How long a suspect that makes no progress blocks the others, in seconds."""
+"""The maximum time, in seconds, that a suspect blocks the others without making progress."""
 
 LOOK_SECONDS = 0.05
 
@@ -99,7 +99,7 @@ class Producer:
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """End the run as cancelled before the store reports the request; may be called on any thread."""
+        """End the run as cancelled without waiting for the store to report it; may be called on any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:

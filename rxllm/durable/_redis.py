@@ -31,10 +31,10 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop; any further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""How long the connection that receives changes stays open while nothing waits for them."""
+"""The time for which the connection that receives changes stays open while no call waits."""
 
 ALIVE_SECONDS = 15.0
-"""How long a connection is silent before it is pinged, and the maximum wait for the answer."""
+"""The silence after which a connection is pinged, and the maximum wait for the answer."""
 
 PAGE = 500
 

@@ -290,8 +290,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue here up to `limit` runs of these factories that no process produces, and emit their ids.
 
-        With `every`, do so again each time this many seconds have passed, until disposed or closed. Ids are emitted
-        whenever there are any, and a store that is unavailable is tried again.
+        With `every`, repeat this at that interval, in seconds, until disposed or closed. Ids are emitted whenever there
+        are any, and a store that is unavailable is tried again.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
@@ -406,7 +406,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise for a lone surrogate in plain data; inside values, it may come from a model or a tool."""
+    """Raise for a lone surrogate in plain data; inside values, a model or a tool may have written it."""
     match item:
         case str() if item and not is_name(item):
             fault = f"has half a surrogate pair: got {shown(item)}; pass text that can be encoded"

@@ -1,8 +1,7 @@
 """Runs in a SQLite file, for processes on one machine.
 
 A commit is on the disk (``synchronous=FULL``): it survives if the process is killed, and if the power is cut, provided
-that the disk keeps every write that it has confirmed. Pending writes share a transaction. The machine's clock sets the
-times.
+that the disk keeps every write that it has confirmed. Pending writes share a transaction. All times are the machine's.
 """
 
 from __future__ import annotations

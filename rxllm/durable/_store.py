@@ -94,7 +94,7 @@ class Store(Protocol):
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         """Return the ids of runs of these factories that have not ended and have no unexpired lease.
 
-        Runs that have waited longest come first.
+        Runs that have waited longest are first.
         """
         ...
 

@@ -25,7 +25,7 @@ LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules that `assert_store` checks, each a sentence by its name."""
+"""The rules that `assert_store` checks, as sentences by name."""
 
 CHECKS: dict[str, Check] = {}
 

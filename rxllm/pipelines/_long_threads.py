@@ -107,7 +107,7 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     messages are always sent, and so is the last exchange: if it is too long for the provider, the error is
     ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
 
-    Tokens are estimated, see `count_tokens`; tools and the format count too. Leave some room for the answer.
+    Tokens are estimated as in `count_tokens`; tools and the format count too. Leave some room for the answer.
 
     Raises ``ValidationError("invalid_option")`` unless `tokens` is a whole number of at least 1.
     """
@@ -166,7 +166,7 @@ def compact_thread(
     ``on_error="continue"`` the whole thread is sent, a warning is logged, and ``Custom("thread_compaction_failed",
     {"error"})`` is emitted.
 
-    Tokens are estimated, see `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
+    Tokens are estimated as in `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
     provider at each step. `instructions` is the system message for the summary.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``generate`` raises for wrong options.
@@ -295,7 +295,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map the index of each message with calls to that of their last result; missing results count as at the end."""
+    """Map the index of each message with calls to the index of their last result; a missing result is at the end."""
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
     unanswered: dict[str, int] = {}

@@ -68,7 +68,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
-    """Merge `sources`, `limit` at a time; the events that halt the chat come last, in the order of the calls."""
+    """Merge `sources`, `limit` at a time; the events that halt the chat are emitted last, in the order of the calls."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -112,7 +112,7 @@ def stream_resume(
 ) -> Stream[Event]:
     """Return the events of a halted chat that continues; ``ChatCompleted`` is the last. See `resume`.
 
-    Events of the tools that run now and the halted step's ``StepCompleted`` come first; the model's follow.
+    The events of the tools that run now are first, then the halted step's ``StepCompleted``, then the model's events.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
