@@ -124,7 +124,7 @@ def test_the_tables_of_options_have_every_option_once() -> None:
 
 
 def test_the_table_of_events_has_every_event_once_with_fields_that_it_has() -> None:
-    _, _, rest = (DOCS / "first_steps.md").read_text().partition("| of | events, and their fields |")
+    _, _, rest = (DOCS / "first_steps.md").read_text().partition("| about | events, and their fields |")
     rows = re.findall(r"`(\w+)\((.*?)\)`", rest.partition("\n\n")[0])
     fields = {event.__name__: event.__struct_fields__ for event in EVENT_CLASSES}
     assert sorted(name for name, _ in rows) == sorted(fields)
