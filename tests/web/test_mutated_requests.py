@@ -223,9 +223,9 @@ def test_a_campaign_of_mutated_requests(name: str) -> None:
 
 
 BORDERS: dict[str, tuple[Any, str, Any]] = {
-    "from_ui": (_ui_request, "converted", lambda data, cls, *path: msgspec.convert(data, cls)),
-    "from_ag_ui": (_ag_ui_request, "converted", lambda data, cls, *path: msgspec.convert(data, cls)),
-    "openai_app": (_openai_request, "parsed", lambda text, parse: parse(text)),
+    "from_ui": (_ui_request, "convert_to", lambda data, cls, *path: msgspec.convert(data, cls)),
+    "from_ag_ui": (_ag_ui_request, "convert_to", lambda data, cls, *path: msgspec.convert(data, cls)),
+    "openai_app": (_openai_request, "parse_json", lambda text, parse: parse(text)),
 }
 
 
