@@ -375,7 +375,10 @@ def as_engine(value: Any) -> Engine:
 
 
 async def aclose(engine: Any) -> None:
-    """Close the connections that an engine or an adapter keeps on the running loop. It can be used again afterwards."""
+    """Close the connections that an engine or adapter holds open on the running loop.
+
+    The engine or adapter can be used again afterwards.
+    """
     engine = as_engine(engine)
     for adapter in (engine.adapter, engine.image_adapter):
         close = getattr(adapter, "aclose", None)

@@ -270,7 +270,7 @@ def _check_key(api_key: Any) -> ApiKey | None:
 def _read_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
-    kind = type(headers).__name__  # the values may be keys
+    kind = type(headers).__name__  # the values may be API keys
     if isinstance(headers, Mapping):
         pairs = dict(cast(Mapping[Any, Any], headers))
         if all(isinstance(text, str) for pair in pairs.items() for text in pair):

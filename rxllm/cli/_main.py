@@ -164,7 +164,7 @@ def provider_name(name: str) -> str:
 
 
 def renamed(text: str, name: str) -> str:
-    """Return the example's `text` for the provider `name`. Links to Cohere's API documentation stay.
+    """Return the example's `text` for the provider `name`. Links to Cohere's API documentation are left unchanged.
 
     >>> renamed("from rxllm_cohere import Cohere  # https://docs.cohere.com, https://api.cohere.com", "acme-ai")
     'from rxllm_acme_ai import AcmeAi  # https://docs.cohere.com, https://api.acme-ai.example'

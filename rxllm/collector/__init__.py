@@ -6,7 +6,7 @@ file                   holds
 ``_stream_collector``  the state, and its results
 ``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
 ``_step``              the tools and agents of a step, and its new messages
-``_unfold``            a state back to events
+``_unfold``            a state turned back into events
 ``event_rules``        the rules for event streams, and where they are checked
 ``_event_faults``      the types of the fields of single events
 ``unfinished``         the parts that a cut stream leaves open
@@ -18,7 +18,7 @@ a log that successive states share, each with its own length (a fork copies the 
 agents are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
 the message from the log only on request.
 
-The finish reason is derived: if there are complete calls for the client, ``stop``, ``other`` and None become
+The finish reason is derived: if there are complete client-side calls, ``stop``, ``other`` and None become
 ``tool_calls``; ``length``, ``content_filter`` and ``error`` take precedence over calls.
 
 A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are too many to be checked one by one, so a

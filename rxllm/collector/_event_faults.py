@@ -105,7 +105,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     """Return the fault of an earlier form, see `current_form`; a provider's frame may be anything."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are not a fault here: the fold is specified to raise for them
+    except TypeError:  # unknown counters are not a fault here: by contract, the fold raises on them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

@@ -1,7 +1,7 @@
 """Build a step from a response, its tools and its agents: new messages, waiting calls, and the halt.
 
-A call is kept while it runs, and an agent's call until the step ends. Each agent has its own state, which folds the
-agent's events just as the chat's state folds the chat's.
+A call is kept while it runs; a call to an agent is kept until the step ends. Each agent has its own state, which folds
+its events just as the chat's state folds the chat's events.
 """
 
 from __future__ import annotations

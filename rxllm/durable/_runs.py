@@ -276,7 +276,7 @@ class Runs:
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the newest runs, with this status or with any."""
+        """Emit the most recent runs, newest first, limited to `status` if it is given."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)

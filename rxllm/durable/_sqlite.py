@@ -224,7 +224,7 @@ class SQLiteStore:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """Wake everything that is waiting for another connection's commit, or everything if `db` is None."""
+        """Wake every waiter that another connection's commit concerns, or every waiter if `db` is None."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}
@@ -267,7 +267,7 @@ class SQLiteStore:
 
 
 class _Waiter:
-    """A call of ``wait``. `is_cancelled` is the run's flag as last read, None before the first read."""
+    """One call to ``wait``. `is_cancelled` is the run's flag as last read, or None before the first read."""
 
     def __init__(self, after: int) -> None:
         self.after = after

@@ -84,7 +84,7 @@ class Store(Protocol):
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the newest runs, with this status or with any, newest first."""
+        """Return the most recent runs, newest first, limited to `status` if it is given."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:

@@ -17,7 +17,7 @@ waits for a pool slot          once it has the slot       the pool loses the slo
 connects                       once it is connected       the same
 sends, over HTTP/2             once the request is sent   the connection breaks for all calls that share it
 waits for headers, or reads    at once
-closes the response            never: it is ending        the connection is never closed
+closes the response            never: it is finishing     the connection is never closed
 =============================  =========================  =====================================================
 """
 
@@ -142,7 +142,7 @@ async def _exchange(
             page = partial(page_error, response.headers, exchange.provider, request)
             await _deliver(response, decoder, pump, page, since)
     except Exception as error:
-        # A subscriber's own error passes unchanged, even if its class is a transport's.
+        # A subscriber's own error passes through unchanged, even if it is one of the transport's exception classes.
         failure = None if pump.refused else transport_error(error, exchange.provider, address(request), begun=streaming)
         if failure is None:
             raise
@@ -232,7 +232,7 @@ async def _deliver(
     page: Callable[[], AdapterError],
     since: float | None,
 ) -> None:
-    """Emit the events of `response`. `since` is when the model's silence began, or None if any bytes end it."""
+    """Emit the events of `response`. `since` is when the model fell silent, or None if any bytes break the silence."""
     if pump.disposed:
         return
     is_suspect = may_be_page(response.headers)

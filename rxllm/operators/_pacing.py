@@ -68,9 +68,9 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds events with their due times; anything but text is due at infinity.
+    """One subscription. `_waiting` holds events with their due times, which are infinity for anything other than text.
 
-    Unlike in other backlogs, the end of the source waits until all events have been emitted.
+    Unlike other backlogs, this one delays completion until every event has been emitted.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:

@@ -458,7 +458,7 @@ class _RateWindow:
         return entry
 
     def correct(self, entry: Entry, amount: float, now: float) -> None:
-        """Replace the amount of `entry` by `amount`; an excess counts as used now."""
+        """Replace the amount of `entry` with `amount`; any excess is counted as used now."""
         if amount > entry[1]:
             self.add(amount - entry[1], now, now)
         elif any(entry is other for other in self._entries):

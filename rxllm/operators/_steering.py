@@ -66,7 +66,8 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # A slow reader must not delay messages, and a model call that produces them is not a step of the chat.
+        # Not paced, since a slow reader must not hold up messages; and below the model, since a model call made to
+        # produce messages does not count as a chat step.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 

@@ -34,7 +34,7 @@ BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "Gemin
 
 
 class ImageOptions(TypedDict, total=False):
-    """Options of image calls: the fields of `ImageRequest` that a call may set, and the settings of the call itself."""
+    """Options for image calls: fields of `ImageRequest` that a call may set, and the settings of the call itself."""
 
     model: str | None
     """The model, by its provider's name for it. Default: the request's or the engine's."""
@@ -199,7 +199,7 @@ def _refuse_text_model(provider: str, name: str | None) -> None:
 
 
 def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
-    # `response_format` has another meaning in chat options.
+    # `response_format` means something different in chat options.
     checked_options(ImageOptions, Engine(), {name: value for name, value in opts.items() if name != "response_format"})
     options = set_options(opts)
     fields = {name: options[name] for name in _FIELDS if name in options}

@@ -208,7 +208,7 @@ class Answers(msgspec.Struct, frozen=True):
         scope: Scope,
         agent: Thread | None = None,
     ) -> Observable[Event]:
-        """Return the events that follow from the answer to `call`, or to the calls inside its `agent`."""
+        """Return the events produced by answering `call`, or by answering the calls pending inside its `agent`."""
         if agent is not None and (not self._decides(call) or self._calls_again(call, agent)):
             tool = replace(self._begun(call, agent, settings), approval=False)
             edited = self._edited_call(tool, call, call.id)

@@ -42,7 +42,7 @@ T = TypeVar("T")
 
 
 def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """Return the events that follow from the answers; ``StepCompleted`` is the last."""
+    """Return the events produced by the answers; ``StepCompleted`` is the last."""
 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents

@@ -48,10 +48,10 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
     only shows that a server accepted the request. The result of a response or a chat has the metadata
     ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
-    out; if all are out, the last failure passes unchanged. No result includes the losers' usage. In a pipe, write
-    ``a.pipe(ops.race(b))``.
+    out; if all are out, the last failure passes through unchanged. No result includes the losers' usage. In a pipe,
+    write ``a.pipe(ops.race(b))``.
 
-    Raises ``ValidationError("invalid_option")`` without streams, and for one that is not an Observable.
+    Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
     """
     check_streams("streams", streams)
     return _race_sources("race", streams, [0.0] * len(streams))
@@ -91,7 +91,8 @@ class _Race:
 
     Source k starts ``delays[k]`` seconds after the first, or as soon as all running sources have failed. Its events
     wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
-    chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes unchanged.
+    chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes through
+    unchanged.
 
     The waiting events are not kept in a `Backlog`, because a loser's failure drops its events.
     """
@@ -272,8 +273,8 @@ def merge_labelled(
     A stream that fails ends with an ``ErrorEvent``, as an event stream does, and the others continue. Items with the
     same label keep their stream's order.
 
-    Raises ``ValidationError("invalid_option")`` without streams, for one that is not an Observable, and for a
-    `concurrency` below 1.
+    Raises ``ValidationError("invalid_option")`` if `streams` is empty, if any of them is not an Observable, or if
+    `concurrency` is below 1.
     """
     _check_arguments(streams, concurrency)
     labels = list(streams)

@@ -3,7 +3,7 @@
 The portal is one daemon thread with one event loop, for callers that have none.
 
 =======================================  ===================================
-a stream is                              the loop of its call is
+how the stream is read                   loop its call runs on
 =======================================  ===================================
 subscribed to or awaited inside a loop   that loop
 subscribed to where no loop is running   the portal's
@@ -13,8 +13,8 @@ read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
                                          loop that runs on their thread
 =======================================  ===================================
 
-The choice is part of the `Place`; see ``context_variables``. At the interpreter's exit the portal waits for the calls
-that are still running; see ``threads``.
+The choice is part of the `Place`; see ``context_variables``. At interpreter exit, the portal waits for calls that are
+still running; see ``threads``.
 """
 
 from __future__ import annotations

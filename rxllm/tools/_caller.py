@@ -163,7 +163,7 @@ class Caller(abc.DisposableBase):
         pump.emit((result,))
 
     def on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
-        """Call `fn` on the call's loop, even if a tool or an Observable calls this from another thread."""
+        """Run `fn` on the tool call's event loop, even when a tool or an Observable invokes this on another thread."""
         if self._loop is None or running_loop() is self._loop:
             fn(argument)
         elif not self._loop.is_closed():

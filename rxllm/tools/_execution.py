@@ -85,7 +85,7 @@ def execution(
 
 
 class ToolExecution(abc.DisposableBase):
-    """One run of one tool call, which `start` begins."""
+    """A single run of a tool call; `start` begins it."""
 
     def __init__(
         self,

@@ -195,7 +195,7 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Places where data does not fit a type, from the errors of msgspec and pydantic
+# Places where data does not fit a type, taken from errors that msgspec or pydantic raises
 
 
 def described(faults: list[tuple[Path, str]]) -> str:

@@ -136,7 +136,7 @@ class Partial(Generic[T]):
         return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same type and state, and show the same JSON text."""
+        """Whether both have the same type, state and JSON text."""
         if not isinstance(other, Partial):
             return NotImplemented
         same = (self._state, self._shape.hint) == (other._state, other._shape.hint)

@@ -47,7 +47,7 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The usage of the step: its response, and its agents at any depth."""
+        """The step's usage: its response's, plus its agents' at any depth."""
         return self.response.usage + self.agent_usage
 
     @property

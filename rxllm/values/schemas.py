@@ -160,7 +160,7 @@ def _format_of(hint: Any) -> dict[str, Any]:
 def _own_schema(hint: Any) -> dict[str, Any]:
     try:
         return _inline_root(_schema_of(hint))
-    except Exception as error:  # errors of msgspec and pydantic, or a NameError in a hint
+    except Exception as error:  # errors from msgspec or pydantic, or a NameError in a type hint
         fault = f"{hint!r} has no JSON schema: {str(error).splitlines()[-1]}"
         remedy = "write a @dataclass, a TypedDict or a pydantic model, with fields that JSON can express"
         raise invalid_option("response_format", f"{fault}; {remedy}") from None

@@ -90,7 +90,7 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
     try:
         parameters = {signed.name: Parameter.of(hint, signed.default) for signed, hint in signature}
         return parameters, _object_schema(parameters)
-    except Exception as error:  # errors of msgspec and pydantic
+    except Exception as error:  # errors from msgspec or pydantic
         fault = str(error).splitlines()[0]
         raise TypeError(f"the tool {name!r} has a parameter whose type has no JSON schema: {fault}") from error
 

@@ -77,7 +77,10 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`; none if they do not add up to it, as in a sum over several answers."""
+    """Return the iterations of `usage`, or an empty list if their tokens do not add up to its tokens.
+
+    They do not if `usage` is the total of several answers.
+    """
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())

@@ -91,7 +91,7 @@ class Runs:
 
 
 class _Run:
-    """A run: `stop` cancels it, `ended` is when it ended."""
+    """A run: `stop` cancels it; `ended` is when it ended."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

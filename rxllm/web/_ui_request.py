@@ -84,7 +84,7 @@ def from_ui(
     client_tools: Collection[str] = (),
     max_bytes: int = MAX_BYTES,
 ) -> Incoming:
-    """Return the thread, approvals and results in a request of ``useChat``.
+    """Return the thread, approvals and results from a ``useChat`` request.
 
     >>> import rxllm
     >>> hello = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}
@@ -96,9 +96,8 @@ def from_ui(
     browser's messages are the conversation, so that users can edit earlier messages, and no approval is accepted.
     `client_tools` are the names of the tools that run in the browser; no other results are accepted.
 
-    Raises ``ValidationError("invalid_request")``, with the path, for a request that is malformed, longer than
-    `max_bytes`, too deep or too large, and for an answer to an unknown call; ``"invalid_option"`` for a `stored` of the
-    wrong class.
+    Raises ``ValidationError("invalid_request")``, with the path, if the request is malformed, longer than `max_bytes`,
+    too deep or too large, or if it answers an unknown call; ``"invalid_option"`` if `stored` is of the wrong class.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]

@@ -105,7 +105,10 @@ class FrameDecoder(ABC):
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream; `over` is whether the wire's end marker was seen. A subclass may extend it like `fail`."""
+        """End the stream; `over` is whether the wire's end marker was seen.
+
+        Subclasses may extend this method, just as they may extend `fail`.
+        """
         self.blocks.end(over=over)
 
     def _read_all(self, frames: list[Frame]) -> None:

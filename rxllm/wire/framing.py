@@ -30,7 +30,7 @@ state      input                       next state
 before     ``[``                       between (white space and a BOM before it are skipped)
 between    ``{``, ``[`` or ``"``       inside; a comma and white space are skipped
 between    ``]``                       ended
-between    anything else               odd: a number, a word or nonsense, up to the next comma or ``]``
+between    anything else               odd (a number, a word or nonsense): returned, up to a comma or ``]``
 inside     the end of the element      between; the element is returned, as the bytes that were sent
 ended      anything                    ended; it is ignored
 =========  ==========================  =====================================================================
