@@ -335,7 +335,10 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
     if mode != "wal":
         raise unavailable(f"its file system has no write-ahead log (journal_mode {mode}); give a path on a local disk")
     db.execute("PRAGMA synchronous = FULL")
-    if not _has_tables(db, unavailable):
+    db.execute("BEGIN")  # a snapshot, because another connection may create the tables between two queries
+    has_tables = _has_tables(db, unavailable)
+    db.execute("COMMIT")
+    if not has_tables:
         db.execute("BEGIN IMMEDIATE")
         if not _has_tables(db, unavailable):  # another connection may have created them before the transaction
             pragmas = f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}"

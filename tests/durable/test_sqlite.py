@@ -197,6 +197,22 @@ def test_many_open_a_new_file_at_once(tmp_path: Path) -> None:
         assert sorted(ids) == [*"abcdefgh"]
 
 
+def test_a_file_that_another_process_fills_while_it_is_opened_is_not_foreign(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queries, rows = 0, _sqlite._rows
+
+    def rows_while_another_opens(db: sqlite3.Connection, query: str, *values: Any) -> list[Any]:
+        nonlocal queries
+        if "sqlite_master" in query and (queries := queries + 1) == 1:  # the file's number was read, its tables not
+            run_python(f"import asyncio, rxllm.durable as d; asyncio.run(d.open_store({str(path)!r}).claimable(['f']))")
+        return rows(db, query, *values)
+
+    monkeypatch.setattr(_sqlite, "_rows", rows_while_another_opens)
+    with_store(path, lambda store: store.create(RUN))
+    assert queries == 1
+
+
 # The disk is full
 
 
