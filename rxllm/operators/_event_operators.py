@@ -10,7 +10,7 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from reactivex import Observable, abc
 
@@ -51,16 +51,46 @@ MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
 """Takes the observer's ``on_next`` and ``on_error``; returns the handler for one subscription's items."""
 
 
-def handle_each(make_handler: MakeHandler[R, T]) -> Callable[[Observable[T]], Stream[R]]:
-    """Call the handler that ``make_handler(on_next, on_error)`` returns with each item; pass on the end and errors."""
+def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
+    """Call the handler that ``make_handler(on_next, on_error)`` returns with each item; pass on the end and errors.
 
-    def subscribe(
-        source: Observable[T], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
+    With `is_filter`, the handler only drops items: it runs no user code and ends no stream.
+    """
+
+    def operator(source: Observable[T]) -> Stream[R]:
+        check_source(source, "the operator")
+        return _Handled(source, make_handler, is_filter)
+
+    return operator
+
+
+class _Handled(Stream[R_out], Generic[T, R_out]):
+    """The items of `source` that a handler passes on.
+
+    The handler after a filter is called without an observer in between, which would stop the items after an end.
+    """
+
+    def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
+        super().__init__()
+        self._source: Observable[Any] = source
+        self._make_handler: MakeHandler[R_out, Any] = make_handler
+        self._is_filter = is_filter
+        if isinstance(source, _Handled) and source._is_filter:
+            first = cast("_Handled[Any, T]", source)
+            self._source = first._source
+            self._make_handler = partial(_make_both, first._make_handler, make_handler)
+
+    def _subscribe_core(
+        self, observer: abc.ObserverBase[R_out], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        handler = make_handler(observer.on_next, observer.on_error)
-        return source.subscribe(handler, observer.on_error, observer.on_completed, scheduler=scheduler)
+        handler = self._make_handler(observer.on_next, observer.on_error)
+        return self._source.subscribe(handler, observer.on_error, observer.on_completed, scheduler=scheduler)
 
-    return operate(subscribe)
+
+def _make_both(
+    make_filter: MakeHandler[T, T], make_handler: MakeHandler[R, T], on_next: abc.OnNext[R], on_error: abc.OnError
+) -> abc.OnNext[T]:
+    return make_filter(make_handler(on_next, on_error), on_error)
 
 
 class Feeder(Protocol[T_in, R_out]):

@@ -70,7 +70,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 
         return on_item
 
-    return handle_each(keep)
+    return handle_each(keep, is_filter=True)
 
 
 def filter_deltas(
@@ -130,7 +130,7 @@ def _drop(classes: frozenset[type[Event]]) -> Callable[[Observable[Event]], Stre
 
         return handle
 
-    return handle_each(make_handler)
+    return handle_each(make_handler, is_filter=True)
 
 
 def text() -> Callable[[Observable[Event]], Stream[str]]:

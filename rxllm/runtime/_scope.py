@@ -37,7 +37,7 @@ import os
 from base64 import urlsafe_b64encode
 from collections.abc import Callable, Iterable, Sequence
 from contextvars import ContextVar
-from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 from msgspec.structs import replace
@@ -273,7 +273,10 @@ def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = ScopedObserver(observer)
         with within(current_scope.get() if scope is None else scope):
-            return source.subscribe(subscriber, scheduler=scheduler)
+            stream = cast(Stream[Any], source)
+            if type(stream) is Stream:  # `subscribe` would add an observer with the same checks as `observer`
+                return stream._subscribe_core(subscriber, scheduler)  # pyright: ignore[reportPrivateUsage]
+            return stream.subscribe(subscriber, scheduler=scheduler)
 
     return Stream(subscribe)
 
