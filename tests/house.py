@@ -1,7 +1,8 @@
 """Figures of the house: ``python -m tests.house`` prints how large and how tangled ``rxllm/`` is today.
 
 A room is the first folder or the top file below ``rxllm/``. With ``--list`` the private imports are listed, with
-``--speed`` the import and a warm call are timed, which takes half a minute.
+``--speed`` the import and a warm call are timed, which takes half a minute; ``--profile`` shows where a warm call and
+the chunks of a long answer spend their time.
 """
 
 from __future__ import annotations
@@ -9,9 +10,11 @@ from __future__ import annotations
 import argparse
 import ast
 import asyncio
+import cProfile
 import io
 import itertools
 import json
+import pstats
 import sys
 import tempfile
 import time
@@ -210,12 +213,16 @@ def import_ratio() -> float:
     return own / needed
 
 
+def mocked_client(deltas: int) -> Callable[[], httpx.AsyncClient]:
+    """Return a maker of clients that receive an answer of so many deltas over a mocked transport."""
+    frames = b"".join(wires.answer("chat", "text", deltas))
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=frames))
+    return partial(httpx.AsyncClient, transport=transport)
+
+
 async def call_ratio() -> float:
     """Return the CPU time of a warm call over that of a loop by hand, both over one mocked transport."""
-    frames = b"".join(wires.answer("chat", "text", 10))
-    transport = httpx.MockTransport(lambda request: httpx.Response(200, content=frames))
-
-    client = partial(httpx.AsyncClient, transport=transport)
+    client = mocked_client(10)
     asks = [make("chat", "http://mocked/v1", client) for make in (contenders.rxllm, contenders.by_hand)]
     times: list[list[float]] = [[], []]
     for _ in range(ROUNDS):
@@ -229,10 +236,43 @@ async def call_ratio() -> float:
     return own / by_hand
 
 
+async def shares(deltas: int, calls: int) -> Counter[str]:
+    """Return the share of the time of `calls` warm calls, in percent, by library and by rxllm's rooms.
+
+    Functions written in C count as part of the function that calls them.
+    """
+    ask = contenders.rxllm("chat", "http://mocked/v1", mocked_client(deltas))
+    await ask()
+    profile = cProfile.Profile()
+    with profile:
+        for _ in range(calls):
+            await ask()
+    times: Counter[str] = Counter()
+    entries: dict[Any, Any] = pstats.Stats(profile).stats  # type: ignore[attr-defined]
+    for (file, *_), (_, _, seconds, _, callers) in entries.items():
+        if file == "~":
+            times.update({owner(caller[0]): spent for caller, (_, _, spent, _) in callers.items()})
+        else:
+            times[owner(file)] += seconds
+    return Counter({name: 100 * seconds / times.total() for name, seconds in times.items()})
+
+
+def owner(file: str) -> str:
+    """Return the library or the room that `file` belongs to."""
+    path = Path(file)
+    if path.is_relative_to(PACKAGE):
+        return f"rxllm/{room_of('.'.join(('rxllm', *path.relative_to(PACKAGE).with_suffix('').parts)))}"
+    packages = ("reactivex", "httpx", "httpcore")
+    return next((name for name in packages if name in path.parts), "Python and others")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.house", description=__doc__)
     parser.add_argument("--list", action="store_true", help="list the private imports")
     parser.add_argument("--speed", action="store_true", help="time the import and a warm call")
+    parser.add_argument(
+        "--profile", action="store_true", help="show where a warm call and a long answer spend their time"
+    )
     asked = parser.parse_args()
 
     house = [read(path) for path in sorted(PACKAGE.rglob("*.py"))]
@@ -262,6 +302,9 @@ def main() -> None:
     if asked.speed:
         print(f"import rxllm over its dependencies: {import_ratio():.2f}")
         print(f"a warm call's CPU over a loop by hand: {asyncio.run(call_ratio()):.2f}")
+    for name, deltas, calls in (("a warm call", 10, CALLS), ("a long answer", 20_000, 1)) if asked.profile else ():
+        found = asyncio.run(shares(deltas, calls)).most_common(12)
+        print(f"\n{name}, % of its time:", *(f"  {share:5.1f}  {owner}" for owner, share in found), sep="\n")
 
 
 if __name__ == "__main__":
