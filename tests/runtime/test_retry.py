@@ -361,7 +361,7 @@ def test_a_reason_that_is_none_is_told_which_there_are(given: Any, said: str) ->
     with pytest.raises(ValidationError, match=said) as caught:
         RetryPolicy(retry_on=given)
     for reason in AdapterError.REASONS | StreamError.REASONS:
-        assert re.search(rf"there are .*\b{reason}\b", str(caught.value))
+        assert re.search(rf"the reasons are .*\b{reason}\b", str(caught.value))
 
 
 def test_no_attempt_at_all_is_refused() -> None:
@@ -378,7 +378,9 @@ def test_an_engine_s_retry_of_another_kind_is_refused(retry: Any) -> None:
 
 
 def test_a_misspelt_field_is_refused_with_its_name() -> None:
-    with pytest.raises(ValidationError, match=r"max_atempts is unknown \(did you mean 'max_attempts'\?\); the fields are"):
+    with pytest.raises(
+        ValidationError, match=r"max_atempts is unknown \(did you mean 'max_attempts'\?\); the fields are"
+    ):
         generate(Fake("Hi"), "Hi", retry={"max_atempts": 2})
     with pytest.raises(TypeError, match="max_atempts"):
         RetryPolicy(max_atempts=2)  # pyright: ignore[reportCallIssue]
