@@ -53,13 +53,13 @@ AHEAD = 32
 
 
 class Budget:
-    """A limit on the tokens, the dollars, or both, that a group of calls may use.
+    """A limit on the tokens or dollars, or both, that a group of calls can use.
 
     The calls can run in any engines, chats, event loops and threads. ``ops.budget(shared)`` applies the budget to them.
     Each request first reserves the most that it can use. If less than that is left, the request is not sent. When the
     call ends, the amounts that it actually used replace the reservation.
 
-    Under a dollar limit, a request is not sent either if its price is not known. Pass ``price(usage)``, as in
+    Under a dollar limit, a request whose price is not known is not sent either. Pass ``price(usage)``, as in
     ``ops.cost``, to add prices that are in no list, or ``unpriced="allow"`` to send such requests. ``ops.budget``
     documents the exact rules, and the amount by which a limit can be exceeded.
 
@@ -236,7 +236,7 @@ class ChatBudget(Budget):
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """The amounts that `budget` reserves for one call; they grow with the amounts that the call has used."""
+    """The amounts that `budget` reserves for one call; they grow if the call uses more."""
 
     budget: Budget
     tokens: int

@@ -1,7 +1,7 @@
 """Reactivex schedulers that run timers on an event loop, and clocks for operators. Any thread can use them.
 
 ==================  ====================================================  ==========================================
-scheduler           running of an action that has no due time             used by
+scheduler           time at which actions without a due time run          used by
 ==================  ====================================================  ==========================================
 `LoopScheduler`     soon, on the loop                                     ``run``, ``await``, and rxllm's operators
 `PacedScheduler`    soon, on the loop, but not while the reader's gate    iterators
@@ -148,7 +148,7 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """A scheduler that acts like reactivex's default, but runs timers on the loop, not each on its own thread."""
+    """A scheduler that acts like reactivex's default, but runs its timers on the loop, not on a thread each."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
@@ -178,7 +178,7 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`, but replace an iterator's scheduler by one that does not wait for the reader."""
+    """Return `scheduler`, or, if it belongs to an iterator, a scheduler that does not wait for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 

@@ -124,5 +124,5 @@ class Limiter(Protocol):
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no call for `seconds`, because a call was refused as too frequent or the provider requires a wait."""
+        """Start no calls for `seconds`; the provider has rejected a call for its rate, or has asked for a wait."""
         ...

@@ -1,4 +1,4 @@
-"""Back-pressure: gates at which sources wait for a slow reader, and endings for which a reader waits.
+"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after a dispose.
 
 Reactivex has no notion of demand. A consumer that buffers items, such as an iterator, therefore puts a `Gate` into a
 context variable, the `Reader`, while it subscribes. Sources find the gate through any chain of operators, and stop
@@ -78,10 +78,10 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default number of items that an operator holds back before its source waits or the consumer gets them."""
+"""The default number of items to hold back before the source must wait or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
-"""The default number of items that can wait before a source that cannot wait is cut off."""
+"""The default number of waiting items at which a source is cut off if it cannot wait."""
 
 
 class Gate:
@@ -150,7 +150,7 @@ class Gate:
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, now, or once the operator that checks the step releases it."""
+        """Call `start`, which runs a step's tools, at once; an operator that checks the step can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Two context variables, the place and the reader of a call, which reach a source through any chain of operators.
+"""Two context variables that carry the place and the reader of a call to its source, through any operators.
 
 A scheduler passed to ``subscribe`` could not replace them, because retry, merge and concat would then subscribe again
 on other threads.

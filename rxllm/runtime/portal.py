@@ -109,7 +109,7 @@ def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
 
 
 def portal() -> Portal:
-    """Return the stand-in portal of the current `Place`, or else the process's portal, started on first use."""
+    """Return the stand-in portal of the current `Place`, or else the process's portal, which starts on first use."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -218,7 +218,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run calls that are made in the block on the portal's loop, while this thread waits.
+    """Choose the portal's loop for calls that are made in the block, for which this thread waits.
 
     Raises ``RuntimeError`` on the portal's own thread, because a thread cannot wait for itself.
     """
