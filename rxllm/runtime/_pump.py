@@ -11,7 +11,7 @@ delivering to the subscriber  the task is not cancelled: `emit` returns False, a
 held (closing)                the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
 
-Any thread can call dispose. In every state, it returns at once, and nothing is delivered after it. The body closes its
+Any thread can call dispose. In every state, it returns at once, and nothing is delivered afterwards. The body closes its
 resources before it returns, so the stream does not end before they are closed. An exception that the subscriber raises
 ends the body and is passed once to the subscriber's own ``on_error``. For a subscriber without an ``on_error``, see
 ``_unhandled``.
@@ -56,7 +56,7 @@ def pumped(body: Body[T]) -> Stream[T]:
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     """Return a cold Stream of the items that the async iterator ``factory()`` yields.
 
-    Each subscription calls `factory`, and closes the iterator when it ends.
+    Each subscription calls `factory` once, and closes the iterator when the subscription ends.
 
     >>> async def count():
     ...     yield 1

@@ -37,7 +37,7 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """A plan for the attempts of one subscription; the first attempt has the number 1."""
+    """The plan for the attempts of one subscription; attempts are numbered from 1."""
 
     late: bool
     """Whether `again` is also called for failures after the first content."""
@@ -49,12 +49,12 @@ class Plan(Protocol):
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return events to emit before the events of `attempt`, whose first content has just arrived."""
+        """Return the events to emit ahead of `attempt`, which has just produced its first content."""
         ...
 
 
 class Attempts:
-    """One subscription, which makes attempts as `plan` requires; `start` returns its disposable."""
+    """One subscription, which makes attempts according to `plan`; `start` returns its disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
@@ -84,7 +84,7 @@ class Attempts:
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
-        except Exception as raised:  # raised by a function of the user
+        except Exception as raised:  # raised by a user's function
             self.observer.on_error(raised)
             return True
         if seconds is None:
@@ -189,7 +189,7 @@ class _Attempt:
 
 
 def attempting(make: Callable[[], Plan]) -> Stream[Event]:
-    """Return a stream that makes attempts; it calls ``make()`` for the `Plan` of each subscription."""
+    """Return a stream that makes attempts; ``make()`` returns a new `Plan` for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return Attempts(make(), observer, scheduler).start()
@@ -206,8 +206,9 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     `max_attempts` includes the first attempt, so calls are never retried if it is 1. The first wait takes `base_delay`
     seconds, and each further wait is twice as long, up to `max_delay`. A random time of up to `jitter` seconds is added
     to every wait. If the provider's Retry-After header asks for a longer wait, it is respected, but if it asks for more
-    than `max_retry_after` seconds, the call is not retried. `retry_on` holds reasons of `AdapterError` and
-    `StreamError`. A call that failed because the account's credit is used up is never retried.
+    than `max_retry_after` seconds, the call is not retried. A failure is retried only if its reason,
+    from `AdapterError` or `StreamError`, is in `retry_on`. A call that failed because the account has no credit left is
+    never retried.
 
     Raises ``ValidationError("invalid_option")`` if a value is wrong.
     """
@@ -254,7 +255,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Error codes which mean that the account's credit is used up; waiting does not help then."""
+"""Error codes for an account that has no credit left; waiting would not help."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -264,16 +265,16 @@ OnRetry = Callable[[int, float, LLMError], None]
 
 
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
-    """Return the `RetryPolicy` that the ``retry`` option of an engine or a call stands for.
+    """Convert the ``retry`` option of an engine or a call to a `RetryPolicy`.
 
-    False means that failed calls are not retried. A mapping overrides single fields of `base`, or of the default policy
+    False means that failed calls are not retried. A mapping overrides some fields of `base`, or of the default policy
     if `base` is False.
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for any other value, and for a mapping that has a key that is not a
-    field of `RetryPolicy`.
+    Raises ``ValidationError("invalid_option")`` for any other value, and if a mapping has a key that is not a field of
+    `RetryPolicy`.
     """
     match retry:
         case RetryPolicy():
@@ -290,9 +291,9 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
-    """Return the `RetryPolicy` that an operator's `policy` argument stands for.
+    """Convert the `policy` argument of an operator to a `RetryPolicy`.
 
-    Raises ``ValidationError("invalid_option")`` if the argument is wrong.
+    Raises ``ValidationError("invalid_option")`` if the argument is not valid.
     """
     try:
         return policy(argument)
@@ -329,9 +330,9 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return a stream of the events of ``make()``, and call `make` again if they fail before their first content.
+    """Return a stream that emits the events of ``make()``, and retries if they fail before their first content.
 
-    `rules` decide whether and when to call it again. ``on_retry(attempt, delay, error)`` is called before each wait.
+    `rules` decide whether and when `make` is called again. ``on_retry(attempt, delay, error)`` is called before each wait.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())

@@ -117,7 +117,7 @@ class Ask(Protocol):
 
 
 class EngineCall(msgspec.Struct, frozen=True):
-    """The engine's call to which its operators are being applied.
+    """The engine call to which operators are being applied.
 
     `request` contains all options, and `call` contains the settings that are not part of a request. `provider` is the
     adapter's name, and `operators` are the engine's operators. `before` is the usage of the chat's earlier steps, and
@@ -224,7 +224,7 @@ def within(scope: Scope) -> Setting[Scope]:
 class Setting(Generic[T]):
     """A ``with`` block that sets a context variable.
 
-    Each call uses several of these blocks, and a generator function would be three times slower.
+    Each call uses several of these blocks, and a generator-based context manager would be three times slower.
     """
 
     __slots__ = ("_token", "_value", "_variable")
@@ -277,7 +277,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
 
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
-    """Return a stream that subscribes to `source` within `scope`, by default the scope at the subscription.
+    """Return a stream that subscribes to `source` within `scope`, or by default within the subscriber's scope.
 
     The stream's own subscriber is called in its own scope.
     """
