@@ -11,10 +11,11 @@ delivering to the subscriber  the task is not cancelled: `emit` returns False, a
 held (closing)                the task is not cancelled, because the body is already ending
 ============================  =======================================================================================
 
-Any thread can call dispose. In every state, it returns at once, and nothing is delivered afterwards. The body closes its
-resources before it returns, so the stream does not end before they are closed. An exception that the subscriber raises
-ends the body and is passed once to the subscriber's own ``on_error``. For a subscriber without an ``on_error``, see
-``_unhandled``.
+Any thread can call dispose. In every state, it returns at once, and nothing is delivered afterwards.
+
+The body closes its resources before it returns, so the stream does not end before they are closed. If the subscriber
+raises an exception, the exception ends the body and is passed once to the subscriber's own ``on_error``. For a
+subscriber without an ``on_error``, see ``_unhandled``.
 """
 
 from __future__ import annotations

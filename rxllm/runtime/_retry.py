@@ -206,9 +206,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
     `max_attempts` includes the first attempt, so calls are never retried if it is 1. The first wait takes `base_delay`
     seconds, and each further wait is twice as long, up to `max_delay`. A random time of up to `jitter` seconds is added
     to every wait. If the provider's Retry-After header asks for a longer wait, it is respected, but if it asks for more
-    than `max_retry_after` seconds, the call is not retried. A failure is retried only if its reason,
-    from `AdapterError` or `StreamError`, is in `retry_on`. A call that failed because the account has no credit left is
-    never retried.
+    than `max_retry_after` seconds, the call is not retried.
+
+    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
+    never retried if the account has no credit left.
 
     Raises ``ValidationError("invalid_option")`` if a value is wrong.
     """
@@ -332,7 +333,7 @@ def retrying(
 ) -> Stream[Event]:
     """Return a stream that emits the events of ``make()``, and retries if they fail before their first content.
 
-    `rules` decide whether and when `make` is called again. ``on_retry(attempt, delay, error)`` is called before each wait.
+    `rules` decide whether and when to retry. ``on_retry(attempt, delay, error)`` is called before each wait.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())
