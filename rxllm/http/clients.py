@@ -3,12 +3,12 @@
 A connection belongs to the event loop that opened it, so an adapter has separate clients for each loop.
 
 ====================  ===============================================  =================================================
-`client` argument     clients that are used                            closing of the clients
+`client` argument     clients that calls use                           closing of the clients
 ====================  ===============================================  =================================================
-None                  several of rxllm's own clients per loop; see     by `aclose`, or when their loop or adapter ends
+None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or by `aclose`
                       ``pools``
-a function            one client per loop, which the function returns  by `aclose`, or when their loop or adapter ends
-a client              this client, on the loop of its first call only  by the owner of the client
+a function            one client per loop, which the function returns  when their loop or adapter ends, or by `aclose`
+a client              this client, on the loop of its first call only  when the owner of the client closes it
 ====================  ===============================================  =================================================
 """
 
@@ -101,8 +101,8 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Proxies are the only settings that are read from the environment. The message does not show the URL of a
-        # proxy, because it might contain a password.
+        # Among a client's settings, only the proxies are read from the environment. A proxy URL can contain a
+        # password, so the message does not show it.
         message = f"a proxy that is set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
@@ -198,14 +198,14 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     The environment variable ``RXLLM_TRANSPORT`` sets the default. If it is not set, the default is httpx, even if other
     transports are installed.
 
-    The choice applies to rxllm's own clients. For names such as ``"provider:model"`` it applies at once; for an adapter
-    it applies on each event loop on which the adapter has not made a call yet. It does not apply to adapters that are
-    given a `client`, or to ``"local"``.
+    The choice applies to rxllm's own clients. For engines such as ``"provider:model"``, it takes effect at once. For an
+    adapter, it takes effect on event loops on which the adapter has not made a call yet. It does not apply to adapters
+    that are given a `client`, or to ``"local"``.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
     =============  ========================  ===========================================================================
-    ``"httpx"``    no other package          A call that is disposed while it is connecting ends once it is connected.
+    ``"httpx"``    nothing                   A call that is disposed while it is connecting ends once it is connected.
     ``"httpx2"``   ``rxllm[httpx2]``         A call that is disposed while it is connecting ends once it is connected.
     ``"aiohttp"``  ``rxllm[aiohttp]``        This is a good choice for services: if events arrive one by one, it takes
                                              about half the CPU time, and many concurrent streams delay each other less.
@@ -241,9 +241,9 @@ def _find(argument: str, name: Any) -> Transport:
 class Clients:
     """The HTTP clients of an adapter.
 
-    `client` is the adapter's argument: a client, a function that creates clients, or None. A client that is passed in
-    belongs to the loop of its first call, and on other loops, a call raises ``EngineError("wrong_loop")``. If a loop is
-    closed without ``shutdown_asyncgens``, the first call on another loop closes its clients.
+    `client` is the adapter's argument: a client, a function that creates clients, or None. A client belongs to the loop
+    of its first call, and calls on other loops raise ``EngineError("wrong_loop")``. If a loop is closed without
+    ``shutdown_asyncgens``, the first call on another loop closes its clients.
     """
 
     def __init__(self, client: Any = None) -> None:

@@ -28,7 +28,7 @@ class DecompressionError(ValueError):
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
-    """Return whether `body_of` decompresses the bytes of `response` itself, instead of httpx."""
+    """Return whether `body_of`, rather than httpx, decompresses the body of `response`."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
@@ -70,7 +70,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate waits for the head
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # for deflate, the first bytes decide
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -92,5 +92,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # The format of RFC 1950 has a header. Some servers omit it, and send the format of RFC 1951 instead.
+    # Deflate should have the header of RFC 1950, but some servers omit it and send raw RFC 1951 data.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

@@ -1,16 +1,16 @@
 """The connection pools of an event loop.
 
 An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
-the pool, and compares idle connections with each other. If a hundred calls use a pool with a hundred idle connections,
-they wait for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool
+the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
+for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool
 that has room, so that successive calls use the same connection.
 
 ==========================================  ========================================================================
 reason for closing pools                    pools that are closed
 ==========================================  ========================================================================
 a pool had no call for `IDLE_SECONDS`       this pool, unless it is the first one
-the loop ends                               all pools of the loop, because ``shutdown_asyncgens`` closes the
-                                            asynchronous generator of the pools
+the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
+                                            asynchronous generator
 the adapter is garbage-collected            all pools of the adapter; a finalizer closes them soon, on their own loop
 a loop has been closed without              all pools of the closed loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
@@ -35,11 +35,11 @@ CALLS = 4
 With fewer calls per client, the additional clients would cost more than the smaller pools save.
 """
 IDLE_SECONDS = 5.0
-"""The seconds for which idle pools are kept for the next burst of calls; httpx too keeps idle connections for 5 s."""
+"""The seconds for which idle pools are kept for the next burst of calls; httpx also keeps idle connections for 5 s."""
 KEEPALIVE_SECONDS = 4.0
 """The seconds after which an idle connection is closed.
 
-The default of httpx is 5 s. But uvicorn, Node and llama.cpp also close a connection that has been idle for 5 s, and a
+httpx's default is 5 s. But uvicorn, Node and llama.cpp also close a connection that has been idle for 5 s, and a
 call that is sent at that moment fails.
 """
 

@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings that have secret names in `value`, and each of their words, such as KEY in ``Bearer KEY``."""
+    """Yield the strings that `value` holds under secret names, and their words, such as KEY in ``Bearer KEY``."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -52,7 +52,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user and the password in `url`, and the query parameters that have secret names."""
+    """Yield the user and the password in `url`, and the values of query parameters with secret names."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")

@@ -9,7 +9,7 @@
 An error that occurs before the status arrives is passed to ``on_error``. After an error that occurs later, the decoder
 ends the stream with an ``ErrorEvent``.
 
-With httpcore 1.0.9, it is not always safe to cancel the task. `_send` holds and releases the pump by these rules:
+With httpcore 1.0.9, it is not always safe to cancel the task. `_send` holds and releases the pump as follows:
 
 =============================  ===================================  ==============================================
 state of the call              effect of a dispose                  reason
@@ -20,7 +20,7 @@ connecting                     the call is cancelled when it is     the pool wou
                                connected
 sending, over HTTP/2           the call is cancelled when the       the connection would break for all calls that
                                request has been sent                share it
-waiting for headers, reading   the call is cancelled at once        nothing would be lost
+waiting for headers, reading   the call is cancelled at once        a cancellation is safe in this state
 closing the response           the call is not cancelled, because   the connection would never be closed
                                it is already ending
 =============================  ===================================  ==============================================
@@ -246,7 +246,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    `since` is the time since which the model has been silent, or None if bytes without content also end a silence.
+    `since` is the time at which the model fell silent. It is None if bytes without content end a silence too.
     """
     if pump.disposed:
         return
@@ -271,7 +271,7 @@ async def _deliver(
                 await pump.ready()
                 watch.restart()
             elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
-                watch.restart()  # pings are whole lines, so the start of a line ends the silence
+                watch.restart()  # pings are whole lines, so an incomplete line is not a ping
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
@@ -292,7 +292,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     """Return the part of an error response's body that arrives within `ERROR_BODY_SECONDS`."""
     body = b""
-    with contextlib.suppress(Exception):  # the status is more important than a failure of the body
+    with contextlib.suppress(Exception):  # the status matters more than an incomplete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
@@ -302,7 +302,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return the last `events` of a broken stream, but let a final ``truncated`` error describe `failure`."""
+    """Return the last `events` of a broken stream, with `failure` as the explanation of a ``truncated`` error."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

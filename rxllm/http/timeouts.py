@@ -28,10 +28,10 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""The longest silence that is allowed for a provider; a model can think for minutes before its first word."""
+"""The longest silence that a provider is allowed; a model can think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""The seconds within which the body of an error must arrive; parts that arrive later are not in its message."""
+"""The seconds within which the body of an error response must arrive; the error message omits later parts."""
 DRAIN_SECONDS = 0.25
 """The seconds to wait for the end of a finished response, so that its connection can be reused."""
 
@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The seconds for which a loop that was blocked can still read waiting bytes before the read times out."""
+"""The extra seconds in which a loop that was blocked can still read waiting bytes before a read times out."""
 
 
 class IdleTimeoutError(TimeoutError):
@@ -88,7 +88,7 @@ class IdleTimeoutError(TimeoutError):
 
 
 class IdleTimeout:
-    """A block that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means that it never does.
+    """A block that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
     The silence began at `since`, a ``time.monotonic()`` value, or begins now. Call `restart` when bytes arrive. It only
     reads the clock, because the timer is armed again only when it fires.

@@ -43,7 +43,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     """
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp raises a ConnectTimeout for any lost connection; its cause has the right class
+    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection; its cause is accurate
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
@@ -66,7 +66,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Return whether requests of `client` can be cancelled while they connect: over aiohttp, but not over httpcore."""
+    """Return whether `client` uses aiohttp, whose requests can be cancelled while connecting; httpcore's cannot."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

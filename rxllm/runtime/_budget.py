@@ -3,15 +3,15 @@
 A call can be inside several budgets. Each of them counts the call once:
 
 ==============================  =====================================  =================================================
-place of the budget             source of the budget for a call        what counts the call
+place of the budget             where a call finds the budget          what counts the call
 ==============================  =====================================  =================================================
-the operators of an engine      the call's engine; see                 the call's model source, which applies
+in the operators of an engine   the call's engine; see                 the call's model source, which applies
                                 ``Scope.under``                        ``ops.budget`` for each budget
-a pipe after a stream           ``Scope.shares``, to which             the call's model source; but ``ops.budget``
-                                ``ops.budget`` adds a `Share`          counts the events itself if they do not stem from
-                                                                       a model source, or if it has its own token limit
-a pipe after a batch, or the    the engine or ``Scope.shares``         the call's model source, or
-operators of its engine                                                ``Budget.count_journaled`` for an answer that is
+in a pipe, after a stream       ``Scope.shares``, to which             the call's model source; but ``ops.budget``
+                                ``ops.budget`` adds a `Share`          counts the events itself if there is no model
+                                                                       source, or if it has its own token limit
+in a pipe, after a batch, or    the engine or ``Scope.shares``         the call's model source, or
+in the operators of its engine                                         ``Budget.count_journaled`` for an answer that is
                                                                        read from the journal
 around a chat in which a tool   ``Scope.shares``, set by the tool      the model source of the agent's engine
 runs an agent
@@ -224,7 +224,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def __reduce__(self) -> NoReturn:
         message = (
             "a Budget cannot be pickled, because calls share it; "
-            "send its limits and budget.spent, and make a Budget(..., spent=spending) there"
+            "send its limits and budget.spent, and create a Budget(..., spent=spending) in the other process"
         )
         raise TypeError(message)
 
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call under a dollar limit to the model `name`, whose price is not known."""
+    """Return the error for a call under a dollar limit if the price of its model, `name`, is not known."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"

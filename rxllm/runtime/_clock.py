@@ -1,7 +1,7 @@
 """Reactivex schedulers that run timers on an event loop, and clocks for operators. Any thread can use them.
 
 ==================  ====================================================  ==========================================
-scheduler           time at which actions without a due time run          used by
+scheduler           when an action without a due time runs                used by
 ==================  ====================================================  ==========================================
 `LoopScheduler`     soon, on the loop                                     ``run``, ``await``, and rxllm's operators
 `PacedScheduler`    soon, on the loop, but not while the reader's gate    iterators
@@ -148,7 +148,7 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """A scheduler that acts like reactivex's default, but runs its timers on the loop, not on a thread each."""
+    """A scheduler that acts like reactivex's default, but runs timers on the loop instead of on separate threads."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
@@ -169,7 +169,7 @@ def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
 
 
 def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
-    """Return the event loop of a call that is subscribed to with `scheduler`.
+    """Return the event loop for a call whose stream is subscribed to with `scheduler`.
 
     If an operator subscribes on another thread, this is the event loop of the operator's subscriber.
     """
@@ -185,7 +185,7 @@ def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
     """Return a function that returns the current time of `scheduler` in seconds.
 
-    The time is monotonic if the scheduler uses an event loop, and if there is no scheduler.
+    The time is monotonic if `scheduler` is None or uses an event loop.
     """
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter

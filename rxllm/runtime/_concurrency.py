@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 
 class Bounded(abc.DisposableBase, Generic[T]):
-    """Subscribes to `sources`, at most `limit` of them at a time, and passes the index of a source to callbacks.
+    """Subscribes to at most `limit` of `sources` at a time, and passes the index of each source to the callbacks.
 
     ``on_next(index, item)`` is called for each item, and ``on_end(index, error)`` when a source ends. ``on_done()`` is
     called when all sources have ended. An error that is not an ``Exception`` disposes all sources, and is passed to
@@ -43,7 +43,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
         """Subscribe to sources until `limit` of them are running."""
-        if self._filling:  # a source ended while it was subscribed to; the outer loop subscribes to the next one
+        if self._filling:  # a source ended while being subscribed to; the outer loop subscribes to the next one
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:
@@ -124,5 +124,5 @@ class Limiter(Protocol):
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no calls for `seconds`; the provider has rejected a call for its rate, or has asked for a wait."""
+        """Start no calls for `seconds`, because the provider has rate-limited a call or has asked for a pause."""
         ...

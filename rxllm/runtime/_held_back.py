@@ -1,13 +1,13 @@
-"""Base classes of operators that hold items back until a consumer, a timer or a check releases them.
+"""Building blocks for operators that hold items back until a consumer, a timer or a check releases them.
 
-A `Backlog` stores items while its source continues. Its rules are:
+A `Backlog` stores items while its source keeps emitting. It follows these rules:
 
 ==========================  =========================================================================================
 event                       effect
 ==========================  =========================================================================================
 an item arrives             the operator decides whether the item is delivered at once or waits; the source never waits
-an item is delivered        this happens under a lock, so only one item is delivered at a time, on the thread that
-                            emits an item or the end, or, in `wake`, on the clock's thread
+an item is delivered        the operator holds a lock, so that it delivers only one item at a time; the delivery runs
+                            on the thread that emits an item or the end, or, in `wake`, on the clock's thread
 the source ends             the waiting items are delivered, and then the end
 the source fails            the waiting items are delivered, and then the error; but if the subscriber has raised an
                             exception, the items are dropped, because the error might be that exception

@@ -89,7 +89,7 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """One subscription to a race, which emits the first of `sources` to have content and disposes the others.
+    """One subscription to a race; it emits the source that has content first, and disposes the other sources.
 
     Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
     Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
@@ -173,7 +173,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # this runs in another source's context if that source's failure starts this one
+        with within(self._scope):  # another source's failure can start this source, in the other source's context
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:

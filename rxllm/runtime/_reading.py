@@ -1,4 +1,4 @@
-"""Read a stream: block until its last item, await its last item, or iterate over all items.
+"""Read a stream: wait for its last item with ``run`` or ``await``, or iterate over its items.
 
 While `maxsize` items wait for an iterator, its source waits too. A source that cannot wait, such as a ``Subject``, is
 cut off at `limit` waiting items. An iterator has three states:
@@ -356,7 +356,7 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error and drop it here, to avoid a reference cycle between error, frame and waiter."""
+        """Return the error and forget it, to avoid a reference cycle of error, frame and waiter."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error

@@ -49,8 +49,8 @@ def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[
 def _hint(method: str, error: Exception) -> None:
     if method not in _hinted:
         _hinted.add(method)
-        fault = f".{method}(...) ignores an ErrorEvent, but the stream ended with: {shown(error)}"
-        log.warning("%s; write .pipe(ops.raise_errors()).%s(...), or see docs/errors.md for more ways", fault, method)
+        fault = f".{method}(...) ignores an ErrorEvent, but the stream ended with one: {shown(error)}"
+        log.warning("%s; write .pipe(ops.raise_errors()).%s(...), or see docs/errors.md for other ways", fault, method)
 
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ an ``Exception`` in the stream        ``on_error``, through the        ``on_erro
 an ``Exception`` that no              the caller that is waiting for   the exception handler of the event loop, or
 ``on_error`` has handled              the stream to end                the log
 ``SystemExit``, ``KeyboardInterrupt`` the waiting caller, without      the exception handler of the event loop, or
-or an outcome of a pytest test        passing through the operators    the log; then ``on_error``
+or a pytest outcome such as a skip    passing through the operators    the log; then ``on_error``
 ====================================  ===============================  ==============================================
 
 An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
@@ -86,7 +86,7 @@ def _pass_to_caller(error: BaseException) -> bool:
 
 def _log(error: BaseException) -> None:
     loop = call_loop()
-    if loop.get_exception_handler() is None:  # asyncio's default handler would log the error once more
+    if loop.get_exception_handler() is None:  # asyncio's default handler would log it a second time
         remedy = "pass an on_error to subscribe(), or read the stream with run(), await or for"
         log.error("unhandled error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:

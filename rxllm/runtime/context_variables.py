@@ -1,4 +1,4 @@
-"""Two context variables that carry the place and the reader of a call to its source, through any operators.
+"""Two context variables that carry a call's place and reader to its source, through any chain of operators.
 
 A scheduler passed to ``subscribe`` could not replace them, because retry, merge and concat would then subscribe again
 on other threads.

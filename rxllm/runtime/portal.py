@@ -74,7 +74,7 @@ class Portal:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # A user's task on this loop raised the exception. For these two classes, asyncio stops the loop.
+            # A user's task on this loop raised the exception. asyncio stops a loop for these two classes.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
@@ -218,7 +218,7 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Choose the portal's loop for calls that are made in the block, for which this thread waits.
+    """Run the calls of a ``with`` block on the portal's loop, while this thread waits for them.
 
     Raises ``RuntimeError`` on the portal's own thread, because a thread cannot wait for itself.
     """

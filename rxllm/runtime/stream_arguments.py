@@ -15,7 +15,7 @@ from rxllm.values.argument_checks import call_fault, did_you_mean, invalid_optio
 
 
 def check_source(source: Any, name: str) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable; `name` names the function."""
+    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable; `name` is the function's name."""
     if not isinstance(source, Observable):
         fault = must_be("an Observable, such as the result of rxllm.generate(...)", source)
         raise ValidationError("invalid_option", f"{name}: source {fault}", errors=[(("source",), fault)])
@@ -67,7 +67,7 @@ class OperatorMaker:
 
 def _fault(operator: Callable[..., Any] | Any) -> str | None:
     if not callable(operator):
-        return must_be("a function from an Observable to an Observable", operator)
+        return must_be("a function that takes an Observable and returns one", operator)
     if isinstance(operator, OperatorMaker):
         return _hint(operator.called)
     module, name = str(getattr(operator, "__module__", "")), str(getattr(operator, "__qualname__", "<"))
@@ -80,7 +80,7 @@ def _hint(name: str) -> str:
 
 
 class Origin(NamedTuple):
-    """The function that returned a Stream, the model that it was called with, and the kind of the items.
+    """The origin of a Stream: the function that returned it, the model, and the kind of its items.
 
     `items` is a name for the items, such as ``"events"``, or the class of the only item.
     """

@@ -96,7 +96,8 @@ class DaemonThreads(ThreadPoolExecutor):
             self.left += 1
         job.add_done_callback(self._on_returned)  # at once if the job is done
         logging.getLogger("rxllm").warning(
-            "%s was cancelled or timed out, but keeps running: Python cannot stop a thread (%d such threads run now)",
+            "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
+            "(%d such threads are running)",
             what,
             self.left,
         )
@@ -157,7 +158,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
 
-    If the caller is cancelled, `fn` keeps running, and its result is dropped. The log then calls the function `what`.
+    If the caller is cancelled, `fn` keeps running, and its result is dropped. In the log, `fn` is called `what`.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -167,7 +168,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
         raise
 
 
-# Waiting for calls at the interpreter's exit
+# Waiting for calls at interpreter exit
 
 
 SILENT_SECONDS = 5.0

@@ -42,7 +42,7 @@ def test_an_operator_without_its_brackets(given: Any) -> None:
 
 @pytest.mark.parametrize("given", [3, None, "text", Fake("Hi")])
 def test_what_is_no_operator(given: Any) -> None:
-    with pytest.raises(ValidationError, match="must be a function from an Observable to an Observable, not"):
+    with pytest.raises(ValidationError, match="must be a function that takes an Observable and returns one, not"):
         EVENTS.pipe(given)
     with pytest.raises(EngineError, match=r"operators\[0\]: must be a function"):
         Engine(Fake("Hi"), operators=(given,))
