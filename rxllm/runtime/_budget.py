@@ -1,28 +1,29 @@
 """Budgets, which limit the tokens and dollars that a group of calls uses.
 
-A call can be inside several budgets. Each of them counts the call once:
+A model source is a stream that makes a model call. A call can be inside several budgets, and each of them counts the
+call once:
 
-==============================  =====================================  =================================================
-place of the budget             where a call finds the budget          what counts the call
-==============================  =====================================  =================================================
-in the operators of an engine   the call's engine; see                 the call's model source, which applies
-                                ``Scope.under``                        ``ops.budget`` for each budget
-in a pipe, after a stream       ``Scope.shares``, to which             the call's model source; but ``ops.budget``
-                                ``ops.budget`` adds a `Share`          counts the events itself if there is no model
-                                                                       source, or if it has its own token limit
-in a pipe, after a batch, or    the engine or ``Scope.shares``         the call's model source, or
-in the operators of its engine                                         ``Budget.count_journaled`` for an answer that is
-                                                                       read from the journal
-around a chat in which a tool   ``Scope.shares``, set by the tool      the model source of the agent's engine
-runs an agent
-around a ``fallback`` that      ``Scope.shares``                       the model source of that engine
+==============================  ===============================  =======================================================
+place of the budget             where the model source finds it  what counts the call
+==============================  ===============================  =======================================================
+in the operators of an engine   in its engine; see               The model source applies ``ops.budget`` for each
+                                ``Scope.under``                  budget.
+in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
+                                ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
+                                                                 the operator has its own token limit.
+in a pipe, after a batch, or    in its engine or in              The model source counts it.
+in the operators of its engine  ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
+                                                                 journal.
+around a chat in which a tool   in ``Scope.shares``, which the   The model source of the agent's engine counts it.
+runs an agent                   tool sets
+around a ``fallback`` that      in ``Scope.shares``              The model source of that engine counts it.
 calls another engine
-around an adapter that calls    ``Scope.shares`` and                   only the model source that uses the adapter
+around an adapter that calls    in ``Scope.shares`` and          Only the model source that uses the adapter counts it.
 an engine                       ``Scope.counted``
-==============================  =====================================  =================================================
+==============================  ===============================  =======================================================
 
-An operator that is not given a shared `Budget`, but its own limits, creates a `ChatBudget` for each chat.
-``Scope.chat`` keeps this budget from one step to the next.
+If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat``
+keeps this budget from one step to the next.
 """
 
 from __future__ import annotations

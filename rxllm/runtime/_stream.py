@@ -363,9 +363,9 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that subscribes to the result of ``make()``, which it calls for each subscription.
+    """A stream that calls `make` for each subscription, and subscribes to the Observable that it returns.
 
-    If `make` raises an exception, it is passed to ``on_error``.
+    An exception that `make` raises is passed to ``on_error``.
     """
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:
@@ -390,6 +390,6 @@ class Deferred(Stream[S]):
 def returned_by(
     function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
 ) -> Stream[_A]:
-    """Give `stream` an `Origin`, which its repr shows, and return it."""
+    """Set the `Origin` that the repr of `stream` shows, and return `stream`."""
     stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
     return stream

@@ -97,7 +97,7 @@ class DaemonThreads(ThreadPoolExecutor):
         job.add_done_callback(self._on_returned)  # at once if the job is done
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
-            "(%d such threads are running)",
+            "(running threads of this kind: %d)",
             what,
             self.left,
         )
