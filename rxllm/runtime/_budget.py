@@ -10,7 +10,7 @@ in the operators of an engine   in its engine; see               The model sourc
                                 ``Scope.under``                  budget.
 in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
                                 ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
-                                                                 the operator has its own token limit.
+                                                                 its only limit is a token limit of its own.
 in a pipe, after a batch, or    in its engine or in              The model source counts it.
 in the operators of its engine  ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
                                                                  journal.

@@ -23,8 +23,8 @@ field of `Scope`                    written by                      read by
 ==================================  ==============================  ===================================================
 
 A model source is a stream that makes a model call. It passes on only ``parent_id``, ``path``, ``tool_key``, ``shares``
-and ``journal`` to the subscriptions that it makes, because calls by an adapter or by the engine's operators are not part
-of the step. A tool passes on the same fields, and appends the id of its call to the path.
+and ``journal`` to the subscriptions that it makes, because calls by an adapter or by the engine's operators do not
+belong to the step. A tool passes on the same fields, and appends the id of its call to the path.
 
 A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before anything is subscribed to. An
 operator that needs to know more than the events must read the variable when it is applied, because it is unset later.
