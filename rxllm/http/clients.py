@@ -3,11 +3,11 @@
 A connection belongs to the event loop that opened it, so an adapter has separate clients for each loop.
 
 ====================  ===============================================  =================================================
-`client` argument     clients that calls use                           closing of the clients
+`client` argument     clients that calls use                           when the clients are closed
 ====================  ===============================================  =================================================
-None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or by `aclose`
+None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or in `aclose`
                       ``pools``
-a function            one client per loop, which the function returns  when their loop or adapter ends, or by `aclose`
+a function            one client per loop, which the function returns  when their loop or adapter ends, or in `aclose`
 a client              this client, on the loop of its first call only  when the owner of the client closes it
 ====================  ===============================================  =================================================
 """

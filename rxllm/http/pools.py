@@ -2,13 +2,13 @@
 
 An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
 the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
-for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool
-that has room, so that successive calls use the same connection.
+for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool that has
+room, so that successive calls use the same connection.
 
 ==========================================  ========================================================================
 reason for closing pools                    pools that are closed
 ==========================================  ========================================================================
-a pool had no call for `IDLE_SECONDS`       this pool, unless it is the first one
+a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
 the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
                                             asynchronous generator
 the adapter is garbage-collected            all pools of the adapter; a finalizer closes them soon, on their own loop

@@ -11,19 +11,19 @@ ends the stream with an ``ErrorEvent``.
 
 With httpcore 1.0.9, it is not always safe to cancel the task. `_send` holds and releases the pump as follows:
 
-=============================  ===================================  ==============================================
-state of the call              effect of a dispose                  reason
-=============================  ===================================  ==============================================
-waiting for a pool slot        the call is cancelled when it gets   the pool would lose the slot
-                               the slot
-connecting                     the call is cancelled when it is     the pool would lose the slot
-                               connected
-sending, over HTTP/2           the call is cancelled when the       the connection would break for all calls that
-                               request has been sent                share it
-waiting for headers, reading   the call is cancelled at once        a cancellation is safe in this state
-closing the response           the call is not cancelled, because   the connection would never be closed
-                               it is already ending
-=============================  ===================================  ==============================================
+============================  =================================  ===================================================
+state of the call             effect of a dispose                reason
+============================  =================================  ===================================================
+waiting for a pool slot       The call is cancelled when it has  An earlier cancellation would cost the pool a slot.
+                              the slot.
+connecting                    The call is cancelled when it is   An earlier cancellation would cost the pool a slot.
+                              connected.
+sending, over HTTP/2          The call is cancelled when the     An earlier cancellation would break the connection
+                              request has been sent.             for all calls that share it.
+waiting for headers, reading  The call is cancelled at once.     A cancellation is safe in this state.
+closing the response          The call is not cancelled; it is   A cancellation would keep the connection from ever
+                              already ending.                    being closed.
+============================  =================================  ===================================================
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
 """End subscriptions, and report errors that no subscriber has handled.
 
-====================================  ===============================  ==============================================
-exception                             passed to                        passed to, if no caller is waiting
-====================================  ===============================  ==============================================
-an ``Exception`` in the stream        ``on_error``, through the        ``on_error``, through the operators
-                                      operators
-an ``Exception`` that no              the caller that is waiting for   the exception handler of the event loop, or
-``on_error`` has handled              the stream to end                the log
-``SystemExit``, ``KeyboardInterrupt`` the waiting caller, without      the exception handler of the event loop, or
-or a pytest outcome such as a skip    passing through the operators    the log; then ``on_error``
-====================================  ===============================  ==============================================
+=====================================  ================================  ============================================
+exception                              receiver, if a caller is waiting  receiver, if no caller is waiting
+=====================================  ================================  ============================================
+an ``Exception`` in the stream         ``on_error``, through the         ``on_error``, through the operators
+                                       operators
+an ``Exception`` that no ``on_error``  the waiting caller                the exception handler of the event loop, or
+has handled                                                              the log
+``SystemExit``, ``KeyboardInterrupt``  the waiting caller, without       the exception handler of the event loop, or
+or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
+=====================================  ================================  ============================================
 
 An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
 retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, and they raise the
