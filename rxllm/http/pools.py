@@ -11,7 +11,7 @@ reason for closing pools                    pools that are closed
 a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
 the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
                                             asynchronous generator
-the adapter is garbage-collected            all pools of the adapter; a finalizer closes them soon, on their own loop
+the adapter is garbage-collected            all pools of the adapter; a finalizer soon closes them on their own loop
 a loop has been closed without              all pools of the closed loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
 ==========================================  ========================================================================

@@ -5,7 +5,7 @@ A `Backlog` stores items while its source keeps emitting. It follows these rules
 ==========================  =========================================================================================
 event                       effect
 ==========================  =========================================================================================
-an item arrives             the operator decides whether the item is delivered at once or waits; the source never waits
+an item arrives             the operator delivers the item at once or stores it; the source never waits
 an item is delivered        the operator holds a lock, so that it delivers only one item at a time; the delivery runs
                             on the thread that emits an item or the end, or, in `wake`, on the clock's thread
 the source ends             the waiting items are delivered, and then the end

@@ -3,7 +3,7 @@
 ==========================================  ==========================================================================
 running call                                treatment at interpreter exit
 ==========================================  ==========================================================================
-a call read by ``run()`` or ``for`` on a    is closed at once, because the thread has ended, or is a daemon thread that
+a call read by ``run()`` or ``for`` on a    is closed at once, because the thread has ended or is a daemon thread that
 thread                                      is now ending
 a subscription that has emitted events      continues until no event has arrived for `SILENT_SECONDS`
 a subscription that has not emitted events  continues until nothing has happened for `FIRST_SECONDS`
