@@ -4,7 +4,7 @@
 files                                      contents
 =========================================  ===========================================================================
 ``_stream``, ``_reading``                  the `Stream` class; reading a stream with ``run``, ``await`` or ``for``
-``_stream_methods``, ``stream_arguments`    type hints for the reactivex methods of a `Stream`; argument checks
+``_stream_methods``, ``stream_arguments``  type hints for the reactivex methods of a `Stream`; argument checks
 ``_pump``                                  the task that drives a subscription and is cancelled by a dispose
 ``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls that still run at interpreter exit
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
