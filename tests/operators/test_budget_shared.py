@@ -746,7 +746,7 @@ def test_it_shows_its_limits_and_what_was_spent() -> None:
 
 
 def test_it_is_not_pickled() -> None:
-    with pytest.raises(TypeError, match=r"make a Budget\(\.\.\., spent=spending\) there"):
+    with pytest.raises(TypeError, match=r"create a Budget\(\.\.\., spent=spending\) in the other process"):
         pickle.dumps(Budget(tokens=5))
 
 
