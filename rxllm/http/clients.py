@@ -138,7 +138,7 @@ _prepared: set[str] = set()
 
 
 async def prepare(modules: tuple[str, ...]) -> None:
-    """Import `modules` and load the certificates in a thread, so that creating a client blocks no event loop."""
+    """Import `modules` and load the certificates in a thread, so that creating a client does not block."""
     if not _prepared.issuperset(modules):
         await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls wait for it too
 
@@ -149,7 +149,7 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # Clients delay some imports until their first connection. If an import fails here, it fails again when needed.
+    # Clients delay some imports until their first connection. An import that fails here is tried again later.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)

@@ -45,7 +45,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs the lines of a request after the first line, if `is_on` is True."""
+    """Logs all lines of a request except the first, if `is_on` is True."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id

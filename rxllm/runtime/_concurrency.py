@@ -119,7 +119,7 @@ class Limiter(Protocol):
     def settle(self, permit: Any, tokens: int, /) -> None:
         """Record that the call with this `permit` has ended and has used `tokens` tokens.
 
-        The number is stated by the provider, or else it is an estimate.
+        `tokens` is the number that the provider states, or else an estimate.
         """
         ...
 

@@ -44,9 +44,9 @@ _FORKED = "this process was forked while the stream was being read, and the call
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
     """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
 
-    While `maxsize` items (or `limit` items, if that is less) wait for the reader, a source that can wait does so. Any
-    other source is cut off when `limit` items, by default 65,536, are waiting. The iterator returns these items, and
-    then raises ``StreamError("overflow")``.
+    A source that can wait does so while `maxsize` items, or `limit` items if that is less, are waiting for the reader.
+    Any other source is cut off when `limit` items, by default 65,536, are waiting. The iterator returns these items,
+    and then raises ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)

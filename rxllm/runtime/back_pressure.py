@@ -5,7 +5,7 @@ context variable, the `Reader`, while it subscribes. Sources find the gate throu
 reading while it is full.
 
 =============  =======================  ========================================================================
-state of gate  items that wait          behaviour of sources
+gate state     waiting items            behaviour of sources
 =============  =======================  ========================================================================
 open           fewer than `maxsize`     they keep reading
 full           `maxsize` or more        they sleep in `wait` until at most half of the items are left
