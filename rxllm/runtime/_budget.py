@@ -57,12 +57,12 @@ class Budget:
     """A limit on the tokens or dollars, or both, that a group of calls can use.
 
     The calls can belong to any engine or chat, and can run on any event loop or thread. ``ops.budget(shared)`` applies
-    the budget to them. Each request first reserves the most that it can use. If less than that is left, the request is not
-    sent. When the call ends, the amounts that it actually used replace the reservation.
+    the budget to them. Each request first reserves the most that it can use. If less than that is left, the request is
+    not sent. When the call ends, the amounts that it actually used replace the reservation.
 
-    Under a dollar limit, a request whose price is not known is not sent either. Pass a function
-    ``price(usage)``, as in ``ops.cost``, to supply prices that are in no list. With ``unpriced="allow"``, such requests
-    are sent. ``ops.budget`` documents the exact rules, and by how much a limit can be exceeded.
+    Under a dollar limit, a request whose price is not known is not sent either. Pass a function ``price(usage)``, as in
+    ``ops.cost``, to supply prices that are in no list, or pass ``unpriced="allow"`` to send such requests.
+    ``ops.budget`` documents the exact rules, and by how much a limit can be exceeded.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
