@@ -146,7 +146,7 @@ def test_a_broken_one_does_no_harm_to_the_others(install: Install) -> None:
 
 def test_one_without_its_brackets_gets_the_hint_that_rxllm_s_own_get(install: Install) -> None:
     install("loud", "1.0", operator("shout", "loud:shout"), module=SHOUT)
-    what = r"plugins\.shout makes an operator when it is called: write plugins\.shout\(\.\.\.\) with its brackets"
+    what = r"plugins\.shout is a function that makes an operator: write plugins\.shout\(\.\.\.\), with parentheses"
     with pytest.raises(ValidationError, match=what):
         rxllm.stream_generate(rxllm.Fake("Hi"), "Hello").pipe(operators.plugins.shout)
     with pytest.raises(EngineError, match=what):

@@ -1,15 +1,15 @@
-"""HTTP: one request per subscription; its response is read, timed out, redirected and closed.
+"""HTTP calls: each subscription sends one request, reads the response as it arrives, and closes it.
 
 ================================  =====================================================================================
-file                              holds
+file                              contents
 ================================  =====================================================================================
-``stream``                        the source: a request, its response, and the events that a decoder makes of its bytes
-``clients``, ``pools``            a call's client and connections, and when they are closed
-``timeouts``                      the seconds of each timeout
-``redirects``                     redirects, and the removal of secrets on the way to another host
-``transport_errors``              errors of the connection, such as a server that cannot be reached
-``decompression``                 bodies that are decompressed slice by slice
-``secrets``, ``request_log``      keys, kept out of errors, URLs and logs; requests in the log
+``stream``                        the source, which sends a request and decodes the bytes of the response into events
+``clients``, ``pools``            clients and their connections, which several calls can share
+``timeouts``                      timeouts for connections, responses and silences
+``redirects``                     redirects, and the removal of secrets before a redirect to another host
+``transport_errors``              connection errors, such as a server that cannot be reached
+``decompression``                 the decompression of response bodies, slice by slice
+``secrets``, ``request_log``      the removal of keys from errors, URLs and logs; log lines for each request
 ================================  =====================================================================================
 """
 

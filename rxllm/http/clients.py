@@ -1,14 +1,15 @@
-"""HTTP clients: their certificates, proxies, cookies and transports, which one a call uses, and when they are closed.
+"""Create HTTP clients, choose the client for each call, and close clients that are no longer needed.
 
 A connection belongs to the event loop that opened it, so an adapter has separate clients for each loop.
 
-=========================  ===============================================  ============================================
-``client=``                clients                                          closed by
-=========================  ===============================================  ============================================
-None                       rxllm's own: several per loop, see ``pools``     the end of their loop or adapter; `aclose`
-a function                 its results: one per loop                        the same
-a client                   this client, on the loop of its first call only  its owner
-=========================  ===============================================  ============================================
+====================  ===============================================  =================================================
+`client` argument     clients that calls use                           when the clients are closed
+====================  ===============================================  =================================================
+None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or in `aclose`
+                      ``pools``
+a function            one client per loop, which the function returns  when their loop or adapter ends, or in `aclose`
+a client              this client, on the loop of its first call only  when the owner of the client closes it
+====================  ===============================================  =================================================
 """
 
 from __future__ import annotations
@@ -38,14 +39,18 @@ if TYPE_CHECKING:
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
     """Return an httpx or httpx2 client with the settings of an adapter's own client.
 
-    Its connections are unlimited: a bounded pool loses slots to calls that are cancelled in its queue (httpcore 1.0.9).
+    The number of connections is not limited, because a limited pool loses a slot whenever a call is cancelled in its
+    queue (httpcore 1.0.9).
     """
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
 
 
 def imported(transport: str) -> Any:
-    """Return the package of `transport`. Raise ``EngineError("missing_dependency")`` if it is not installed."""
+    """Return the package for `transport`.
+
+    Raises ``EngineError("missing_dependency")`` if the package is not installed.
+    """
     package = {"aiohttp": "httpx_aiohttp"}.get(transport, transport)
     try:
         return import_module(package)
@@ -56,10 +61,10 @@ def imported(transport: str) -> Any:
 
 
 def aiohttp_client() -> httpx.AsyncClient:
-    """Return a client over aiohttp with the settings of an adapter's own client.
+    """Return a client that uses aiohttp, with the settings of an adapter's own client.
 
-    ``rxllm.http.use_transport`` lists the differences. Needs ``rxllm[aiohttp]``; raises
-    ``EngineError("missing_dependency")`` without it.
+    ``rxllm.http.use_transport`` lists the differences from httpx. Raises ``EngineError("missing_dependency")`` if
+    ``rxllm[aiohttp]`` is not installed.
 
     >>> from rxllm.adapters import OpenAIChat
     >>> OpenAIChat(client=aiohttp_client)
@@ -69,17 +74,17 @@ def aiohttp_client() -> httpx.AsyncClient:
 
     httpx_aiohttp = imported("aiohttp")
     if any(url.startswith("socks") for url in getproxies().values()):  # aiohttp would speak HTTP to the proxy
-        message = "aiohttp cannot use the SOCKS proxy that the environment names; use the transport 'httpx' instead"
+        message = "the environment sets a SOCKS proxy, which aiohttp cannot use; use the transport 'httpx' instead"
         raise EngineError("invalid_engine", message)
     # In aiohttp, 0 removes the limit, and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
-    for transport in {client._transport, *client._mounts.values()} - {None}:  # proxies' transports too
+    for transport in {client._transport, *client._mounts.values()} - {None}:  # includes the transports of proxies
         transport.client = functools.partial(_session_without_cookies, transport)
     return client
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return the session that `transport` makes, without aiohttp's cookies: httpx has its own."""
+    """Return the session that `transport` creates, but without aiohttp's cookies, because httpx has its own."""
     import aiohttp
 
     transport.client = None
@@ -96,8 +101,9 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # The environment's proxy is the only setting from outside. Its URL may hold a password, so it is not shown.
-        message = f"a proxy that the environment names cannot be used ({type(error).__name__}): check {_PROXIES}"
+        # Among a client's settings, only the proxies are read from the environment. A proxy URL can contain a
+        # password, so the message does not show it.
+        message = f"a proxy that is set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
 
@@ -105,7 +111,7 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the ``AsyncClient`` arguments of rxllm's own clients, for httpx or httpx2 and any transport."""
+    """Return the ``AsyncClient`` arguments for rxllm's own httpx or httpx2 clients, over any transport."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
@@ -115,14 +121,14 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
         "limits": httpx.Limits(
             max_connections=max_connections, max_keepalive_connections=100, keepalive_expiry=KEEPALIVE_SECONDS
         ),
-        "headers": {"accept-encoding": "gzip, deflate"},  # what ``decompression`` can read
-        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # calls share no cookies
+        "headers": {"accept-encoding": "gzip, deflate"},  # the encodings that ``decompression`` can read
+        "cookies": CookieJar(DefaultCookiePolicy(allowed_domains=())),  # calls must not share cookies
     }
 
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    # Loading the certificates costs more than the rest of making a client, so all clients share them.
+    # Loading the certificates takes longer than the rest of creating a client, so all clients share them.
     import httpx
 
     return httpx.create_ssl_context()
@@ -132,7 +138,7 @@ _prepared: set[str] = set()
 
 
 async def prepare(modules: tuple[str, ...]) -> None:
-    """Import `modules` and load the certificates in a thread, so that clients are made without delay."""
+    """Import `modules` and load the certificates in a thread, so that creating a client does not block."""
     if not _prepared.issuperset(modules):
         await asyncio.shield(asyncio.wrap_future(_preparing(modules)))  # shielded, because other calls wait for it too
 
@@ -143,13 +149,13 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # Clients defer some imports to their first connection. A failure here is raised again where the module is needed.
+    # Clients delay some imports until their first connection. An import that fails here is tried again later.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future refers to the loops of all its waiters
+    _preparing.cache_clear()  # the future has references to the loops of all its waiters
 
 
 if hasattr(os, "register_at_fork"):
@@ -160,7 +166,10 @@ VARIABLE = "RXLLM_TRANSPORT"
 
 
 class Transport(NamedTuple):
-    """A client factory, the number of calls that share a client (None: any), and the modules that a call needs."""
+    """A client factory, the number of calls that can share a client, and the modules that a call needs.
+
+    If `calls` is None, any number of calls can share a client.
+    """
 
     make: Callable[[], httpx.AsyncClient]
     calls: int | None = None
@@ -180,30 +189,34 @@ _chosen: str | None = None
 
 
 def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
-    """Send requests over `name` from now on, also for ``"provider:model"``. None restores the default.
+    """Send requests over the transport `name` from now on; None restores the default transport.
 
     ::
 
         rxllm.http.use_transport("aiohttp")      # or, without a line of code: RXLLM_TRANSPORT=aiohttp
 
-    The default is ``RXLLM_TRANSPORT`` or, if that is not set, httpx, even if other transports are installed. The choice
-    applies to rxllm's own clients: at once for ``"provider:model"``, and for an adapter on loops where it has made no
-    call yet. It does not apply to adapters with a `client`, nor to ``"local"``.
+    The environment variable ``RXLLM_TRANSPORT`` sets the default. If it is not set, the default is httpx, even if other
+    transports are installed.
+
+    The choice applies to rxllm's own clients. For engines such as ``"provider:model"``, it takes effect at once. For an
+    adapter, it takes effect on event loops on which the adapter has not made a call yet. It does not apply to adapters
+    that are given a `client`, or to ``"local"``.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
     =============  ========================  ===========================================================================
-    ``"httpx"``    nothing                   a call that is disposed while it connects ends once it is connected
-    ``"httpx2"``   ``rxllm[httpx2]``         the same
-    ``"aiohttp"``  ``rxllm[aiohttp]``        for services: about half the CPU time if events arrive singly, and many
-                                             concurrent streams delay each other less. A dispose ends at once. A SOCKS
-                                             proxy raises ``EngineError("invalid_engine")``. Errors have the same
-                                             classes and reasons, but aiohttp's messages. Mocks of httpx's transport do
-                                             not see its requests
+    ``"httpx"``    nothing                   A call that is disposed while it is connecting ends once it is connected.
+    ``"httpx2"``   ``rxllm[httpx2]``         A call that is disposed while it is connecting ends once it is connected.
+    ``"aiohttp"``  ``rxllm[aiohttp]``        This is a good choice for services: if events arrive one by one, it takes
+                                             about half the CPU time, and many concurrent streams delay each other less.
+                                             A call that is disposed ends at once. A SOCKS proxy raises
+                                             ``EngineError("invalid_engine")``. Errors have the same classes and
+                                             reasons, but aiohttp's messages. Mocks of httpx's transport do not receive
+                                             its requests.
     =============  ========================  ===========================================================================
 
-    Raises ``ValidationError("invalid_option")`` for another name, and ``EngineError("missing_dependency")`` if its
-    package is not installed.
+    Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` if the
+    package of the transport is not installed.
     """
     global _chosen
     if name is not None:
@@ -226,10 +239,11 @@ def _find(argument: str, name: Any) -> Transport:
 
 
 class Clients:
-    """The clients of an adapter. `client` is the user's argument: a client, a function that makes clients, or None.
+    """The HTTP clients of an adapter.
 
-    The user's client belongs to the loop of its first call: on other loops it raises ``EngineError("wrong_loop")``.
-    Clients of a loop that was closed without ``shutdown_asyncgens`` are closed by the first call on another loop.
+    `client` is the adapter's argument: a client, a function that creates clients, or None. A client belongs to the loop
+    of its first call, and calls on other loops raise ``EngineError("wrong_loop")``. If a loop is closed without
+    ``shutdown_asyncgens``, the first call on another loop closes its clients.
     """
 
     def __init__(self, client: Any = None) -> None:
@@ -249,14 +263,14 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # checked again: calls that begin together wait together
+        if loop not in self._by_loop:  # checked again, because calls that start together also wait together
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client to build requests with; nothing is sent with it unless it is the loop's own."""
+        """Return a client for building requests; it sends them only if it is the running loop's own client."""
         loop = running_loop()
         if self._client is not None:
             return self._client
@@ -267,7 +281,7 @@ class Clients:
         return self._builder
 
     async def aclose(self) -> None:
-        """Close the running loop's clients. The next call makes new clients."""
+        """Close the running loop's clients; the next call creates new ones."""
         pools = self._by_loop.get(asyncio.get_running_loop())
         if pools is not None:
             await pools.aclose()

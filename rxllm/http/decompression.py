@@ -1,4 +1,7 @@
-"""Decompress response bodies slice by slice: a few bytes may stand for gigabytes, and httpx unpacks all it has read."""
+"""Decompress response bodies slice by slice, because a few compressed bytes can expand to gigabytes.
+
+httpx would decompress all bytes that it has read at once.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 SLICE_BYTES = 1 << 16
-"""Maximum bytes that are decompressed at a time."""
+"""The maximum number of bytes in a decompressed slice."""
 
 _NAMES = {"gzip", "x-gzip", "deflate"}
 _GZIP, _ZLIB, _RAW = 31, 15, -15
@@ -21,18 +24,18 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """A body is not compressed as its headers say."""
+    """The body of a response is not compressed in the way that its headers claim."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
-    """Whether `body_of`, not httpx, decompresses the bytes of `response`."""
+    """Return whether `body_of`, rather than httpx, decompresses the body of `response`."""
     return not response.is_stream_consumed and all(name in _NAMES for name in _encodings(response))
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the decompressed body, with an empty piece for bytes that yield no output yet.
+    """Yield the pieces of the decompressed body; a piece is empty if its bytes do not produce any output yet.
 
-    httpx decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
+    httpx itself decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
     """
     if not is_decompressed_here(response):
         return cast("AsyncGenerator[bytes, None]", response.aiter_bytes())
@@ -52,7 +55,7 @@ async def _decompressed(raw: AsyncGenerator[bytes, None], layers: list[_Decompre
             count = 0
             for piece in _through(layers, data):
                 if count:
-                    await asyncio.sleep(0)  # other tasks run during a large burst
+                    await asyncio.sleep(0)  # lets other tasks run during a large burst
                 count += 1
                 yield piece
             if not count:
@@ -67,7 +70,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: the head decides
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # for deflate, the first bytes decide
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -77,7 +80,7 @@ class _Decompressor:
             return
         inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        # After a full slice zlib may hold more output, even without more input.
+        # After a full slice, zlib might have more output even without more input.
         while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
             try:
                 piece = inflate.decompress(data, SLICE_BYTES)
@@ -89,5 +92,5 @@ class _Decompressor:
 
 
 def _has_head(data: bytes) -> bool:
-    # RFC 1950 has a header; some servers omit it, and send RFC 1951 alone.
+    # Deflate should have the header of RFC 1950, but some servers omit it and send raw RFC 1951 data.
     return data[0] & 0x0F == zlib.DEFLATED and int.from_bytes(data[:_HEAD_BYTES], "big") % 31 == 0

@@ -1,17 +1,19 @@
 """The connection pools of an event loop.
 
-An httpx client is a pool of connections. Whenever a call begins or ends, httpcore 1.0.9 looks at every connection in
-the pool, and compares idle connections with each other: a hundred calls over a hundred idle connections wait for
-seconds. So a loop's calls are spread over several small pools. Each call takes the first pool with room, so that
-successive calls use the same connection.
+An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
+the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
+for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool that has
+room, so that successive calls use the same connection.
 
 ==========================================  ========================================================================
-the pools                                   are closed
+reason for closing pools                    pools that are closed
 ==========================================  ========================================================================
-all but the first, each                     after `IDLE_SECONDS` without a call
-all, when their loop ends                   by their asynchronous generator, which ``shutdown_asyncgens`` closes
-all, when their adapter is dropped          by a finalizer, soon, on their loop
-all, if the loop was closed without that    by `close_dead`, on another loop
+a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
+the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
+                                            asynchronous generator
+the adapter is garbage-collected            all pools of the adapter; a finalizer soon closes them on their own loop
+a loop has been closed without              all pools of the closed loop; `close_dead` closes them on another loop
+``shutdown_asyncgens``
 ==========================================  ========================================================================
 """
 
@@ -28,19 +30,22 @@ if TYPE_CHECKING:
 
 
 CALLS = 4
-"""Maximum calls that share one of rxllm's own clients. With fewer, clients cost more than small pools save."""
-IDLE_SECONDS = 5.0
-"""Seconds for which a burst's idle pools are kept for the next burst; httpx keeps idle connections as long."""
-KEEPALIVE_SECONDS = 4.0
-"""Seconds after which an idle connection is closed.
+"""The maximum number of calls that share one of rxllm's own clients.
 
-uvicorn, Node and llama.cpp close a connection that has been idle for 5 s, which is also httpx's default: a call sent at
-that moment fails.
+With fewer calls per client, the additional clients would cost more than the smaller pools save.
+"""
+IDLE_SECONDS = 5.0
+"""The seconds for which idle pools are kept for the next burst of calls; httpx also keeps idle connections for 5 s."""
+KEEPALIVE_SECONDS = 4.0
+"""The seconds after which an idle connection is closed.
+
+httpx's default is 5 s. But uvicorn, Node and llama.cpp also close a connection that has been idle for 5 s, and a
+call that is sent at that moment fails.
 """
 
 
 class Load:
-    """The number of calls that use a client, and when it became idle."""
+    """The number of calls that use a client, and the time at which the client became idle."""
 
     def __init__(self) -> None:
         self.calls = 0
@@ -53,7 +58,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
     """Count a call as using `client` inside the block."""
-    load = _loads.get(client) or Load()  # the load of a user's client is not read
+    load = _loads.get(client) or Load()  # nothing reads the load of a client that belongs to the user
     load.calls += 1
     try:
         yield
@@ -63,9 +68,10 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 
 
 class Pools:
-    """An adapter's clients on a loop, made by `make` for `calls` calls each (None: any number).
+    """The clients of an adapter on one event loop.
 
-    `by_loop` is the adapter's table of pools, from which closed pools remove themselves. Pools outlive their adapter
+    `make` creates a client, and up to `calls` calls can share it; if `calls` is None, there is no limit. `by_loop` maps
+    event loops to the pools of the adapter, and closed pools remove themselves from it. Pools outlive their adapter
     until they are closed, because the garbage collector cannot close a connection.
     """
 
@@ -82,7 +88,7 @@ class Pools:
         self._timers: dict[httpx.AsyncClient, asyncio.TimerHandle] = {}
 
     async def open(self, owner: object) -> None:
-        """Register with the loop and with `owner`: the end of either closes the pools."""
+        """Register with the loop and with `owner`, so that the pools are closed when either of them ends."""
         await anext(self._lifetime)
         self._finalizer = weakref.finalize(owner, self._close_soon)
         self._finalizer.atexit = False
@@ -92,7 +98,7 @@ class Pools:
         return self._clients[0]
 
     def pick(self) -> httpx.AsyncClient:
-        """Return the first client that has room for a call."""
+        """Return the first client that has room for another call; if there is none, create a client."""
         for client in self._clients:
             if self._calls is None or _loads[client].calls < self._calls:
                 return client
@@ -107,7 +113,7 @@ class Pools:
     async def close_dead(self) -> None:
         """Close the clients of a loop that was closed without ``shutdown_asyncgens``."""
         self._finalizer.detach()
-        with contextlib.suppress(AttributeError):  # uvloop allows no assignment, and closes all connections itself
+        with contextlib.suppress(AttributeError):  # uvloop forbids the assignment, and closes all connections itself
             cast(Any, self._loop).call_soon = _call_close
         for client in self._clients:
             with contextlib.suppress(Exception):
@@ -156,7 +162,7 @@ class Pools:
 
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
-    # Transports schedule their close for the loop's next turn. A closed loop has none, so the close runs now.
-    # Other callbacks, such as those of tasks, do not run.
+    # A transport schedules its close for the loop's next turn. A closed loop has no next turn, so the close runs now.
+    # Other callbacks, such as callbacks of tasks, do not run.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)

@@ -1,4 +1,7 @@
-"""Follow redirects without sending the call's keys to another host, where httpx removes only ``Authorization``."""
+"""Follow redirects without sending the call's keys to another host.
+
+httpx itself would remove only the ``Authorization`` header.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 
 
 BODY_BYTES = 1 << 16
-"""Maximum bytes of a redirect's own body that are read, so that its connection can be used again."""
+"""The maximum number of bytes to read from a redirect's own body, so that its connection can be reused."""
 
 _HARMLESS = frozenset(
     {
@@ -32,7 +35,7 @@ _HARMLESS = frozenset(
 async def followed(
     client: httpx.AsyncClient, response: httpx.Response, send: Callable[..., Awaitable[httpx.Response]]
 ) -> httpx.Response:
-    """Return the response at the end of all redirects; ``send(request, auth=None)`` follows each one."""
+    """Follow all redirects with ``send(request, auth=None)``, and return the final response."""
     for _ in range(client.max_redirects):
         redirect = response.next_request
         if redirect is None:
@@ -40,7 +43,7 @@ async def followed(
         await _finish(response)
         if not _is_same_host(response.request.url, redirect.url):
             _strip_secrets(redirect, response.request)
-        response = await send(redirect, auth=None)  # the headers of the client's own ``auth`` are already there
+        response = await send(redirect, auth=None)  # the request already has the headers of the client's own ``auth``
     if response.next_request is None:
         return response
     await response.aclose()

@@ -1,4 +1,6 @@
-"""Log HTTP requests at DEBUG, on the logger ``rxllm``: four lines per request, without content, keys or headers.
+"""Log HTTP requests at level DEBUG, with the ``rxllm`` logger.
+
+Each request is logged in four lines, which contain no content, keys or headers:
 
 ::
 
@@ -7,8 +9,8 @@
     request 4f2: first event after 0.44 s
     request 4f2: completed after 2.10 s
 
-The last line is ``completed``, ``cancelled`` or ``failed (AdapterError rate_limited)``. Retries and the steps of a chat
-share a request id.
+The last line is ``completed``, ``cancelled`` or, for example, ``failed (AdapterError rate_limited)``. The retries of a
+call and the steps of a chat share a request id.
 """
 
 from __future__ import annotations
@@ -32,7 +34,10 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
-    """Return the log of a request that is about to be sent. It does nothing unless DEBUG is on."""
+    """Log that `request` is about to be sent, and return the object that logs the other lines.
+
+    Nothing is logged unless DEBUG is on.
+    """
     is_on = log.isEnabledFor(logging.DEBUG)
     if is_on:
         log.debug("request %s: %s %s (%s, model %s)", request_id, request.method, address(request), provider, model)
@@ -40,7 +45,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs the lines after the first, if it `is_on`."""
+    """Logs all lines of a request except the first, if `is_on` is True."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -53,15 +58,15 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder` or, if DEBUG is on, a decoder that also passes its events to `see_events`."""
+        """Return `decoder`, or, if DEBUG is on, a decoder that also passes its events to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Keep the last of `items`, which decides the last line."""
+        """Keep the last of `items`, which determines the last line."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
-        """Log the first event, and `see` all of them."""
+        """Log the arrival of the first event, and pass `events` to `see`."""
         if events and self._last is None:
             self._after("first event")
         self.see(events)
@@ -86,7 +91,7 @@ class RequestLog:
 
 
 class _Watched:
-    """A decoder whose events are logged."""
+    """A decoder that also passes its events to the log of a request."""
 
     def __init__(self, decoder: Decoder, request: RequestLog) -> None:
         self._decoder = decoder
@@ -98,9 +103,9 @@ class _Watched:
         return events
 
     def close(self) -> list[Any]:
-        return self._decoder.close()  # not logged here, because these events may be changed before they are emitted
+        return self._decoder.close()  # not logged here, because these events can still be changed
 
 
 def _named(error: Exception) -> str:
-    # Only the class and the reason: the message may have content, and a server may send a key back in any header.
+    # The message is left out, because it might contain content, or a key that the server has sent back.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""Minimum length of a masked string: no provider issues shorter keys, and a shorter string may be a plain word."""
+"""The minimum length of a string that is masked.
+
+No provider issues shorter keys, and a shorter string could be an ordinary word.
+"""
 
 E = TypeVar("E", bound=LLMError)
 
@@ -29,8 +32,9 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings under secret names in `value`, and each of their words, such as KEY in ``Bearer KEY``."""
-    waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()  # `seen` keeps its objects alive, and so their ids
+    """Yield the strings that `value` holds under secret names, and their words, such as KEY in ``Bearer KEY``."""
+    # `seen` keeps the objects alive, so that no other object gets the same id.
+    waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
         item, is_secret = waiting.pop()
         if isinstance(item, str):
@@ -48,7 +52,7 @@ def _entries(item: Any, secret: bool) -> list[tuple[Any, bool]]:
 
 
 def secrets_of_url(url: str) -> Iterator[str]:
-    """Yield the user and the password in `url`, and the values under secret names in its query."""
+    """Yield the user and the password in `url`, and the values of query parameters with secret names."""
     if user := _USER.match(url):
         yield from (unquote(part) for part in user[2].split(":") if part)
     _, _, query = url.partition("?")
@@ -58,7 +62,7 @@ def secrets_of_url(url: str) -> Iterator[str]:
 
 
 def public_url(url: str) -> str:
-    """Return `url` without its user and its query, which may hold secrets.
+    """Return `url` without its user, password and query, because they can contain secrets.
 
     >>> public_url("https://me:pass@host/v1?key=abc")
     'https://host/v1'
@@ -72,7 +76,7 @@ def address(request: httpx.Request) -> str:
 
 
 def keyless_url(url: str) -> str:
-    """Return `url` without its user and without query parameters that have secret names.
+    """Return `url` without its user and password, and without query parameters that have secret names.
 
     >>> keyless_url("https://me:pass@host/v1?api-version=2&key=abc")
     'https://host/v1?api-version=2'
@@ -87,15 +91,15 @@ def _is_secret_parameter(name: str) -> bool:
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
-    """Return `value` with a mask in place of `secrets` in all its strings and bytes; see `SECRET_LENGTH`."""
+    """Return `value` with `secrets` masked in all its strings and bytes; see `SECRET_LENGTH`."""
     forms = {form for secret in secrets if len(secret) >= SECRET_LENGTH for form in _forms(secret)}
     return _without(value, sorted(forms, key=len, reverse=True))
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """Return `error` without `secrets` in its fields: some servers repeat the key that they refuse.
+    """Return `error` with `secrets` masked in its fields, because some servers repeat a key that they refuse.
 
-    A cause that shows a secret is dropped.
+    If the causes of `error` contain a secret, they are dropped.
     """
     secrets = [secrets] if isinstance(secrets, str) else list(secrets or ())
     fields = error.fields()
@@ -103,7 +107,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # a cause cannot be shown: it is too deep, or has a number with too many digits
+    except Exception:  # a cause has no text: it is nested too deeply, or has a number with too many digits
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error
@@ -112,7 +116,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """Hide queries in httpx's log, which shows the URL of every request."""
+    """Hide queries that contain secrets in httpx's log, which shows the URL of every request."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True
@@ -129,7 +133,7 @@ def _text_of_causes(error: BaseException) -> str:
 
 
 def _forms(secret: str) -> set[str]:
-    """Return all forms of `secret`: in text, in a URL and in JSON."""
+    """Return all forms that `secret` can have in text, in a URL and in JSON."""
     sent = secret.encode(errors="replace")  # half a surrogate pair becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 

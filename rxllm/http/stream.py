@@ -1,4 +1,4 @@
-"""The HTTP source: one request per subscription, whose response is decoded as its bytes arrive.
+"""The HTTP source, which sends one request per subscription and decodes the response as its bytes arrive.
 
 ::
 
@@ -6,19 +6,24 @@
                │
                └──> bytes ──> decoder.feed ──> events ──> ... ──> close ──> decoder.close ──> events ──> on_completed
 
-An error before the status arrives goes to ``on_error``; after that, the decoder ends the stream with an ``ErrorEvent``.
+An error that occurs before the status arrives is passed to ``on_error``. After an error that occurs later, the decoder
+ends the stream with an ``ErrorEvent``.
 
-With httpcore 1.0.9 it is not always safe to cancel the task; `_send` holds and releases the pump by this table:
+With httpcore 1.0.9, it is not always safe to cancel the task. `_send` holds and releases the pump as follows:
 
-=============================  =========================  =====================================================
-while the call                 a dispose cancels it       because otherwise
-=============================  =========================  =====================================================
-waits for a pool slot          once it has the slot       the pool loses the slot
-connects                       once it is connected       the same
-sends, over HTTP/2             once the request is sent   the connection breaks for all calls that share it
-waits for headers, or reads    at once
-closes the response            never: it is finishing     the connection is never closed
-=============================  =========================  =====================================================
+============================  =================================  ===================================================
+state of the call             effect of a dispose                reason
+============================  =================================  ===================================================
+waiting for a pool slot       The call is cancelled when it has  An earlier cancellation would cost the pool a slot.
+                              the slot.
+connecting                    The call is cancelled when it is   An earlier cancellation would cost the pool a slot.
+                              connected.
+sending, over HTTP/2          The call is cancelled when the     An earlier cancellation would break the connection
+                              request has been sent.             for all calls that share it.
+waiting for headers, reading  The call is cancelled at once.     A cancellation is safe in this state.
+closing the response          The call is not cancelled; it is   A cancellation would keep the connection from ever
+                              already ending.                    being closed.
+============================  =================================  ===================================================
 """
 
 from __future__ import annotations
@@ -58,18 +63,22 @@ for _name in ("httpx", "httpx2"):
 ERROR_BODY_BYTES = 1 << 20
 
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
-"""The httpcore traces after which a call may be cancelled: it is connected, and over HTTP/2 its request is sent."""
+"""The httpcore trace events after which a call can safely be cancelled.
+
+The call is then connected, and its request has been sent if it uses HTTP/2.
+"""
 
 _LEFT_OPEN = (
-    "%s was left over HTTP/2, where httpx cannot end a single answer: the server may continue it, and after many such "
-    "calls new calls stall or are refused; make the client without http2=True, so that each call has a connection"
+    "the call to %s ended early over HTTP/2, where httpx cannot cancel a single response: the server might continue to "
+    "send it, and after many such calls, new calls stall or are refused; create the client without http2=True, so that "
+    "each call has its own connection"
 )
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
 
 
 class Decoder(Protocol):
-    """Turns bytes into events, without I/O: feeding it a recorded stream replays the call."""
+    """Turns bytes into events without any I/O. To replay a call, feed the recorded bytes to its decoder."""
 
     def feed(self, data: bytes) -> list[Event]: ...
 
@@ -79,8 +88,8 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` is whether bytes without content, such as pings, count as silence. `discreet` returns an error
-    without the call's secrets.
+    `content_only` is True if bytes without content, such as pings, count as silence. `discreet` returns an error from
+    which the call's secrets have been removed.
     """
 
     provider: str
@@ -115,7 +124,7 @@ async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T
         return await work
     except LLMError as error:
         redacted = discreet(error)
-    raise redacted  # outside ``except``, because the original error may show a key and must not become the context
+    raise redacted  # outside ``except``: the original error might contain a key, so it must not become the context
 
 
 async def _run(exchange: Exchange, pump: Pump[Event]) -> None:
@@ -158,7 +167,10 @@ async def _exchange(
 async def opened(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], **options: Any
 ) -> AsyncGenerator[httpx.Response, None]:
-    """Send `request`, and close the response at the end; its body is not read. `options` are arguments of ``send``."""
+    """Send `request`, yield the response, and close it at the end of the block.
+
+    The body is not read. `options` are passed to the client's ``send`` method.
+    """
     extensions = request.extensions
     with in_use(client):
         try:
@@ -168,7 +180,7 @@ async def opened(
             finally:
                 with pump.holding():
                     await response.aclose()
-                    await asyncio.sleep(0)  # a loop closes a socket in its next turn, for which aiohttp does not wait
+                    await asyncio.sleep(0)  # a loop closes a socket in its next turn; aiohttp does not wait for that
         finally:
             request.extensions = extensions  # restored, in case the request is sent again
 
@@ -176,23 +188,23 @@ async def opened(
 async def _send(
     client: httpx.AsyncClient, request: httpx.Request, pump: Pump[Any], options: Mapping[str, Any]
 ) -> httpx.Response:
-    # httpcore reports its progress through the "trace" extension; the table at the top lists what a dispose may do.
+    # httpcore reports its progress through the "trace" extension; the table at the top of this module lists the rules.
     user_trace: Callable[[str, Any], Awaitable[None]] | None = request.extensions.get("trace")
     is_whole = False
 
     async def trace(name: str, info: Any) -> None:
         nonlocal is_whole
-        if name in _CANCELLABLE:  # repeated after a redirect
+        if name in _CANCELLABLE:  # happens again after a redirect
             is_whole = False
             pump.release()
         elif name.endswith("response_closed.started"):
-            pump.hold()  # httpcore also closes of its own accord, when a read has timed out
+            pump.hold()  # httpcore also closes the response by itself, when a read has timed out
             if pump.disposed and not is_whole and name.startswith("http2."):
                 log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # it has its pool slot, and need not connect
+            pump.release()  # the call has its pool slot, and does not need to connect
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -200,7 +212,7 @@ async def _send(
         with contextlib.nullcontext() if may_be_cancelled(client) else pump.holding():
             try:
                 return await client.send(request, stream=True, follow_redirects=False, **options)
-            except (OverflowError, UnicodeError, ExceptionGroup) as error:  # an impossible port or host
+            except (OverflowError, UnicodeError, ExceptionGroup) as error:  # an invalid port or host
                 raise AddressError(str(getattr(error, "exceptions", [error])[0])) from error
 
     request.extensions = {**request.extensions, "trace": trace}
@@ -209,19 +221,19 @@ async def _send(
 
 
 def may_be_page(headers: Mapping[str, str]) -> bool:
-    """Whether a response is of type HTML, as login pages and error pages are."""
+    """Return whether a response has an HTML content type, like a login page or an error page."""
     return "html" in headers.get("content-type", "").lower()
 
 
 def begins_page(data: bytes) -> bool:
-    """Whether `data` is the start of a page: neither an event stream nor JSON starts like this."""
+    """Return whether `data` is the start of an HTML page; event streams and JSON never start like this."""
     return data.lstrip()[:1] == b"<"
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
-    """Return the error for a page that arrived with a success status."""
+    """Return the error for an HTML page that arrived with a success status."""
     kind = headers.get("content-type")
-    message = f"{address(request)} answered with a page ({kind}), not as a model: is the base_url right?"
+    message = f"{address(request)} answered with a page ({kind}), not with a model's answer: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
 
 
@@ -232,7 +244,10 @@ async def _deliver(
     page: Callable[[], AdapterError],
     since: float | None,
 ) -> None:
-    """Emit the events of `response`. `since` is when the model fell silent, or None if any bytes break the silence."""
+    """Emit the events of `response`.
+
+    `since` is the time at which the model fell silent. It is None if bytes without content end a silence too.
+    """
     if pump.disposed:
         return
     is_suspect = may_be_page(response.headers)
@@ -256,12 +271,12 @@ async def _deliver(
                 await pump.ready()
                 watch.restart()
             elif since is None or not data.endswith(b"\n") or any(map(is_content, events)):
-                watch.restart()  # after an unfinished line more bytes follow; pings are whole lines
+                watch.restart()  # pings are whole lines, so an incomplete line is not a ping
 
 
 def _take_read_timeout(request: httpx.Request) -> float | None:
-    """Return the read timeout of `request`, in seconds, and remove it from the request."""
-    # httpcore reads the extension again for the body. aiohttp does not: its own timeout stays in force.
+    """Remove the read timeout from `request`, and return it in seconds."""
+    # httpcore reads the extension again for the body. aiohttp does not, so its own timeout stays in force.
     limits: Mapping[str, float | None] = request.extensions.get("timeout", {})
     request.extensions["timeout"] = {**limits, "read": None}
     return limits.get("read")
@@ -275,9 +290,9 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 
 
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
-    """Return the part of an error's body that arrives within `ERROR_BODY_SECONDS`."""
+    """Return the part of an error response's body that arrives within `ERROR_BODY_SECONDS`."""
     body = b""
-    with contextlib.suppress(Exception):  # the status matters more than why the body broke off
+    with contextlib.suppress(Exception):  # the status matters more than an incomplete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
@@ -287,7 +302,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return the last `events` of a broken stream, with `failure` in place of a bare ``truncated`` error."""
+    """Return the last `events` of a broken stream, with `failure` as the explanation of a ``truncated`` error."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

@@ -1,4 +1,6 @@
-"""Timeouts, in seconds: the transport's defaults, the limits of a response, and the longest silence in its body.
+"""Timeouts, in seconds: defaults for the transport, limits for a response, and a limit for silences in its body.
+
+A single timer limits the silences in a body:
 
 ::
 
@@ -6,9 +8,9 @@
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-httpx instead sets a timer for each read. Cancelled timers stay in asyncio's heap for a while, where they outlive the
-garbage collector's young generations. With a thousand streams the collector would run several times a second, and
-sometimes over all objects, which stops the process for tenths of a second.
+httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap for a while, where they outlive
+the garbage collector's young generations. With a thousand streams, the collector would run several times a second.
+Sometimes it would check all objects, which stops the process for tenths of a second.
 """
 
 from __future__ import annotations
@@ -26,24 +28,25 @@ from rxllm.values.argument_checks import is_positive, must_be
 
 CONNECT_SECONDS = 10.0
 READ_SECONDS = 600.0
-"""A provider's maximum silence: a model may think for minutes before its first word."""
+"""The longest silence that a provider is allowed; a model can think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""Seconds within which an error's body must arrive; later parts are missing from its message."""
+"""The seconds within which the body of an error response must arrive; the error message omits later parts."""
 DRAIN_SECONDS = 0.25
-"""Seconds to wait for the end of a finished response, so that its connection can be used again."""
+"""The seconds to wait for the end of a finished response, so that its connection can be reused."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
-    """Limits of a response, in seconds; None removes a limit. See ``operators.time_limits``.
+    """Time limits for a response, in seconds; see ``operators.time_limits``.
 
-    `first` limits the time to the first content, `idle` every later silence, `total` the time of the whole response. In
-    a call's `timeout`, `first` and `idle` apply to each attempt, `total` to all attempts together.
+    `first` limits the time to the first content, `idle` limits every later silence, and `total` limits the time for the
+    whole response. None means that there is no limit. In a call's `timeout`, `first` and `idle` apply to each attempt,
+    and `total` applies to all attempts together.
 
     >>> Timeouts(first=30, idle=10)
     Timeouts(first=30, idle=10, total=None)
 
-    Raises ``ValidationError("invalid_option")`` for anything but None or a number above 0.
+    Raises ``ValidationError("invalid_option")`` if a limit is neither None nor a number above 0.
     """
 
     first: float | None = None
@@ -62,14 +65,14 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, timeout: Timeouts | float | None) -> Timeouts:
-        """Return a call's `timeout` as limits: a number limits every silence, even before the first content."""
+        """Return a call's `timeout` as `Timeouts`; a number limits every silence, even before the first content."""
         if timeout is None:
             return NO_TIMEOUTS
         return timeout if isinstance(timeout, Timeouts) else cls(timeout, timeout)
 
     @property
     def silence(self) -> float | None:
-        """The maximum silence at any time, for the transport's timeout; None keeps the transport's default."""
+        """The longest silence to allow at any time, or None to keep the transport's default timeout."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -77,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""Seconds in which a loop that was blocked can still read waiting bytes before the read times out."""
+"""The extra seconds in which a loop that was blocked can still read waiting bytes before a read times out."""
 
 
 class IdleTimeoutError(TimeoutError):
@@ -85,12 +88,13 @@ class IdleTimeoutError(TimeoutError):
 
 
 class IdleTimeout:
-    """Raise `IdleTimeoutError` inside the block once no bytes have arrived for `seconds`; None removes the limit.
+    """A block that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
-    The silence began at `since`, a ``time.monotonic()`` value, or begins now.
+    The silence began at `since`, a ``time.monotonic()`` value, or begins now. Call `restart` when bytes arrive. It only
+    reads the clock, because the timer is armed again only when it fires.
 
-    The timer is lazy: it is armed again only when it fires, so that `restart` only reads the clock. A held pump is not
-    interrupted: httpcore 1.0.9, cancelled by ``asyncio.timeout`` while it closes, never closes the connection.
+    A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it is closing a
+    connection, and the connection would then never be closed.
     """
 
     def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:
@@ -113,7 +117,7 @@ class IdleTimeout:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # As in ``asyncio.timeout``: only a cancellation by this timeout becomes an error; any other propagates.
+        # As in ``asyncio.timeout``, only a cancellation by this timeout becomes an error. Any other one propagates.
         if self._expired and _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 

@@ -1,7 +1,7 @@
-"""Errors of the transports below a client, as ``AdapterError``, with the reason, the address and a remedy.
+"""Convert transport errors to an ``AdapterError`` with a reason, the address and a remedy.
 
-Errors and clients are recognised by the names of their classes: the same code handles httpx and httpx2, over httpcore
-and over aiohttp.
+Errors and clients are recognised by the names of their classes, so that the same code handles httpx and httpx2, over
+httpcore and over aiohttp.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _REASONS = {
     "InvalidURL": "invalid_request",
     "RequestError": "network_error",
     "StreamError": "network_error",
-    # errors of aiohttp
+    # aiohttp's errors
     "ServerTimeoutError": "timeout",
     "ClientError": "network_error",
     "HttpProcessingError": "network_error",
-    # errors of rxllm
+    # rxllm's own errors
     "IdleTimeoutError": "timeout",
     "DecompressionError": "malformed_response",
     "AddressError": "invalid_request",
@@ -33,14 +33,17 @@ _REASONS = {
 
 
 class AddressError(ValueError):
-    """The system does not accept the host or the port."""
+    """The operating system does not accept the host or the port."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
-    """Return `error` as an `AdapterError`, or None if no transport raised it. `begun`: whether a response had begun."""
+    """Return `error` as an `AdapterError`, or None if no transport raised it.
+
+    `begun` is True if the response had already begun.
+    """
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp calls every refused or lost connection a ConnectTimeout; its cause has the right class
+    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection; its cause is accurate
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
@@ -52,7 +55,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message repeats all that a user needs
+    result.__context__, result.__suppress_context__ = error, True  # the message contains all that a user needs
     return result
 
 
@@ -63,7 +66,7 @@ def _remedy(url: str) -> str:
 
 
 def may_be_cancelled(client: Any) -> bool:
-    """Whether `client`'s requests may be cancelled while they connect: true over aiohttp, not over httpcore."""
+    """Return whether `client` uses aiohttp, whose requests can be cancelled while connecting; httpcore's cannot."""
     return any(_class_names(part, "httpx_aiohttp") for part in (client, getattr(client, "_transport", None)))
 
 

@@ -1,19 +1,19 @@
-"""Run calls: streams, the ways to read them, back-pressure, retries, races and budgets.
+"""Run calls: streams and their readers, back-pressure, retries, races and budgets.
 
-========================================  ===========================================================================
-files                                     contents
-========================================  ===========================================================================
-``_stream``, ``_reading``                 the `Stream`, and the ways to read it: ``run``, ``await``, ``for``
-``_stream_methods``, ``stream_arguments`` types for reactivex's methods on a `Stream`; checks of stream arguments
-``_pump``                                 the task that drives a subscription, and the effect of a dispose on it
-``portal``, ``threads``, ``_clock``       the loop, the threads and the timers of a call; the interpreter's exit
-``back_pressure``, ``_held_back``         gates for slow readers; queues and gates of operators that hold items back
-``_unhandled``, ``_guard_verdict``        errors that no subscriber handles; verdicts of the user's checks
-``_retry``                                the attempts at a call, and the policy for the next attempt
-``_concurrency``, ``_race_hedge_merge``   bounded concurrency and limiters; races, hedges and merges
-``_scope``, ``_budget``                   the chat, step and tool call of a subscription, and its budgets
-``context_variables``                     the loop and the reader of a call
-========================================  ===========================================================================
+=========================================  ===========================================================================
+files                                      contents
+=========================================  ===========================================================================
+``_stream``, ``_reading``                  the `Stream` class; reading a stream with ``run``, ``await`` or ``for``
+``_stream_methods``, ``stream_arguments``  type hints for the reactivex methods of a `Stream`; argument checks
+``_pump``                                  the task that drives a subscription and is cancelled by a dispose
+``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls that still run at interpreter exit
+``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
+``_unhandled``, ``_guard_verdict``         errors that no subscriber handles; the verdicts of user-defined checks
+``_retry``                                 retries, and the policy that controls them
+``_concurrency``, ``_race_hedge_merge``    bounded concurrency and limiters; races, hedges and merges
+``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets
+``context_variables``                      context variables for the event loop and the reader of a call
+=========================================  ===========================================================================
 """
 
 from rxllm.events import is_content, is_prelude

@@ -1,26 +1,29 @@
-"""Budgets: the tokens and dollars that a group of calls may use, with the amounts spent and reserved.
+"""Budgets, which limit the tokens and dollars that a group of calls uses.
 
-Every budget around a call counts the call once:
+A model source is a stream that makes a model call. A call can be inside several budgets, and each of them counts the
+call once:
 
-==============================  =====================================  =================================================
-place of the budget             where the call finds it                what counts the call
-==============================  =====================================  =================================================
-in ``Engine(operators=)``       its engine, see ``Scope.under``        its model source, which applies ``ops.budget``
-                                                                       for each budget
-around a stream, in a pipe      ``Scope.shares``, where ``ops.budget`` its model source; ``ops.budget`` counts events
-                                puts a `Share`                         itself if there is no model source below, or for
-                                                                       tokens that are not shared
-around a batch or in its        either of the two                      its model source; `Budget.count_journaled` counts
-engine                                                                 an answer from the journal
-around an agent that is a tool  ``Scope.shares``, set by the tool      the model source of the agent's engine
-around another engine that      ``Scope.shares``                       the model source of that engine
-``fallback`` calls
-around an engine that an        ``Scope.counted`` too                  only the model source with that adapter
-adapter calls
-==============================  =====================================  =================================================
+==============================  ===============================  =======================================================
+place of the budget             where the model source finds it  what counts the call
+==============================  ===============================  =======================================================
+in the operators of an engine   in its engine; see               The model source applies ``ops.budget`` for each
+                                ``Scope.under``                  budget.
+in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
+                                ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
+                                                                 its only limit is a token limit of its own.
+in a pipe, after a batch, or    in its engine or in              The model source counts it.
+in the operators of its engine  ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
+                                                                 journal.
+around a chat in which a tool   in ``Scope.shares``, which the   The model source of the agent's engine counts it.
+runs an agent                   tool sets
+around a ``fallback`` that      in ``Scope.shares``              The model source of that engine counts it.
+calls another engine
+around an adapter that calls    in ``Scope.shares`` and          Only the model source that uses the adapter counts it.
+an engine                       ``Scope.counted``
+==============================  ===============================  =======================================================
 
-An operator that has its own limits instead of a shared `Budget` makes a `ChatBudget` for each chat. ``Scope.chat``
-keeps it from step to step.
+If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat``
+keeps this budget from one step to the next.
 """
 
 from __future__ import annotations
@@ -47,16 +50,19 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""How many tokens of an answer may arrive between two checks of the budget if no reservation covers them."""
+"""The number of answer tokens that can arrive between two budget checks if no reservation covers them."""
 
 
 class Budget:
-    """A limit in tokens, dollars or both for all calls that share it, from any engine, chat, loop and thread.
+    """A limit on the tokens or dollars, or both, that a group of calls can use.
 
-    ``ops.budget(shared)`` applies it to calls. A request reserves the most that it may use; if less is left, it is not
-    sent. At the end of the call, the actual use replaces the reservation. With a limit in dollars, a request without a
-    known price is not sent either: ``price(usage)``, as in ``ops.cost``, supplies prices that no list has, and
-    ``unpriced="allow"`` sends such requests. ``ops.budget`` states the rules and the bound.
+    The calls can belong to any engine or chat, and can run on any event loop or thread. ``ops.budget(shared)`` applies
+    the budget to them. Each request first reserves the most that it can use. If less than that is left, the request is
+    not sent. When the call ends, the amounts that it actually used replace the reservation.
+
+    Under a dollar limit, a request whose price is not known is not sent either. Pass a function ``price(usage)``, as in
+    ``ops.cost``, to supply prices that are in no list, or pass ``unpriced="allow"`` to send such requests.
+    ``ops.budget`` documents the exact rules, and by how much a limit can be exceeded.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -71,15 +77,15 @@ class Budget:
     rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
-    `spent` is a value that can be kept as JSON. A restarted program continues with
-    ``Budget(tokens=5_000, spent=spending)``; amounts that were reserved when the value was read then count as spent.
+    `spent` is a value that can be stored as JSON. After a restart, the program continues with
+    ``Budget(tokens=5_000, spent=spending)``. Amounts that were reserved when the value was read then count as spent.
     Copying a Budget returns the same Budget, and pickling it raises ``TypeError``.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
+    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
     """
 
     reserves = True
-    """Whether requests reserve tokens, as they do dollars; otherwise tokens count as they arrive."""
+    """Whether requests reserve tokens; if not, tokens are counted as they arrive. Dollars are always reserved."""
 
     @explains_options("Budget(...)")
     def __init__(
@@ -92,7 +98,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         spent: Spending | None = None,
     ) -> None:
         if tokens is None and usd is None:
-            fault = "must be a number of tokens, unless usd is a number of dollars, but both are None"
+            fault = "must be a number of tokens if usd is not a number of dollars, but both are None"
             raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)
@@ -120,7 +126,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def spent(self) -> Spending:
-        """The amounts used so far, and the amounts reserved."""
+        """The amounts that have been used so far, and the amounts that are reserved."""
         with self._lock:
             tokens = self._committed() - self._settled.tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
@@ -128,7 +134,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
         """Reserve `tokens` and `usd` dollars for a call; `usd` is None if the price is not known.
 
-        Raises ``StreamError("budget_exceeded")`` if less is left.
+        Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
         """
         tokens = tokens if self.reserves else 0
         with self._lock:
@@ -149,7 +155,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return usd or (self._tokens is not None and self._committed() > self._tokens)
 
     def catch_up(self, usage: Usage) -> None:
-        """Raise the spent amounts to `usage` where `usage` is higher."""
+        """Raise each spent amount to the amount in `usage` if that is higher."""
         with self._lock:
             if usage.total > self._settled.tokens:
                 self._settled = replace(self._settled, tokens=usage.total)
@@ -157,21 +163,24 @@ request is not sent; raise the budget, or pass a smaller max_tokens
                 self._settled = replace(self._settled, usd=usage.total_cost)
 
     def count_journaled(self, key: Hashable, spent: Callable[[], Spending] | None = None) -> None:
-        """Count, once, the answer that a journal holds under `key`; without `spent`, only mark it as counted."""
+        """Count the answer that a journal holds under `key`, unless it has been counted before.
+
+        Without `spent`, the answer is only marked as counted.
+        """
         with self._lock:
             if key not in self._journaled and spent is not None:
                 self._settled = _sum(self._settled, spent())
             self._journaled.add(key)
 
     def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
-        """Return a reservation for a running response, without checking the limits."""
+        """Return a reservation for a response that is running; the limits are not checked."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
             return reservation
 
     def grow(self, reservation: Reservation, tokens: int, usd: float | None) -> bool:
-        """Raise `reservation` to the amounts used so far; return whether the budget covers them."""
+        """Raise `reservation` to the amounts used so far, and return whether the budget still covers them."""
         with self._lock:
             if reservation in self._running:
                 reservation.tokens = max(reservation.tokens, tokens)
@@ -180,14 +189,14 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return has_tokens and (self._usd is None or usd is None or self._committed_usd() <= self._usd)
 
     def slack(self) -> float:
-        """Return the number of tokens that may arrive before a reservation has to grow."""
+        """Return the number of tokens that can arrive before a reservation has to grow."""
         if self.reserves and self._usd is None:
             return 0
         with self._lock:
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amount `used`, once; return the total that has been used."""
+        """Replace `reservation` with the amounts `used`, and return the total; later calls only return the total."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -216,19 +225,19 @@ request is not sent; raise the budget, or pass a smaller max_tokens
     def __reduce__(self) -> NoReturn:
         message = (
             "a Budget cannot be pickled, because calls share it; "
-            "send its limits and budget.spent, and make a Budget(..., spent=spending) there"
+            "send its limits and budget.spent, and create a Budget(..., spent=spending) in the other process"
         )
         raise TypeError(message)
 
 
 class ChatBudget(Budget):
-    """The budget of one chat or one stream. It reserves no tokens: requests are sent until it is passed."""
+    """The budget of one chat or stream. It does not reserve tokens, so requests are sent until it is exceeded."""
 
     reserves = False
 
 
 class Reservation(msgspec.Struct, eq=False):
-    """The amounts that `budget` reserves for one call, at least the amounts used so far."""
+    """The amounts that `budget` reserves for one call; they grow if the call uses more."""
 
     budget: Budget
     tokens: int
@@ -236,17 +245,17 @@ class Reservation(msgspec.Struct, eq=False):
 
 
 class Share(msgspec.Struct, eq=False):
-    """A budget in the scope of the calls below it; `is_taken` once a model source applies it."""
+    """A budget that a scope passes to model sources; `is_taken` is True once a model source applies it."""
 
     budget: Budget
     is_taken: bool = False
 
 
 class HoldsBudget:
-    """Base class of operators that keep an engine's calls, and its tools' calls, within a budget."""
+    """Base class of operators that keep the calls of an engine and its tools within a budget."""
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
-        """Return the shared budget, or the chat's own budget, which is kept in `chat`."""
+        """Return the shared budget, or the chat's own budget, which is stored in `chat`."""
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:
@@ -255,7 +264,7 @@ class HoldsBudget:
 
 
 def _with_reserved(spent: Spending) -> Spending:
-    """Return `spent` with the reserved amounts counted as spent: the provider may charge for those calls."""
+    """Return `spent` with reserved amounts counted as spent, because the provider might charge for those calls."""
     running = Spending(spent.reserved, spent.reserved_usd or None, estimated=spent.reserved)
     return _sum(replace(spent, reserved=0, reserved_usd=0.0), running)
 
@@ -276,15 +285,15 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call to the model `name`, whose price is unknown, under a budget in dollars."""
-    fault = f"is a limit in dollars, but the price of {shown(name)} is not known: the request is not sent"
-    remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) beside usd, or unpriced="allow"'
-    package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' brings a price list"
+    """Return the error for a call under a dollar limit if the price of its model, `name`, is not known."""
+    fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
+    remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
+    package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
     return invalid_option("usd", f"{fault}; {remedy}{package}")
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut off while none of its own responses is running."""
+    """Return the error for a stream that is cut off while none of its own responses are running."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
-    return StreamError("budget_exceeded", f"the stream has passed the budget of {amounts} and is cut; raise the budget")
+    return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and is cut off; raise it")

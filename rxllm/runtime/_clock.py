@@ -1,14 +1,15 @@
-"""Time on an event loop: reactivex schedulers that any thread may use, and clocks for operators.
+"""Reactivex schedulers that run timers on an event loop, and clocks for operators. Any thread can use them.
 
-==================  ==========================================  ============================================
-scheduler           an action without a due time                used by
-==================  ==========================================  ============================================
-`LoopScheduler`     runs soon, on the loop                      ``run``, ``await``, and rxllm's operators
-`PacedScheduler`    the same, but waits while the gate is full  iterators
-`CallScheduler`     runs at once, on the caller's thread        ``subscribe`` of a Stream without a scheduler
-==================  ==========================================  ============================================
+==================  ====================================================  ==========================================
+scheduler           when an action without a due time runs                used by
+==================  ====================================================  ==========================================
+`LoopScheduler`     soon, on the loop                                     ``run``, ``await``, and rxllm's operators
+`PacedScheduler`    soon, on the loop, but not while the reader's gate    iterators
+                    is full
+`CallScheduler`     at once, on the caller's thread                       ``Stream.subscribe`` without a scheduler
+==================  ====================================================  ==========================================
 
-In all three, timers run on the loop and do not wait for the gate.
+All three run timers on the loop, even while the gate is full.
 """
 
 from __future__ import annotations
@@ -33,9 +34,10 @@ S = TypeVar("S")
 
 
 class LoopScheduler(PeriodicScheduler):
-    """Runs actions on `loop`, or on the portal's loop, which is started on first use.
+    """A scheduler that runs actions on `loop`, or on the portal's loop if `loop` is None.
 
-    Unlike reactivex's schedulers, it never blocks in dispose, and any thread may call it.
+    The portal is started on first use. Unlike reactivex's schedulers, this one never blocks in dispose, and any thread
+    can call it.
     """
 
     def __init__(
@@ -43,7 +45,7 @@ class LoopScheduler(PeriodicScheduler):
     ) -> None:
         super().__init__()
         self.chosen = loop
-        self._fail = fail  # receives what an action raises
+        self._fail = fail  # called with any exception that an action raises
 
     @cached_property
     def _loop(self) -> asyncio.AbstractEventLoop:
@@ -55,17 +57,17 @@ class LoopScheduler(PeriodicScheduler):
         return set() if live is None else live.timers
 
     def plain(self) -> LoopScheduler:
-        """Return the plain `LoopScheduler` that rxllm's own operators use instead."""
+        """Return the plain `LoopScheduler` that rxllm's own operators use in place of this scheduler."""
         return self if type(self) is LoopScheduler else LoopScheduler(self._loop, self._fail)
 
     @property
     def runs_here(self) -> bool:
-        """Whether its loop runs on this thread."""
+        """Whether the scheduler's loop is running on this thread."""
         return running_loop() is self._loop
 
     @property
     def has_ended(self) -> bool:
-        """Whether its loop has ended. Nothing can be scheduled then, and dispose has nothing to cancel."""
+        """Whether the scheduler's loop has ended; nothing can then be scheduled, and dispose has nothing to cancel."""
         return has_ended(self._loop)
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
@@ -104,7 +106,7 @@ class LoopScheduler(PeriodicScheduler):
         return subscription
 
     def _cancel(self, handle: asyncio.TimerHandle) -> None:
-        # A disposed timer that stayed in the loop would keep its action in memory until it was due.
+        # If a disposed timer stayed in the loop, it would keep its action in memory until it was due.
         def cancel() -> None:
             handle.cancel()
             self._timers.discard(handle)
@@ -121,9 +123,10 @@ class LoopScheduler(PeriodicScheduler):
 
 
 class PacedScheduler(LoopScheduler):
-    """The scheduler of an iterator: sources that schedule each item, such as ``range``, wait while its gate is full.
+    """An iterator's scheduler, which makes sources such as ``range`` wait while the iterator's gate is full.
 
-    Behind an operator that has its own gate, they wait for both gates.
+    These sources schedule each of their items. If an operator between the source and the iterator has its own gate, the
+    source waits for both gates.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, gate: Gate) -> None:
@@ -145,39 +148,45 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """Acts as reactivex does without a scheduler, but runs timers on the loop instead of on one thread each."""
+    """A scheduler that acts like reactivex's default, but runs timers on the loop instead of on separate threads."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
 
     @cached_property
     def _timers(self) -> set[asyncio.TimerHandle]:
-        return set()  # the exit does not wait for these timers, since an `interval` has no end
+        return set()  # interpreter exit ignores these timers, because an `interval` never ends
 
     def schedule(self, action: typing.ScheduledAction[S], state: S | None = None) -> abc.DisposableBase:
         return CurrentThreadScheduler.singleton().schedule(action, state)
 
 
 def clock(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase:
-    """Return the scheduler that times a subscription: its own, or one on the call's loop."""
+    """Return the scheduler for a subscription's timers: `scheduler`, or one on the call's loop."""
     if scheduler is None:
         return LoopScheduler(call_loop())
     return scheduler.plain() if isinstance(scheduler, LoopScheduler) else scheduler
 
 
 def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
-    """Return the loop of a call that is subscribed to with `scheduler`; on another thread, the subscriber's loop."""
+    """Return the event loop for a call whose stream is subscribed to with `scheduler`.
+
+    If an operator subscribes on another thread, this is the event loop of the operator's subscriber.
+    """
     chosen = scheduler.chosen if isinstance(scheduler, LoopScheduler) else None
     return chosen if chosen is not None and not chosen.is_closed() else call_loop()
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`, or, for an iterator's scheduler, one that does not wait for the reader."""
+    """Return `scheduler`, or, if it belongs to an iterator, a scheduler that does not wait for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the scheduler's time in seconds: monotonic on a loop and without a scheduler."""
+    """Return a function that returns the current time of `scheduler` in seconds.
+
+    The time is monotonic if `scheduler` is None or uses an event loop.
+    """
     if scheduler is None or isinstance(scheduler, LoopScheduler):
         return time.perf_counter
     return lambda: scheduler.now.timestamp()

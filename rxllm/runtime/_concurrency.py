@@ -13,10 +13,11 @@ T = TypeVar("T")
 
 
 class Bounded(abc.DisposableBase, Generic[T]):
-    """Subscribes to `sources`, at most `limit` at a time, and passes the index of the source to its callbacks.
+    """Subscribes to at most `limit` of `sources` at a time, and passes the index of each source to the callbacks.
 
-    ``on_next(index, item)`` is called for each item, ``on_end(index, error)`` when a source ends, ``on_done()`` when
-    all have ended. An error that is not an ``Exception`` disposes all sources and is passed to ``on_fatal(error)``.
+    ``on_next(index, item)`` is called for each item, and ``on_end(index, error)`` when a source ends. ``on_done()`` is
+    called when all sources have ended. An error that is not an ``Exception`` disposes all sources, and is passed to
+    ``on_fatal(error)``.
     """
 
     def __init__(
@@ -41,8 +42,8 @@ class Bounded(abc.DisposableBase, Generic[T]):
         self._filling = False
 
     def start(self, scheduler: abc.SchedulerBase | None) -> None:
-        """Subscribe to sources until `limit` of them run."""
-        if self._filling:  # a source ended during its subscription: the outer loop subscribes to the next
+        """Subscribe to sources until `limit` of them are running."""
+        if self._filling:  # a source ended while being subscribed to; the outer loop subscribes to the next one
             return
         self._filling = True
         while self._running < self._limit and not self._exhausted and not self._disposed:
@@ -57,7 +58,7 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
     def dispose(self) -> None:
         self._disposed = True
-        while self._live:  # other threads may remove entries during the loop
+        while self._live:  # other threads can remove entries during the loop
             with contextlib.suppress(KeyError):
                 self._live.popitem()[1].dispose()
 
@@ -86,9 +87,9 @@ class Bounded(abc.DisposableBase, Generic[T]):
 
 @runtime_checkable
 class Limiter(Protocol):
-    """A limit for ``ops.rate_limited(limiter)`` that several processes or machines share.
+    """A limiter for ``ops.rate_limited(limiter)`` that several processes or machines can share.
 
-    A call acquires a permit, runs, and settles its permit once, however the call ends.
+    A call acquires a permit before it runs. When the call ends, for whatever reason, it settles its permit once.
 
     >>> class AtMost:
     ...     def __init__(self, calls):
@@ -104,20 +105,24 @@ class Limiter(Protocol):
     >>> generate(Engine(Fake("Hi"), operators=[ops.rate_limited(AtMost(2))]), "Hello").run().output_text
     'Hi'
 
-    The methods are called on the event loops and threads of the calls; neither `settle` nor `hold_back` may block.
+    The methods are called on the event loops and threads of the calls. `settle` and `hold_back` must not block.
     """
 
     def acquire(self, tokens: int, /) -> Awaitable[Any]:
-        """Wait until a call of up to `tokens`, for its messages and answer together, may start; return its permit.
+        """Wait until a call of up to `tokens` tokens may start, and return its permit.
 
-        An exception raised here becomes the call's error. Disposing the call during the wait cancels the wait.
+        The tokens include the call's messages and its answer. If this method raises an exception, the call fails with
+        it. If the call is disposed while it waits, the wait is cancelled.
         """
         ...
 
     def settle(self, permit: Any, tokens: int, /) -> None:
-        """Record the end of the call with this `permit`, which used `tokens`: the provider's number or an estimate."""
+        """Record that the call with this `permit` has ended and has used `tokens` tokens.
+
+        `tokens` is the number that the provider states, or else an estimate.
+        """
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no call for `seconds`: a call was refused for its rate, or its provider requires a wait."""
+        """Start no calls for `seconds`, because the provider has rate-limited a call or has asked for a pause."""
         ...

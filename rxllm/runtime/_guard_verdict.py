@@ -1,15 +1,16 @@
 """Call a user's check and read its verdict.
 
-=========================  ==========================================
+=========================  ===========================================
 verdict                    outcome
-=========================  ==========================================
+=========================  ===========================================
 None, True                 the check passes
 False                      the guard trips
-text that is not empty     the guard trips, for this reason
-any other value            the check fails; it does not pass
-=========================  ==========================================
+text that is not empty     the guard trips, and the text is the reason
+any other value            the stream ends with ``guard_failed``
+=========================  ===========================================
 
-A check returns its verdict, an awaitable of the verdict, or an Observable that ends with it; an empty one means None.
+A check can return the verdict itself, an awaitable that returns it, or an Observable whose last item is the verdict. An
+empty Observable counts as None.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ _LONGEST_REASON = 400
 
 
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
-    """Emit the result of ``function()``: of an awaitable, its value; of an Observable, its last item."""
+    """Return a stream of one item, the result of ``function()``.
+
+    If the result is an awaitable, the item is its value. If the result is an Observable, the item is its last item.
+    """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         value = function()
@@ -50,7 +54,7 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
             return Disposable()
         elif isinstance(scheduler, VirtualTimeScheduler):
             _close_unstarted(value)
-            message = "an async function needs an event loop; under virtual time use a plain function or an Observable"
+            message = "an async function needs an event loop; under virtual time, use a plain function or an Observable"
             observer.on_error(TypeError(message))
             return Disposable()
 
@@ -65,13 +69,13 @@ def result_of(function: Callable[[], Any]) -> Stream[Any]:
 
 
 def _close_unstarted(value: Any) -> None:
-    # Python warns about a coroutine that is never awaited.
+    # Otherwise, Python would warn about a coroutine that was never awaited.
     if inspect.iscoroutine(value) and inspect.getcoroutinestate(value) == inspect.CORO_CREATED:
         value.close()
 
 
 def verdict_error(check: Any, verdict: Any) -> StreamError | None:
-    """Return the error for a `verdict` of `check`; None if it has passed."""
+    """Return the error for the `verdict` of `check`, or None if the check has passed."""
     name = _name_of(check)
     if verdict is None or verdict is True:
         return None
@@ -81,13 +85,13 @@ def verdict_error(check: Any, verdict: Any) -> StreamError | None:
         reason = shorten(verdict, _LONGEST_REASON)
         metadata = {"guard": name, "reason": reason}
         return StreamError("guard_tripped", f"the guard {name!r} tripped: {reason}", metadata=metadata)
-    remedy = "return None or True to pass, False or the reason as text to stop"
-    message = f"the verdict of the guard {name!r} cannot be read: got {shown(verdict)}; {remedy}"
+    remedy = "return None or True to pass, or False or a reason (text) to stop"
+    message = f"the guard {name!r} returned {shown(verdict)}, which is not a verdict; {remedy}"
     return StreamError("guard_failed", message, metadata={"guard": name})
 
 
 def check_failed(check: Any, error: Exception) -> StreamError:
-    """Return the error for a `check` that raised `error`, which becomes its cause."""
+    """Return the error for a `check` that raised `error`; `error` becomes its cause."""
     name = _name_of(check)
     description = shorten(f"{type(error).__name__}: {error}", _LONGEST_REASON)
     failure = StreamError("guard_failed", f"the guard {name!r} raised {description}", metadata={"guard": name})

@@ -1,26 +1,26 @@
-"""Operators that hold items back, for a consumer, a timer or a check.
+"""Building blocks for operators that hold items back until a consumer, a timer or a check releases them.
 
-A `Backlog` keeps items while its source continues:
+A `Backlog` stores items while its source keeps emitting. It follows these rules:
 
-=====================  ==============================================================================================
-event                  effect
-=====================  ==============================================================================================
-an item arrives        it is delivered at once or it waits, as the operator decides; its source never waits
-a delivery             holds the lock, so only one runs at a time; it runs on the thread that sends the item or the
-                       end, or on the clock's thread, where `wake` is scheduled
-the source ends        the waiting items are delivered, then the end
-the source fails       the waiting items are delivered, then the error; if the subscriber has raised, the items are
-                       dropped, since the error may be that exception
-the subscriber raises  during an item, the source receives the exception; in `wake` and at the end, the subscriber's
-                       own ``on_error`` does
-a dispose              drops the waiting items, and disposes the source and the timer
-=====================  ==============================================================================================
+==========================  =========================================================================================
+event                       effect
+==========================  =========================================================================================
+an item arrives             the operator delivers the item at once or stores it; the source never waits
+an item is delivered        the operator holds a lock, so that it delivers only one item at a time; the delivery runs
+                            on the thread that emits an item or the end, or, in `wake`, on the clock's thread
+the source ends             the waiting items are delivered, and then the end
+the source fails            the waiting items are delivered, and then the error; but if the subscriber has raised an
+                            exception, the items are dropped, because the error might be that exception
+the subscriber raises an    if the source is emitting an item, the exception is raised in the source; in `wake` and
+exception                   at the end, it is passed to the subscriber's own ``on_error``
+the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
+==========================  =========================================================================================
 
-An operator that follows other rules has its own queue, and its docstring names the rule that differs.
+An operator that needs other rules has its own queue, and its docstring states which rule is different.
 
-If the source has to wait too, the operator subscribes to its source with `paced`, behind a `Hold`. The source then
-waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made
-there wait only for the reader.
+If the source has to wait too, the operator creates a `Hold` and subscribes to its source with `paced`. The source then
+waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls that
+the subscriber makes wait only for the reader.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ R = TypeVar("R")
 
 
 class Backlog(ABC, Generic[T, R]):
-    """One subscription to a source of T by an observer of R. A subclass keeps the waiting items."""
+    """One subscription of an observer of R to a source of T; a subclass stores the waiting items."""
 
     def __init__(self, observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop may run on a different thread from the timer
+        self._lock = RLock()  # a source without a loop can run on a different thread from the timer
         self._delivering = False
         self._subscriber_raised = False
 
@@ -61,25 +61,25 @@ class Backlog(ABC, Generic[T, R]):
         return CompositeDisposable(subscription, self._timer)
 
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        """Release the items that are due. The subclass schedules this action and keeps the disposable in `_timer`."""
+        """Release the items that are due. A subclass schedules this action, and stores the disposable in `_timer`."""
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # raised by the subscriber; no caller would pass it to `on_error`
+            except BaseException as error:  # the subscriber raised it, and no caller would pass it to `on_error`
                 self._timer.dispose()
                 fail(self._observer, error)
 
     @abstractmethod
     def _on_next(self, item: T, /) -> None:
-        """Deliver or keep `item`, under the lock."""
+        """Take the lock, and deliver or store `item`."""
 
     @abstractmethod
     def _release(self) -> None:
-        """Deliver the waiting items that are due; called under the lock."""
+        """Deliver the waiting items that are due. The caller holds the lock."""
 
     @abstractmethod
     def _take_all(self) -> Iterable[R]:
-        """Remove and return the waiting items; called under the lock."""
+        """Remove and return the waiting items. The caller holds the lock."""
 
     def _deliver(self, item: R) -> None:
         self._delivering = True
@@ -116,11 +116,11 @@ def _wake_now(wake: Callable[[], None]) -> None:
 
 
 class Hold(Gate):
-    """An operator's gate in front of its reader's gate, if any; a source waits for both.
+    """An operator's own gate; the source waits for this gate and for the reader's gate, if there is one.
 
-    It is full while `maxsize` items are `waiting` or, with `is_full`, while that returns True; its owner then calls
-    `open` once it has room. While it is `closed`, it is neither idle nor requested. The owner's `before_tools`, if any,
-    delays tools; see `Gate`.
+    The gate is full while `maxsize` items are `waiting`. If `is_full` is given, the gate is instead full while
+    ``is_full()`` returns True, and the operator must call `open` when it has room again. While the gate is `closed`, it
+    is neither idle nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
     """
 
     def __init__(
@@ -149,7 +149,7 @@ class Hold(Gate):
         return self._is_idle() and (self._reader is None or self._reader.requested)
 
     def let_through(self) -> None:
-        """End `closed`, and wake the sources that wait for an idle gate."""
+        """Set `closed` to False, and wake the sources that are waiting for an idle gate."""
         self.closed = False
         self._wake_if_idle()
 
@@ -181,7 +181,7 @@ class Hold(Gate):
     def _wake_when_both(
         self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
     ) -> None:
-        # One gate may change while the source waits for the other.
+        # One gate can change while the source is waiting for the other.
         def recheck() -> None:
             if is_ready():
                 at_reader(finish)
@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls its observer with the subscription's reader, even if the source is behind another gate."""
+    """Calls `observer` with the `Reader` of the subscription, even if the source waits for another gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources subscribed to in the block wait for `gate`, if any."""
+    """Make sources that are subscribed to in the block wait for `gate`, or for no gate if it is None."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield
@@ -253,7 +253,10 @@ def behind(gate: Gate | None) -> Generator[None]:
 
 
 def paced(source: Observable[T], gate: Gate | None) -> Stream[T]:
-    """Return `source`, made to wait for `gate`, or never if it is None. Its subscriber keeps its own gate."""
+    """Return a stream that makes `source` wait for `gate`; if `gate` is None, `source` never waits.
+
+    The stream's subscriber keeps its own gate.
+    """
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = _ReaderObserver(observer)

@@ -1,19 +1,21 @@
-"""The pump: the one task that drives a subscription.
+"""The pump: an asyncio task that drives one subscription.
 
-============================  ===============================================================================
+============================  =======================================================================================
 state                         effect of dispose
-============================  ===============================================================================
+============================  =======================================================================================
 not started                   the body never runs
-held (connecting)             the task is cancelled at `release`, or `HOLD_SECONDS` later if the transport does
-                              not report its connection; a cancelled connect costs httpcore a pool slot
+held (connecting)             the task is cancelled at `release`, or after `HOLD_SECONDS` if the transport does not
+                              report its connection; cancelling a connect would cost httpcore a pool slot
 running                       the task is cancelled, once
-delivering to the subscriber  `emit` returns False, and the body ends by itself
-held (closing)                none; the body is ending
-============================  ===============================================================================
+delivering to the subscriber  the task is not cancelled: `emit` returns False, and the body then returns by itself
+held (closing)                the task is not cancelled, because the body is already ending
+============================  =======================================================================================
 
-In every state dispose returns at once, nothing more is delivered, and any thread may call it. The body closes its
-resources before it returns, so the stream ends only once they are closed. A subscriber's exception ends the body and is
-passed to the subscriber's own ``on_error``, once; without one, see ``_unhandled``.
+Any thread can call dispose. In every state, it returns at once, and nothing is delivered afterwards.
+
+The body closes its resources before it returns, so the stream does not end before they are closed. If the subscriber
+raises an exception, the exception ends the body and is passed once to the subscriber's own ``on_error``. For a
+subscriber without an ``on_error``, see ``_unhandled``.
 """
 
 from __future__ import annotations
@@ -38,11 +40,11 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""How long a dispose waits, at most, for a transport that does not report its connection."""
+"""The longest time that a dispose waits for a transport to report its connection."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
-    """Return a cold Stream: each subscription runs ``body(pump)`` in its own task."""
+    """Return a cold Stream that runs ``body(pump)`` in a new task for each subscription."""
 
     def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         pump = Pump(observer, body, loop_of(scheduler))
@@ -53,7 +55,9 @@ def pumped(body: Body[T]) -> Stream[T]:
 
 
 def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
-    """Return a cold Stream of the items of ``factory()``; each subscription calls it again and closes the iterator.
+    """Return a cold Stream of the items that the async iterator ``factory()`` yields.
+
+    Each subscription calls `factory` once, and closes the iterator when the subscription ends.
 
     >>> async def count():
     ...     yield 1
@@ -61,9 +65,9 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
     >>> list(from_async_iter(count))
     [1, 2]
 
-    Raises ``ValidationError("invalid_option")`` for a `factory` that is not a function, such as an async iterator.
+    Raises ``ValidationError("invalid_option")`` if `factory` is not a function, for example if it is an async iterator.
     """
-    remedy = "a function that returns a new async iterator, such as an async generator function without its brackets"
+    remedy = "a function that returns a new async iterator, such as an async generator function without parentheses"
     check("factory", factory, callable(factory), remedy)
 
     async def body(pump: Pump[T]) -> None:
@@ -78,7 +82,7 @@ def from_async_iter(factory: Callable[[], AsyncIterable[T]]) -> Stream[T]:
 
 
 class Pump(abc.DisposableBase, Generic[T]):
-    """One subscription's task; the module's table lists its states."""
+    """The task of one subscription; the table at the top of this module lists its states."""
 
     def __init__(self, observer: abc.ObserverBase[T], body: Body[T], loop: asyncio.AbstractEventLoop) -> None:
         self.disposed = False
@@ -92,7 +96,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         self._holding = False
         self._hold_timer: asyncio.TimerHandle | None = None
         self._cancelled = False
-        self._delivering = False  # stays True when a subscriber raises
+        self._delivering = False  # stays True if the subscriber raises
 
     def start(self) -> None:
         """Start the task on the call's loop."""
@@ -103,7 +107,7 @@ class Pump(abc.DisposableBase, Generic[T]):
             start_on(self._loop, self._begin, context)
 
     def emit(self, items: Sequence[T]) -> bool:
-        """Deliver `items`; return False once the subscription is disposed."""
+        """Deliver `items`, and return False if the subscription has been disposed."""
         on_next = self._observer.on_next
         self.emitted += len(items)
         self._delivering = True
@@ -116,7 +120,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the subscriber has raised; the exception that passes through the body is then the subscriber's."""
+        """Whether the exception that is passing through the body was raised by the subscriber."""
         return self._delivering
 
     @property
@@ -131,7 +135,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @contextlib.contextmanager
     def holding(self) -> Generator[None]:
-        """Hold back cancellation until `release` or the end of the block; the body then checks `disposed`."""
+        """Hold back cancellation until `release` is called or the block ends; the body must then check `disposed`."""
         self._holding = True
         try:
             yield
@@ -139,17 +143,17 @@ class Pump(abc.DisposableBase, Generic[T]):
             self._holding = False
 
     def hold(self) -> None:
-        """Hold back cancellation until the end of the body, which is closing its resources."""
+        """Hold back cancellation until the body ends; the body calls this before it closes its resources."""
         self._holding = True
 
     def release(self) -> None:
-        """End a hold early, and carry out a dispose that waits for it."""
+        """End a hold early, and cancel the task if a dispose is waiting for that."""
         self._holding = False
         if self.disposed:
             self._cancel()
 
     def interrupt(self) -> bool:
-        """Cancel the body's wait, unless the body is held or ending; return whether the wait was cancelled."""
+        """Cancel the body's wait, unless the body is held or is ending; return whether the wait was cancelled."""
         if self._task is None or self._holding or self.disposed or self._delivering:
             return False
         return self._task.cancel()
@@ -161,7 +165,7 @@ class Pump(abc.DisposableBase, Generic[T]):
         if running_loop() is self._loop:
             self._cancel()
         else:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and the task with it
+            with contextlib.suppress(RuntimeError):  # the loop has ended, and so has the task
                 self._loop.call_soon_threadsafe(self._cancel)
 
     def _begin(self) -> None:
@@ -185,17 +189,17 @@ class Pump(abc.DisposableBase, Generic[T]):
         try:
             await self._body(self)
         except asyncio.CancelledError:
-            if not self.disposed:  # the cancellation is not a dispose: the loop is ending
+            if not self.disposed:  # not cancelled by a dispose: the loop is ending
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # Python drops the task of an ended loop
+            if isinstance(error, GeneratorExit) and not self._is_running():  # Python discards an ended loop's task
                 raise
             self._finish(error)
         else:
             self._finish(None)
         finally:
-            if self._hold_timer is not None:  # a pending timer keeps the pump and its subscriber in memory
+            if self._hold_timer is not None:  # a pending timer would keep the pump and its subscriber in memory
                 self._hold_timer.cancel()
 
     def _is_running(self) -> bool:

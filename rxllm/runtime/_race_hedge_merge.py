@@ -1,4 +1,4 @@
-"""Combine event streams: a race that the first content wins, a hedge, and a labelled merge."""
+"""Combine event streams in races, hedges and labelled merges."""
 
 from __future__ import annotations
 
@@ -45,11 +45,12 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     >>> race(stream_generate(slow, "Is it?"), stream_generate(quick, "Is it?")).pipe(ops.to_text()).run()
     'Yes.'
 
-    Content is text, thinking, a tool call, a source, a file, or the end; ``MessageStarted`` does not count, because it
-    only shows that a server accepted the request. The result of a response or a chat has the metadata
-    ``{"race": {"winner": k, "errors": (...)}}``; the first stream is 0. A stream that fails or ends without content is
-    out; if all are out, the last failure passes through unchanged. No result includes the losers' usage. In a pipe,
-    write ``a.pipe(ops.race(b))``.
+    Text, thinking, a tool call, a source, a file, and the end of a message are content. ``MessageStarted`` is not,
+    because it shows only that a server has accepted the request. A stream that fails or ends without content drops out
+    of the race. If all streams drop out, the last failure is passed on unchanged.
+
+    The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
+    stream. Its usage does not include the usage of the other streams. In a pipe, write ``a.pipe(ops.race(b))``.
 
     Raises ``ValidationError("invalid_option")`` if there are no streams or if any of them is not an Observable.
     """
@@ -58,7 +59,7 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
 
 
 def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
-    """Subscribe a second time if `stream` has no content within `after` seconds; the first with content wins.
+    """Subscribe a second time if `stream` emits no content within `after` seconds; the faster subscription wins.
 
     ::
 
@@ -71,9 +72,10 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    Content means the same as in ``race``; the other subscription is cancelled, down to the socket. If the first fails
-    before the second starts, the second starts at once. ``MessageCompleted`` has the metadata
-    ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, and for each call of an engine, use ``ops.hedge``.
+    The first subscription that emits content wins. The other one is disposed, and its connection is closed. Content
+    means the same as in ``race``. If the first subscription fails before the second one has started, the second one
+    starts at once. ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe,
+    and to hedge every call of an engine, use ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
@@ -87,14 +89,14 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """One subscription to a race: the first of `sources` with content is emitted; the others are disposed.
+    """One subscription to a race; it emits the source that has content first, and disposes the other sources.
 
-    Source k starts ``delays[k]`` seconds after the first, or as soon as all running sources have failed. Its events
-    wait until its first content or its end. The winner's ``MessageCompleted``, and the results of its steps and its
-    chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``; when all fail, the last failure passes through
-    unchanged.
+    Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
+    Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
+    its steps and its chat, get the metadata ``{name: {"winner": k, "errors": (...)}}``. If all sources fail, the last
+    failure is passed on unchanged.
 
-    The waiting events are not kept in a `Backlog`, because a loser's failure drops its events.
+    A `Backlog` cannot hold these events, because they are dropped if their source fails.
     """
 
     def __init__(
@@ -111,11 +113,11 @@ class _Race:
         self._observer = observer
         self._scheduler = scheduler
         self._scope = current_scope.get()
-        self._guard = threading.Lock()  # streams may run on several threads; it covers decisions, not deliveries
+        self._guard = threading.Lock()  # streams can run on several threads; the lock covers decisions only
         self._entries: dict[int, SingleAssignmentDisposable] = {}  # one per source that is still in the race
         self._timers: dict[int, SingleAssignmentDisposable] = {}  # one per source that has not started
         self._winner: int | None = None
-        self._delivering = False  # True while the winner's waiting events are emitted; new ones queue behind them
+        self._delivering = False  # True while the winner's waiting events are being emitted; new ones must wait
         self._end: Callable[[], None] | None = None
         self._errors: list[str] = []
 
@@ -140,7 +142,7 @@ class _Race:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # raised by the source; no caller would pass it to `on_error`
+        except BaseException as error:  # the source raised it, and no caller would pass it to `on_error`
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
@@ -171,7 +173,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # the failure of another source may start this one
+        with within(self._scope):  # another source's failure can start this source, in the other source's context
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
@@ -213,7 +215,7 @@ class _Race:
         reason = repr(error) if error is not None else "it sent no content"
         next_index: int | None = None
         with self._guard:
-            if self._entries.pop(index, None) is None:  # another source has won, or this one is out already
+            if self._entries.pop(index, None) is None:  # another source has won, or this source has already dropped out
                 return
             if self._entries:
                 self._errors.append(f"{index}: {reason}")
@@ -222,12 +224,12 @@ class _Race:
         if last:
             end()
             return
-        log.warning("%s: stream %d is out: %s", self._name, index, reason)
+        log.warning("%s: stream %d has dropped out: %s", self._name, index, reason)
         if next_index is not None:
             self._begin_safely(next_index)
 
     def _take_next(self) -> int | None:
-        """Return the index of the next source to start, if all started sources are out."""
+        """Return the index of the next source to start if all started sources have dropped out, or else None."""
         if self._timers.keys() != self._entries.keys():
             return None
         next_index = min(self._timers, key=self._delays.__getitem__)
@@ -236,7 +238,7 @@ class _Race:
 
 
 def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
-    """Return `event`, the end of a message, a step or a chat, with `note` in its metadata."""
+    """Return `event`, which ends a message, a step or a chat, with `note` added to its metadata."""
 
     def annotate(response: Response[Any]) -> Response[Any]:
         return replace(response, metadata={**response.metadata, **note})
@@ -257,7 +259,7 @@ def _add_note(event: Event, note: Mapping[str, Any]) -> Event:
 def merge_labelled(
     streams: Mapping[str, Observable[T]], *, concurrency: int | None = None
 ) -> Stream[Labelled[T | ErrorEvent]]:
-    """Merge `streams`, all at once or `concurrency` at a time, and label each item with its stream's label.
+    """Merge `streams`, and wrap each item in a `Labelled` with the label of its stream.
 
     ::
 
@@ -270,11 +272,11 @@ def merge_labelled(
     >>> [(answer.label, answer.item) for answer in merge_labelled(answers)]
     [('ann', 'ANN'), ('bob', 'BOB')]
 
-    A stream that fails ends with an ``ErrorEvent``, as an event stream does, and the others continue. Items with the
-    same label keep their stream's order.
+    At most `concurrency` streams run at a time; by default, all run at once. If a stream fails, its failure is emitted
+    as an ``ErrorEvent``, and the other streams continue. Items with the same label keep their order.
 
-    Raises ``ValidationError("invalid_option")`` if `streams` is empty, if any of them is not an Observable, or if
-    `concurrency` is below 1.
+    Raises ``ValidationError("invalid_option")`` if `streams` is empty, if any of the streams is not an Observable, or
+    if `concurrency` is below 1.
     """
     _check_arguments(streams, concurrency)
     labels = list(streams)
@@ -282,7 +284,7 @@ def merge_labelled(
     def subscribe(
         observer: abc.ObserverBase[Labelled[T | ErrorEvent]], scheduler: abc.SchedulerBase | None = None
     ) -> abc.DisposableBase:
-        guard = threading.RLock()  # streams may run on several threads; the observer gets one item at a time
+        guard = threading.RLock()  # streams can run on several threads, but the observer must get one item at a time
 
         def pass_on(index: int, item: T | ErrorEvent) -> None:
             try:

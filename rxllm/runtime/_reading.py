@@ -1,15 +1,17 @@
-"""Read a stream: block for its last item, await it, or iterate with at most `maxsize` items waiting.
+"""Read a stream: wait for its last item with ``run`` or ``await``, or iterate over its items.
 
-A source that cannot wait, such as a ``Subject``, is cut off at `limit` items.
+While `maxsize` items wait for an iterator, its source waits too. A source that cannot wait, such as a ``Subject``, is
+cut off at `limit` waiting items. An iterator has three states:
 
 ==========  ==================================================  =====================================================
-iterator    until                                               behaviour
+state       end of the state                                    behaviour of the iterator
 ==========  ==================================================  =====================================================
-fresh       its ``with`` block is entered, or its first item    there is no subscription and no call
+fresh       the ``with`` block is entered, or the first item    it has no subscription, and no call is running
             is requested
-subscribed  the stream ends, `close` is called, the ``with``    it returns the items of its `Buffer`, or sleeps; at
-            block is left, or the iterator is dropped           the end it raises the stream's error, once
-closed                                                          its subscription is disposed; it has no more items
+subscribed  the stream ends, `close` is called, the ``with``    it returns items from its `Buffer`, or waits for one;
+            block is left, or the iterator is dropped           at the end, it raises the stream's error once
+closed      never                                               it has disposed its subscription and has no more
+                                                                items
 ==========  ==================================================  =====================================================
 """
 
@@ -33,17 +35,18 @@ from rxllm.values import StreamError
 T = TypeVar("T")
 
 
-# Iterate over a stream with back-pressure: at most `maxsize` items wait, then the source waits too
+# Iterate over a stream with back-pressure: the source waits while `maxsize` items are waiting
 
 
-_FORKED = "this process was forked while the stream was read, and the call stayed in the parent; read a new stream here"
+_FORKED = "this process was forked while the stream was being read, and the call runs in the parent; read a new stream"
 
 
 def to_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: int | None = None) -> Items[T]:
     """Return an iterator over `source`, best used as ``with to_iter(source) as items:``.
 
-    A source that can wait does so while `maxsize` items (never more than `limit`) wait for the reader. A source that
-    cannot is cut off at `limit` items, by default 65,536: after them the iterator raises ``StreamError("overflow")``.
+    A source that can wait does so while `maxsize` items, or `limit` items if that is less, are waiting for the reader.
+    Any other source is cut off when `limit` items, by default 65,536, are waiting. The iterator returns these items,
+    and then raises ``StreamError("overflow")``.
     """
     check_source(source, "to_iter")
     return Items(source, maxsize, limit)
@@ -59,7 +62,10 @@ def to_async_iter(source: Observable[T], maxsize: int = MAX_WAITING, *, limit: i
 
 
 class Buffer(abc.ObserverBase[T]):
-    """The items between a subscription and its iterator. It has no reference to the iterator, which may be dropped."""
+    """A buffer of the items that a subscription has emitted and the iterator has not yet returned.
+
+    It has no reference to the iterator, so that a dropped iterator can be garbage-collected.
+    """
 
     def __init__(self, maxsize: int, limit: int | None, wake: Callable[[], object]) -> None:
         self._limit = max(LIMIT, maxsize) if limit is None else limit
@@ -85,8 +91,8 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def _cut_off(self) -> None:
-        fault = f"the source does not wait for its reader: {self._limit} items wait"
-        remedy = "thin them out with ops.keep_latest() or ops.conflate(), use a source that waits, such as"
+        fault = f"{self._limit} items are waiting for the reader, and the source cannot wait"
+        remedy = "thin them out with ops.keep_latest() or ops.conflate(), use a source that can wait, such as"
         error = StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit=")
         if self.take_error(error):
             self._subscription.dispose()
@@ -107,14 +113,14 @@ class Buffer(abc.ObserverBase[T]):
         self._wake()
 
     def close(self) -> None:
-        """Drop the waiting items, and wake the sources that wait for the gate."""
+        """Drop the waiting items, and wake the sources that are waiting for the gate."""
         self.ended = True
         self.gate.waiting.clear()
         self.gate.open()
         self._wake()
 
     def failure(self) -> BaseException | None:
-        """Return, once, the error that ended the stream, if any."""
+        """Return the error that ended the stream, or None; later calls return None."""
         error, self.error = self.error, None
         if error is not None:
             shorten_traceback(error)
@@ -122,7 +128,7 @@ class Buffer(abc.ObserverBase[T]):
 
 
 class _Reader(Generic[T]):
-    """Base class of the iterators: a buffer, and a subscription that ends with the iterator."""
+    """Base class of the iterators; an iterator that is dropped disposes its subscription."""
 
     _subscription: abc.DisposableBase | None = None
     _buffer: Buffer[T]
@@ -138,7 +144,7 @@ class _Reader(Generic[T]):
 
 
 class Items(_Reader[T], Iterator[T]):
-    """The items of a stream, for ``for``. The stream runs on rxllm's own loop."""
+    """An iterator over the items of a stream, for ``for`` loops. The stream runs on rxllm's own event loop."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -181,13 +187,13 @@ class Items(_Reader[T], Iterator[T]):
 
     def _start(self) -> None:
         with on_portal() as portal:
-            warn_if_blocking("a plain for stops", "async for", stacklevel=4)
+            warn_if_blocking("a plain for blocks", "async for", stacklevel=4)
             self._loop = portal.loop
             self._subscription = self._buffer.subscribe_to(self._source, portal.loop)
 
 
 class AsyncItems(_Reader[T], AsyncIterator[T]):
-    """The items of a stream, for ``async for``."""
+    """An asynchronous iterator over the items of a stream, for ``async for`` loops."""
 
     def __init__(self, source: Observable[T], maxsize: int = MAX_WAITING, limit: int | None = None) -> None:
         self._source = source
@@ -229,7 +235,7 @@ class AsyncItems(_Reader[T], AsyncIterator[T]):
 
 
 class _Wakeup:
-    """An ``asyncio.Event`` that may be set from any thread, even before its loop is known."""
+    """An ``asyncio.Event`` that can be set from any thread, even before its event loop is known."""
 
     def __init__(self) -> None:
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -254,21 +260,22 @@ class _Nothing(abc.DisposableBase):
 _NOTHING: Any = _Nothing()
 
 
-# Get the last item of a stream: blocking, with `run`, and awaited, with `last`
+# Get the last item of a stream: `run` blocks, and `last` is awaited
 
 
 def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
     """Subscribe to `source`, wait until it ends, and return its last item.
 
-    Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections. It works in a script, in
-    a thread and in a notebook; on a thread whose event loop is running it warns, because it blocks that loop.
-    Raises the stream's error, ``SequenceContainsNoElementsError`` if there was no item, ``RuntimeError`` on rxllm's own
-    loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
+    This function works in scripts, threads and notebooks. If it blocks a running event loop, it issues a warning,
+    except in a notebook. Ctrl-C and a notebook's stop button dispose the subscription, which closes its connections.
+
+    Raises the stream's error, or ``SequenceContainsNoElementsError`` if there was no item. Raises ``RuntimeError`` on
+    rxllm's own event loop, and ``ValidationError("invalid_option")`` if `source` is not an Observable.
     """
     check_source(source, "run")
     source = getattr(source, "_whole", source)
     with on_portal() as portal:
-        warn_if_blocking("run() stops", "await stream", stacklevel=4)
+        warn_if_blocking("run() blocks", "await stream", stacklevel=4)
         ended = threading.Event()
         waiter: _Waiter[T] = _Waiter(ended.set)
         subscription = waiter.subscribe_to(source, scheduler or LoopScheduler(portal.loop))
@@ -285,9 +292,9 @@ def run(source: Observable[T], scheduler: abc.SchedulerBase | None = None) -> T:
 
 
 async def last(source: Observable[T]) -> T:
-    """Return the last item of `source`. Cancelling the awaiting task disposes the subscription.
+    """Return the last item of `source`; cancelling the task that awaits it disposes the subscription.
 
-    Raises ``EngineError("wrong_loop")`` where no asyncio loop runs, as under trio.
+    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
     """
     loop = awaiting_loop()
     source = getattr(source, "_whole", source)
@@ -301,7 +308,7 @@ async def last(source: Observable[T]) -> T:
 
     waiter: _Waiter[T] = _Waiter(wake)
     subscription = waiter.subscribe_to(source, LoopScheduler(loop))
-    del source  # no longer needed, and thousands of kept sources would slow down the garbage collector
+    del source  # no longer needed; thousands of sources in memory would slow down the garbage collector
     try:
         await ended.wait()
     finally:
@@ -314,7 +321,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """Keeps the last item of a subscription, or its error, and calls `wake` at the end."""
+    """An observer that keeps the last item or the error of a subscription, and calls `wake` at its end."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
@@ -335,7 +342,7 @@ class _Waiter(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error, and return whether the caller still waits."""
+        """Keep an unhandled error, and return whether the caller is still waiting."""
         if self.awaited and self._error is None:
             self._error = error
             self._wake()
@@ -349,11 +356,11 @@ class _Waiter(abc.ObserverBase[T]):
         return self._error is not None
 
     def failure(self) -> BaseException:
-        """Return the error, once: keeping it would make a reference cycle of error, frame and waiter."""
+        """Return the error and forget it, to avoid a reference cycle of error, frame and waiter."""
         error, self._error = cast(BaseException, self._error), None
         shorten_traceback(error)
         return error
 
     def result(self) -> T:
         """Return the last item."""
-        return self._last[0] if self._last is not None else empty().run()  # reactivex raises its error here
+        return self._last[0] if self._last is not None else empty().run()  # reactivex raises its own error

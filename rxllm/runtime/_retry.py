@@ -1,6 +1,7 @@
-"""Retry calls that fail before their first content: the policy, the attempts, and the stream that makes them.
+"""Retry calls that fail before they have produced any content.
 
-An attempt is held back until its first content or its ``MessageCompleted``; if it fails earlier, it leaves no trace.
+The events of an attempt are held back until its first content or its ``MessageCompleted`` arrives. If the attempt fails
+before that, none of its events are emitted.
 
 ::
 
@@ -36,7 +37,7 @@ log = logging.getLogger("rxllm")
 
 
 class Plan(Protocol):
-    """The attempts of one subscription, counted from 1."""
+    """The plan for the attempts of one subscription; attempts are numbered from 1."""
 
     late: bool
     """Whether `again` is also called for failures after the first content."""
@@ -44,22 +45,22 @@ class Plan(Protocol):
     def source(self, attempt: int) -> Observable[Event]: ...
 
     def again(self, error: Exception, attempt: int) -> float | None:
-        """Return the seconds to wait before the next attempt, or None to pass on the failure of `attempt`."""
+        """Return the seconds to wait before the next attempt, or None to pass the failure to the subscriber."""
         ...
 
     def opens(self, attempt: int) -> Iterable[Event]:
-        """Return the events to emit ahead of `attempt`, whose first content has arrived."""
+        """Return the events to emit ahead of `attempt`, which has just produced its first content."""
         ...
 
 
 class Attempts:
-    """One subscription to the attempts of `plan`; `start` returns its disposable."""
+    """One subscription, which makes attempts according to `plan`; `start` returns its disposable."""
 
     def __init__(
         self, plan: Plan, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
     ) -> None:
         self.observer = observer
-        self.begun = False  # set once an attempt is emitted
+        self.begun = False  # True once the events of an attempt have been emitted
         self._plan = plan
         self._scheduler = scheduler
         self._scope = current_scope.get()
@@ -72,18 +73,18 @@ class Attempts:
         return CompositeDisposable(self._source, self._timer)
 
     def events_to_emit(self, events: list[Event]) -> list[Event]:
-        """Return the events to emit for an attempt whose held `events` end with its first content."""
+        """Return the events to emit for an attempt; the last of its held-back `events` is its first content."""
         if self.begun and isinstance(events[-1], ErrorEvent):
-            return events[-1:]  # a later attempt failed at once: the events of the earlier one stand
+            return events[-1:]  # a later attempt failed at once, so the earlier attempt's events stay valid
         self.begun = True
         return [*self._plan.opens(self._count), *events]
 
     def again(self, error: Exception) -> bool:
-        """Schedule the next attempt, if any; return False to pass on the latest attempt's failure."""
+        """Schedule the next attempt and return True, or return False if the failure must be passed on."""
         try:
             with within(self._scope):
                 seconds = self._plan.again(error, self._count)
-        except Exception as raised:  # the user's function raised it
+        except Exception as raised:  # raised by a user's function
             self.observer.on_error(raised)
             return True
         if seconds is None:
@@ -96,7 +97,7 @@ class Attempts:
         self._count += 1
         attempt = _Attempt(self, self._plan.late)
         subscription = self._source.disposable = SingleAssignmentDisposable()  # assigned before the source can fail
-        with within(self._scope):  # a later attempt is subscribed to inside the failure of an earlier one
+        with within(self._scope):  # a retry starts in the context of the attempt that failed
             subscription.disposable = self._plan.source(self._count).subscribe(
                 attempt.on_next, attempt.on_error, attempt.on_completed, scheduler=self._scheduler
             )
@@ -104,12 +105,15 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # raised by the adapter; no caller would pass it to `on_error`
+        except BaseException as error:  # the adapter raised it, and no caller would pass it to `on_error`
             fail(self.observer, error)
 
 
 class _Attempt:
-    """One attempt: its events are held, then emitted. Events that arrive during the release wait behind them."""
+    """One attempt, whose events are held back and then released.
+
+    Events that arrive during the release are emitted after the held-back events.
+    """
 
     __slots__ = ("_attempts", "_delivering", "_end", "_failed", "_late", "_observer", "_pass", "_pending", "_releasing")
 
@@ -121,7 +125,7 @@ class _Attempt:
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
         self._failed = False  # set once the failure is handled
-        self._delivering = False  # stays True when the subscriber raises, which is not a failure of the attempt
+        self._delivering = False  # stays True if the subscriber raises; the attempt itself has not failed then
         self._end: Callable[[], None] | None = None  # an end that arrived during the release
 
     def on_next(self, event: Event) -> None:
@@ -197,13 +201,17 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """The number of attempts, and the seconds between them: `base_delay`, doubled up to `max_delay`, plus `jitter`.
+    """The rules for retrying a failed call.
 
-    `jitter` is the maximum random addition. A longer Retry-After from the provider is obeyed, but if it exceeds
-    `max_retry_after`, the failure is passed on. `retry_on` holds reasons of `AdapterError` and `StreamError`; used-up
-    credit is never retried. `max_attempts` includes the first attempt, so 1 never retries.
+    `max_attempts` includes the first attempt, so calls are never retried if it is 1. The first wait takes `base_delay`
+    seconds, and each further wait is twice as long, up to `max_delay`. A random time of up to `jitter` seconds is added
+    to every wait. If the provider's Retry-After header asks for a longer wait, it is respected, but if it asks for more
+    than `max_retry_after` seconds, the call is not retried.
 
-    Raises ``ValidationError("invalid_option")`` for wrong values.
+    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
+    never retried if the account has no credit left.
+
+    Raises ``ValidationError("invalid_option")`` if a value is wrong.
     """
 
     max_attempts: int = 3
@@ -221,7 +229,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
         checks = {name: (is_seconds(getattr(self, name)), "a number of seconds, 0 or more") for name in _SECONDS}
         checks["max_attempts"] = (
             is_count(self.max_attempts),
-            "a whole number of at least 1, which counts the first attempt",
+            "a whole number of at least 1 (the first attempt counts too)",
         )
         checks["respect_retry_after"] = type(self.respect_retry_after) is bool, "True or False"
         for name, (fits, expected) in checks.items():
@@ -231,12 +239,12 @@ class RetryPolicy(msgspec.Struct, frozen=True):
             raise invalid_option(("retry", "retry_on"), _unknown_reasons(unknown))
 
     def delay(self, error: LLMError, attempt: int) -> float:
-        """Return the seconds to wait after the failed `attempt`; the first attempt is 1."""
+        """Return the seconds to wait after `attempt` has failed; the first attempt is 1."""
         backoff = min(self.max_delay, self.base_delay * 2.0 ** min(attempt - 1, 64))
         return max(self._retry_after(error), backoff) + random.uniform(0.0, self.jitter)
 
     def allows(self, error: BaseException, attempt: int) -> bool:
-        """Return whether another attempt follows the failed `attempt`."""
+        """Return whether to make another attempt after `attempt` has failed with `error`."""
         if not isinstance(error, AdapterError | StreamError) or attempt >= self.max_attempts:
             return False
         if isinstance(error, AdapterError) and (error.status == 402 or error.code in _SPENT):
@@ -248,7 +256,7 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 _SPENT = ("insufficient_quota", "billing_error", "payment_required")
-"""Error codes for used-up credit, which waiting does not refill."""
+"""Error codes for an account that has no credit left; waiting would not help."""
 
 _SECONDS = ("base_delay", "max_delay", "jitter", "max_retry_after")
 _REASONS = AdapterError.REASONS | StreamError.REASONS
@@ -258,14 +266,16 @@ OnRetry = Callable[[int, float, LLMError], None]
 
 
 def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
-    """Return the policy for the ``retry`` of an engine or a call: False never retries, a mapping overrides `base`.
+    """Convert the ``retry`` option of an engine or a call to a `RetryPolicy`.
 
-    If `base` is False, a mapping overrides the default policy.
+    False means that failed calls are not retried. A mapping overrides some fields of `base`, or of the default policy
+    if `base` is False.
 
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for other values, and for a name that is not a field of `RetryPolicy`.
+    Raises ``ValidationError("invalid_option")`` for any other value, and if a mapping has a key that is not a field of
+    `RetryPolicy`.
     """
     match retry:
         case RetryPolicy():
@@ -282,17 +292,20 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 
 
 def policy_argument(argument: Any) -> RetryPolicy:
-    """Return the policy for an operator's argument `policy`. Raises ``ValidationError("invalid_option")``."""
+    """Convert the `policy` argument of an operator to a `RetryPolicy`.
+
+    Raises ``ValidationError("invalid_option")`` if the argument is not valid.
+    """
     try:
         return policy(argument)
-    except ValidationError as error:  # its paths begin with `retry`, the engine's option
+    except ValidationError as error:  # its paths begin with `retry`, the name of the engine's option
         errors = [(("policy", *path[1:]), fault) for path, fault in error.errors]
         raise ValidationError(error.reason, errors=errors) from None
 
 
 def _override(base: RetryPolicy, values: Mapping[str, Any]) -> RetryPolicy:
     names = {field.name for field in fields(RetryPolicy)}
-    options = f"there are {', '.join(sorted(names))}"
+    options = f"the fields are {', '.join(sorted(names))}"
     if unknown := sorted(map(str, values.keys() - names)):
         errors = [(("retry", name), f"is unknown{did_you_mean(name, names)}; {options}") for name in unknown]
         raise ValidationError("invalid_option", errors=errors)
@@ -303,12 +316,12 @@ def _reasons(value: Any) -> frozenset[Any]:
     try:
         return frozenset((value,) if isinstance(value, str) else value)
     except TypeError:
-        return frozenset((value,))  # the check reports it as an unknown reason
+        return frozenset((value,))  # the check then reports the value as an unknown reason
 
 
 def _unknown_reasons(reasons: Iterable[Any]) -> str:
     names = (f"{reason!r}{did_you_mean(reason, _REASONS) if isinstance(reason, str) else ''}" for reason in reasons)
-    return f"cannot hold {', '.join(sorted(names))}; there are {', '.join(sorted(_REASONS))}"
+    return f"cannot contain {', '.join(sorted(names))}; the reasons are {', '.join(sorted(_REASONS))}"
 
 
 _DEFAULT = RetryPolicy()
@@ -318,9 +331,9 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return the events of ``make()``, calling it again as long as its stream fails before its first content.
+    """Return a stream that emits the events of ``make()``, and retries if they fail before their first content.
 
-    ``on_retry(attempt, delay, error)`` is called before each wait.
+    `rules` decide whether and when to retry. ``on_retry(attempt, delay, error)`` is called before each wait.
     """
     if rules.max_attempts <= 1:
         return Stream.of(make())
@@ -347,7 +360,7 @@ class _Retrying:
             seconds = max(seconds, before_retry(error, seconds))
         provider = getattr(error, "provider", None)
         source = f" of {provider}" if provider else ""
-        log.warning("attempt %d%s failed (%s); the next one in %.1f s", attempt, source, error, seconds)
+        log.warning("attempt %d%s failed (%s); the next attempt starts in %.1f s", attempt, source, error, seconds)
         if self._on_retry is not None:
             self._on_retry(attempt, seconds, error)
         return seconds

@@ -1,33 +1,33 @@
 """The scope of a subscription: the chat, the step and the tool call that it belongs to.
 
-The scope is a context variable. An operator sets it while it subscribes to its source, and the calls below read it. It
-is not part of any event, so no event carries a prompt out of the process. An operator that sets a scope calls its own
-subscriber in the subscriber's scope; see `ScopedObserver`.
+The scope is stored in a context variable. An operator sets the variable while it subscribes to its source, and the
+calls that this subscription makes read it. Events do not contain the scope, so no event carries a prompt out of the
+process. When such an operator calls its own subscriber, it restores the subscriber's scope; see `ScopedObserver`.
 
 ==================================  ==============================  ===================================================
 field of `Scope`                    written by                      read by
 ==================================  ==============================  ===================================================
-``request_id``                      ``repeat_until_halt``,          a step's model source and tools
-                                    ``run_tools``, observed steps
-                                    and chats
-``parent_id``                       observed calls, steps and       telemetry, as the parent of the spans below
-                                    chats; tools
-``begin_attempt``                   observed calls                  a call's source, once per attempt
-``path``, ``tool_key``              tools                           telemetry, the journal, idempotency keys
-``usage``, ``chat``                 ``repeat_until_halt``           ``budget``: earlier steps, and the chat's budgets
-``shares``, ``counted``             ``budget``, model sources,      model sources, for the budgets around a call, and
-                                    agents                          the budgets that already count it
-``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after its sentence
+``request_id``                      ``repeat_until_halt``,          the model source and the tools of a step
+                                    ``run_tools``, steps and chats
+                                    that have observers
+``parent_id``                       calls, steps and chats that     telemetry, to give a span its parent
+                                    have observers; tools
+``begin_attempt``                   calls that have observers       the source of a call, once per attempt
+``path``, ``tool_key``              tools                           telemetry, journals, and idempotency keys
+``usage``, ``chat``                 ``repeat_until_halt``           ``budget``, to count the chat's earlier steps
+``shares``, ``counted``             ``budget``, model sources,      model sources, to count a call in each budget
+                                    agents                          around it, but only once
+``is_steered``                      ``repeat_until_halt``           ``run_tools``, to stop the model after a sentence
 ``journal``                         ``journaled``                   model sources, ``run_tools``, ``repeat_until_halt``
-``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content``; telemetry
+``before_retry``, ``queued``        ``rate_limited``                ``retry_before_content`` and telemetry
 ==================================  ==============================  ===================================================
 
-Below a model source, the scope has only ``parent_id``, ``path``, ``tool_key``, ``shares`` and ``journal``, because
-calls by an adapter or by the engine's operators are not part of the step. Below a tool it has the same fields, with the
-tool call's id appended to the path.
+A model source is a stream that makes a model call. It passes on only ``parent_id``, ``path``, ``tool_key``, ``shares``
+and ``journal`` to the subscriptions that it makes, because calls by an adapter or by the engine's operators do not
+belong to the step. A tool passes on the same fields, and appends the id of its call to the path.
 
-A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before any subscription. An operator
-that needs more than the events reads it when it is applied, not later.
+A pipeline also sets `current_engine_call` while it applies ``engine.operators``, before anything is subscribed to. An
+operator that needs to know more than the events must read the variable when it is applied, because it is unset later.
 """
 
 from __future__ import annotations
@@ -52,9 +52,10 @@ T = TypeVar("T")
 
 
 class ToolRecord(msgspec.Struct, frozen=True):
-    """A journal's record of a tool call: `call`, with the arguments that it began with, and `events`, its outcome.
+    """A journal's record of a tool call.
 
-    Without `events`, the call was interrupted; without `call`, it was denied before it began.
+    `call` has the arguments with which the tool was started, and `events` are the outcome. If there are no `events`,
+    the tool was interrupted. If there is no `call`, the call was denied before the tool started.
     """
 
     call: ToolCall | None = None
@@ -62,41 +63,42 @@ class ToolRecord(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """Notes from an earlier run of the same stream, and from this run; see ``operators.journaled``.
+    """A record of the model's answers and the tool calls of a stream; see ``operators.journaled``.
 
-    `path` holds the ids of the tool calls that enclose a request or a tool call, outermost first. The same call has the
-    same path and key in every run. If several calls share a key, the first call gets the first note. Methods may be
-    called on any thread and any event loop. A journal with the methods of ``RecallingJournal`` keeps the corrections of
-    ``steer`` too.
+    It holds entries from earlier runs of the same stream and from the current run. `path` holds the ids of the tool
+    calls that enclose a request or a tool call, outermost first. The same call has the same path and key in every run.
+    If several calls share a key, the first call gets the first entry, the second call the second, and so forth. The
+    methods can be called on any thread and any event loop. A journal that also has the methods of `RecallingJournal`
+    keeps ``steer`` corrections too.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the model's noted answer; without one, return `events`, and note how they end.
+        """Return the recorded answer of the model; if there is none, return `events`, and record their outcome.
 
-        It is called once per subscription; the n-th call with a key is the n-th in every run. `key` identifies the
-        request, as ``rxllm.values.request_key`` does, but without its tools' descriptions.
+        This method is called once per subscription. The n-th call with a given key is the n-th in every run. `key`
+        identifies the request. It is made like ``rxllm.values.request_key``, but ignores the tools' descriptions.
         """
         ...
 
     def tool(self, path: Sequence[str], key: str) -> ToolRecord | None:
-        """Return an earlier run's record of this tool call, if there is one."""
+        """Return the record of this tool call from an earlier run, or None."""
         ...
 
     async def begin(self, path: Sequence[str], key: str, call: ToolCall) -> None:
-        """Note that the tool starts. The tool runs after this method returns; an exception here ends the stream."""
+        """Record that the tool is about to start. It starts when this method returns; an exception ends the stream."""
         ...
 
     async def finish(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Note the outcome. It is emitted once this method returns; an exception here ends the stream."""
+        """Record the outcome, which is emitted when this method returns; an exception ends the stream."""
         ...
 
 
 @runtime_checkable
 class RecallingJournal(Journal, Protocol):
-    """A `Journal` that also keeps events, so that a chat that runs again is steered as before; see ``steer``."""
+    """A `Journal` that also keeps events, so that a repeated chat gets the same corrections; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
-        """Return whether the next call to `response` with this key will return a noted answer."""
+        """Return whether the next call to `response` with this key will return a recorded answer."""
         ...
 
     def recall(self, path: Sequence[str], key: str) -> Sequence[Event] | None:
@@ -104,21 +106,22 @@ class RecallingJournal(Journal, Protocol):
         ...
 
     def keep(self, path: Sequence[str], key: str, events: Sequence[Event]) -> None:
-        """Keep `events`. A journal that holds a later note holds these events too."""
+        """Keep `events`, and store them before anything that is recorded later."""
         ...
 
 
 class Ask(Protocol):
-    """Send the same request to another engine, or to an adapter with a `model`."""
+    """A function that sends the same request to another engine, or to an adapter and a model name."""
 
     def __call__(self, engine: Any, model: str | None = None) -> Observable[Event]: ...
 
 
 class EngineCall(msgspec.Struct, frozen=True):
-    """The call that operators are applied to: its `request`, with all options, and the matching `call`.
+    """The engine call to which operators are being applied.
 
-    `provider` is the adapter's name, `before` the usage of the chat's earlier steps, `chat` the chat's budgets, and
-    `operators` the engine's operators. ``ask(engine)`` returns a cold Observable of another engine's answer.
+    `request` contains all options, and `call` contains the settings that are not part of a request. `provider` is the
+    adapter's name, and `operators` are the engine's operators. `before` is the usage of the chat's earlier steps, and
+    `chat` holds the chat's budgets. ``ask(engine)`` returns a cold Observable of another engine's answer.
     """
 
     request: Request
@@ -136,29 +139,31 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 
 
 def engine_call() -> EngineCall | None:
-    """Return the call that operators are being applied to, or None inside a pipe.
+    """Return the call to which operators are being applied, or None if they are applied in a pipe.
 
-    Operators that are closures use it: cloudpickle stores this function by name, but cannot pickle a context variable.
+    Operators that are closures call this function instead of reading the context variable. Cloudpickle cannot pickle
+    a context variable, but it stores this function by name.
     """
     return current_engine_call.get()
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Set the engine's call for the operators applied inside the block."""
+    """Return a ``with`` block that sets the `EngineCall` of operators that are applied inside it."""
     return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider, or its own name if it has none."""
+    """Return the adapter's provider, or the adapter's own name if it does not state a provider."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The chat, step and tool call of a subscription; the module's table lists who writes and reads each field.
+    """The chat, step and tool call that a subscription belongs to.
 
-    `path` holds the ids of the enclosing tool calls, outermost first, and `tool_key` makes the idempotency key of the
-    innermost. Each ``before_retry(error, seconds)`` is called before the wait for a retry, and returns the minimum wait
-    in seconds. `queued` is how long a call waited before it started, in seconds.
+    The table at the top of this module shows what writes and reads each field. `path` holds the ids of the enclosing
+    tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before the wait for
+    a retry, each ``before_retry(error, seconds)`` is called and returns the shortest wait that it allows, in seconds.
+    `queued` is the number of seconds that a call waited before it started.
     """
 
     request_id: str | None = None
@@ -176,7 +181,7 @@ class Scope(msgspec.Struct, frozen=True):
     queued: float = 0.0
 
     def below_model(self) -> Scope:
-        """Return the scope for subscriptions below a model source."""
+        """Return the scope for the subscriptions that a model source makes."""
         if not (self.parent_id or self.path or self.shares or self.journal):
             return NO_SCOPE
         return Scope(
@@ -188,7 +193,7 @@ class Scope(msgspec.Struct, frozen=True):
         )
 
     def under(self, operators: Iterable[Any], chat: dict[Any, Budget] | None) -> Scope:
-        """Return the scope with the budgets of `operators` added; `chat` holds the chat's budgets."""
+        """Return this scope with the budgets of `operators` added; `chat` holds the chat's own budgets."""
         holders = [operator for operator in operators if isinstance(operator, HoldsBudget)]
         if not holders:
             return self
@@ -197,7 +202,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Return `call` for an attempt that begins now; the enclosing span, if any, counts it."""
+        """Return `call` for an attempt that starts now, and count the attempt in the enclosing span, if any."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -212,12 +217,15 @@ current_scope: ContextVar[Scope] = ContextVar("rxllm_scope", default=NO_SCOPE)
 
 
 def within(scope: Scope) -> Setting[Scope]:
-    """Set the scope of subscriptions made inside the block."""
+    """Return a ``with`` block in which every subscription gets `scope`."""
     return Setting(current_scope, scope)
 
 
 class Setting(Generic[T]):
-    """Sets a context variable inside ``with``. Each call uses several; a generator would be three times slower."""
+    """A ``with`` block that sets a context variable.
+
+    Each call uses several of these blocks, and a generator-based context manager would be three times slower.
+    """
 
     __slots__ = ("_token", "_value", "_variable")
 
@@ -233,11 +241,12 @@ class Setting(Generic[T]):
 
 
 class ScopedObserver(abc.ObserverBase[Any]):
-    """Calls its observer in the subscription's scope, even if the source is in another scope.
+    """Calls `observer` in the scope in which it subscribed, even if the source runs in another scope.
 
-    Otherwise a call that an operator makes at the end of another call (``concat``, ``repeat``, ``retry``, ``flat_map``)
-    would count as part of the ended call. After an end or an ``ErrorEvent``, a new subscription may replace the source,
-    so it gets the whole scope. A call made on any other event gets the scope below a model source.
+    Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
+    this class, the new call would count as part of the call that has ended. When the source ends or emits an
+    ``ErrorEvent``, a new subscription might replace the source, so it gets the whole scope. A call made on any other
+    event gets only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -252,7 +261,7 @@ class ScopedObserver(abc.ObserverBase[Any]):
         if current_scope.get() is scope:
             self._observer.on_next(value)
             return
-        token = current_scope.set(scope)  # `within` would be five times slower, on every event
+        token = current_scope.set(scope)  # runs for every event; `within` would be five times slower
         try:
             self._observer.on_next(value)
         finally:
@@ -268,7 +277,10 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
 
 def scoped(source: Observable[Any], scope: Scope | None = None) -> Stream[Any]:
-    """Return `source`, subscribed to within `scope`, by default the current one. Its subscriber keeps its own scope."""
+    """Return a stream that subscribes to `source` within `scope`, or by default within the subscriber's scope.
+
+    The stream's own subscriber is called in its own scope.
+    """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         subscriber = ScopedObserver(observer)
@@ -287,6 +299,6 @@ def tool_id(step_id: str | None, tool_call_id: str) -> str:
 
 
 def new_id() -> str:
-    """Return 22 random characters that are safe in a URL."""
-    # Importing ``secrets`` for its ``token_urlsafe`` would load all of OpenSSL's hashes.
+    """Return a random id of 22 characters that are safe in a URL."""
+    # ``secrets.token_urlsafe`` would do the same, but importing ``secrets`` loads all of OpenSSL's hashes.
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

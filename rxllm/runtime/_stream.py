@@ -1,19 +1,20 @@
 """The Stream: an Observable that can also be run, awaited and iterated.
 
-==============================  ==================================================================================
-an item arrives                 the subscriber is called
-==============================  ==================================================================================
-on the loop that was running    at once
-at the subscription
-on another thread               soon, on that loop; items keep their order
-on any thread, if no loop was   at once, on that thread
-running or the loop has ended
-==============================  ==================================================================================
+A subscriber is called on the event loop that was running when it subscribed, if there was one:
 
-If the subscriber raises in a timer or on its own loop, where no source can catch the exception, the subscription ends
-and the exception is passed to the subscriber's ``on_error``, once.
+==================================  =============================================================================
+thread that emits the item          delivery to the subscriber
+==================================  =============================================================================
+the subscriber's loop               immediate
+another thread                      scheduled on the subscriber's loop; the items keep their order
+any thread, if the subscriber has   immediate, on the thread that emits the item
+no loop or its loop is closed
+==================================  =============================================================================
 
-``.pipe(...)`` and the methods of a Stream return Streams.
+No source can catch an exception that the subscriber raises in a timer or in a call scheduled on its loop. Such an
+exception ends the subscription and is passed to the subscriber's ``on_error`` once.
+
+``pipe`` and the operator methods of a Stream return Streams too.
 """
 
 from __future__ import annotations
@@ -56,20 +57,24 @@ _I = TypeVar("_I")
 
 
 class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
-    """Calls `observer` on the loop that runs here, if any. A dispose or a failure disposes `subscription`."""
+    """Calls `observer` on the event loop that was running when this object was created, if there was one.
+
+    `subscription` is disposed when the subscriber disposes this object or raises an exception.
+    """
 
     def __init__(self, observer: AutoDetachObserver[S]) -> None:
         self.subscription = SingleAssignmentDisposable()
         self._observer = observer
         self._emit = observer.on_next
         loop = running_loop()
-        self._loop = loop if chosen_loop() is loop else None  # `run` blocks this loop and makes the call on another
-        self._thread = get_ident()  # cheap to compare; on Python 3.11 finding the running loop takes a system call
-        self._waiting: deque[Callable[[], None]] = deque()  # the first one is being delivered
+        # `run` blocks the running loop, and makes its call on another loop.
+        self._loop = loop if chosen_loop() is loop else None
+        self._thread = get_ident()  # a cheap check: on Python 3.11, finding the running loop takes a system call
+        self._waiting: deque[Callable[[], None]] = deque()  # an item stays first until it has been delivered
 
     @property
     def entry(self) -> abc.ObserverBase[S]:
-        """The observer of the source: this object if it has a loop, otherwise `observer` itself."""
+        """The observer to pass to the source: this object if it has a loop, otherwise `observer` itself."""
         return self._observer if self._loop is None else self
 
     def on_next(self, value: S) -> None:
@@ -79,8 +84,8 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
             self._hand_over(lambda: self._emit(value))
         else:
             self.subscription.dispose()
-            fault = f"the source does not wait for the subscriber's loop: {LIMIT} items wait"
-            remedy = "thin them out where they are pushed, as .throttle_first(0.1) does, or push them on the loop"
+            fault = f"{LIMIT} items are waiting for the subscriber's event loop, and the source cannot wait"
+            remedy = "thin them out before they are pushed, as .throttle_first(0.1) does, or push them on that loop"
             self.on_error(StreamError("overflow", f"{fault}; {remedy}"))
 
     def on_error(self, error: Exception) -> None:
@@ -113,7 +118,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
     def _hand_over(self, call: Callable[[], None]) -> None:
         self._waiting.append(call)
-        with contextlib.suppress(RuntimeError):  # the loop has just ended, and the subscription with it
+        with contextlib.suppress(RuntimeError):  # the loop has just been closed, which ends the subscription too
             cast(AbstractEventLoop, self._loop).call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
@@ -126,7 +131,7 @@ class Subscriber(abc.ObserverBase[S], abc.DisposableBase):
 
 
 def as_observer(on_next: Any, on_error: abc.OnError | None, on_completed: abc.OnCompleted | None) -> Any:
-    """Return a reactivex observer for an observer, or for three functions, each of which may be None."""
+    """Return a reactivex observer that wraps an observer, or three functions, any of which can be None."""
     if callable(getattr(on_next, "on_next", None)):
         return AutoDetachObserver(on_next.on_next, on_next.on_error, on_next.on_completed)
     return AutoDetachObserver(on_next, on_error, on_completed)
@@ -270,10 +275,12 @@ class Stream(StreamMethods[T]):
         *more: _Any,
     ) -> Any: ...
     def pipe(self, *operators: Callable[[Any], Any]) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """Pass the stream through `operators`, left to right; an Observable that the last one returns becomes a Stream.
+        """Pass the stream through `operators`, from left to right, and return the result.
 
-        Raises ``ValidationError("invalid_option")`` for an argument that is not an operator, such as ``ops.text``
-        without its brackets.
+        If the last operator returns a plain Observable, the result is a Stream of its items.
+
+        Raises ``ValidationError("invalid_option")`` if an argument is not an operator, for example if it is
+        ``ops.text`` without parentheses.
         """
         check_operators(operators)
         result: Any = self
@@ -292,10 +299,10 @@ class Stream(StreamMethods[T]):
         *,
         scheduler: abc.SchedulerBase | None = None,
     ) -> abc.DisposableBase:
-        """Start a call; disposing the result ends it. See reactivex's ``Observable.subscribe``.
+        """Start a call, and return a disposable that ends it; see reactivex's ``Observable.subscribe``.
 
-        Without a scheduler, the timers of reactivex's operators run on the call's loop, and a subscriber that
-        subscribes on a running loop is called on that loop.
+        Without a `scheduler`, reactivex's operators run their timers on the call's event loop. If you subscribe inside
+        a running loop, your functions are called on that loop.
         """
         with subscribing():
             if scheduler is not None:
@@ -312,13 +319,14 @@ class Stream(StreamMethods[T]):
 
         def __getattr__(self, name: str) -> Any:
             methods = (method for method in dir(type(self)) if not method.startswith("_"))
-            # If `obj` were passed too, Python would append its own suggestion.
+            # If `obj` were passed too, Python would append its own suggestion to the message.
             raise AttributeError(self._origin.missing_attribute(name, methods), name=name)
 
     if not TYPE_CHECKING:
 
         def keys(self) -> Any:
-            # Without this method, dict(stream) would iterate over the stream and pay for a call; FastAPI tries that.
+            # Without this method, dict(stream) would iterate over the stream and so make a call that costs money.
+            # FastAPI tries dict() on a value that it cannot encode.
             raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
@@ -341,7 +349,7 @@ class Stream(StreamMethods[T]):
         return self
 
     def run(self, scheduler: abc.SchedulerBase | None = None) -> T:
-        """Subscribe, wait, and return the last item; see `rxllm.run`."""
+        """Subscribe, wait for the end of the stream, and return its last item; see `rxllm.run`."""
         return run(self, scheduler)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -355,7 +363,10 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that calls `make` for each subscription; an exception from `make` is passed to ``on_error``."""
+    """A stream that calls `make` for each subscription, and subscribes to the Observable that it returns.
+
+    An exception that `make` raises is passed to ``on_error``.
+    """
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:
         super().__init__()
@@ -379,6 +390,6 @@ class Deferred(Stream[S]):
 def returned_by(
     function: str, stream: Stream[_A], model: str | None = None, items: type[Any] | str = "events"
 ) -> Stream[_A]:
-    """Return `stream` with the origin that its repr shows: `function`, the model, and the items; see `Origin`."""
+    """Set the `Origin` that the repr of `stream` shows, and return `stream`."""
     stream._origin = Origin(function, model or "", items)  # pyright: ignore[reportPrivateUsage]
     return stream

@@ -1,8 +1,9 @@
-"""Types for reactivex's methods on a Stream, for the type checker only, and a hint in two of them.
+"""Type hints for the reactivex methods of a Stream, and a hint that ``retry`` and ``catch`` log.
 
-At run time the methods are reactivex's, and return Streams because they call `pipe`. reactivex types the results as
-Observables, and the results of filters as Observables of Any. Other methods keep reactivex's types; the same operator
-inside ``.pipe(...)`` returns a Stream.
+Only type checkers read the type hints. At run time, a Stream inherits its methods from reactivex, and they return
+Streams because they call `pipe`. Without the type hints, their results would be Observables, and the results of filters
+would be Observables of Any. A method that is missing here keeps reactivex's types; the same operator inside
+``.pipe(...)`` returns a Stream.
 """
 
 # pyright: reportNoOverloadImplementation=false
@@ -23,11 +24,11 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""The methods whose hint this program has logged."""
+"""The names of the methods for which this program has already logged the hint."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Log a hint if an `ErrorEvent` passes on its way to reactivex's `method`, which sees only ``on_error``."""
+    """Return an operator that logs a hint if an `ErrorEvent` arrives, which reactivex's `method` ignores."""
 
     def operator(source: Observable[Any]) -> Observable[Any]:
         def subscribe(
@@ -48,7 +49,7 @@ def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[
 def _hint(method: str, error: Exception) -> None:
     if method not in _hinted:
         _hinted.add(method)
-        fault = f".{method}(...) does not act on an ErrorEvent, after which its stream completes: got {shown(error)}"
+        fault = f".{method}(...) ignores an ErrorEvent, but the stream ended with one: {shown(error)}"
         log.warning("%s; write .pipe(ops.raise_errors()).%s(...), or see docs/errors.md for other ways", fault, method)
 
 
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     Scheduler = abc.SchedulerBase | None
 
     class StreamMethods(Observable[T]):
-        # Other items
+        # Methods that emit new items
 
         def map(self, mapper: Callable[[T], A]) -> Stream[A]: ...
         @overload
@@ -123,7 +124,7 @@ if TYPE_CHECKING:
         def some(self, predicate: Callable[[T], bool] | None = None) -> Stream[bool]: ...
         def is_empty(self) -> Stream[bool]: ...
 
-        # Some of the items
+        # Methods that emit some of the items
 
         def filter(self, predicate: Callable[[T], bool]) -> Stream[T]: ...
         def take(self, count: int) -> Stream[T]: ...
@@ -155,7 +156,7 @@ if TYPE_CHECKING:
         def throttle_first(self, window_duration: RelativeTime, scheduler: Scheduler = None) -> Stream[T]: ...
         def __getitem__(self, key: slice | int) -> Stream[T]: ...
 
-        # Several streams
+        # Methods that combine several streams
 
         def merge(self, *sources: Observable[A], max_concurrent: int | None = None) -> Stream[T | A]: ...
         def concat(self, *sources: Observable[A]) -> Stream[T | A]: ...
@@ -174,7 +175,7 @@ if TYPE_CHECKING:
         def with_latest_from(self, *sources: Observable[Any]) -> Stream[tuple[Any, ...]]: ...
         def share(self) -> Stream[T]: ...
 
-        # The same items
+        # Methods that emit all items unchanged
 
         def do(
             self,
@@ -209,9 +210,9 @@ else:
 
     class StreamMethods(Observable[T]):
         def retry(self, retry_count=None):
-            """See reactivex's ``Observable.retry``. It acts on ``on_error``; `raise_errors` turns events into it."""
+            """See reactivex's ``Observable.retry``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
             return Observable.retry(self.pipe(hint_at_error_events("retry")), retry_count)
 
         def catch(self, handler):
-            """See reactivex's ``Observable.catch``. It acts on ``on_error``; `raise_errors` turns events into it."""
+            """See reactivex's ``Observable.catch``. It ignores an `ErrorEvent`; see ``ops.raise_errors``."""
             return Observable.catch(self.pipe(hint_at_error_events("catch")), handler)

@@ -1,20 +1,24 @@
 """End subscriptions, and report errors that no subscriber has handled.
 
-==========================================  ===========================================  ============================
-exception                                   receiver                                     if no caller waits
-==========================================  ===========================================  ============================
-an ``Exception`` in the stream              ``on_error``, through the operators          the same
-an ``Exception`` that no ``on_error`` took  the caller that waits for the stream's end   the loop's handler, or the log
-``SystemExit``, ``KeyboardInterrupt``,      the waiting caller, past all operators       the same, and ``on_error``
-outcomes of pytest, ...
-==========================================  ===========================================  ============================
+=====================================  ================================  ============================================
+exception                              receiver, if a caller is waiting  receiver, if no caller is waiting
+=====================================  ================================  ============================================
+an ``Exception`` in the stream         ``on_error``, through the         ``on_error``, through the operators
+                                       operators
+an ``Exception`` that no ``on_error``  the waiting caller                the exception handler of the event loop, or
+has handled                                                              the log
+``SystemExit``, ``KeyboardInterrupt``  the waiting caller, without       the exception handler of the event loop, or
+or a pytest outcome such as a skip     passing through the operators     the log, and then ``on_error``
+=====================================  ================================  ============================================
 
-An ``Exception`` is a failure of the stream. Any other exception is meant for the program: no operator may retry it or
-pass it to a model. The callers that wait are ``run``, ``await`` and the iterators, which raise the exception. Otherwise
-they would wait for ever if an operator raised in ``on_completed``, where no ``on_error`` is left to call.
+An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
+retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, and they raise the
+exception. Otherwise they would wait forever if an operator raised an exception in ``on_completed``, because no
+``on_error`` can be called after that.
 
-The log shows the user's frames of such an error, or all frames if the logger ``rxllm`` is at DEBUG; a failed call takes
-one line. Logging leaves ``error.__traceback__`` whole. An error raised to the caller has the same frames as the log.
+The log shows the frames of an error that belong to the user's code, or all frames if the ``rxllm`` logger is set to
+DEBUG. A failed call is logged in one line. Logging does not change ``error.__traceback__``. If the error is raised to
+the caller, its traceback is cut to the same frames.
 """
 
 from __future__ import annotations
@@ -38,13 +42,14 @@ T = TypeVar("T")
 log = logging.getLogger("rxllm")
 
 _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.dirname(__file__), reactivex.__file__))
-"""The folders of rxllm and reactivex."""
+"""The directories of the rxllm and reactivex packages."""
 
 
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    Operators call it once their source has ended: no pump is left to pass a subscriber's exception to ``on_error``.
+    Operators call this after their source has ended. If the subscriber then raises an exception, there is no pump left
+    that would pass it to ``on_error``.
     """
     try:
         for item in items:
@@ -56,7 +61,7 @@ def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
 
 
 def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
-    """End a subscription with `error`, and report any exception that its handler raises."""
+    """End a subscription with `error`, and report any exception that its ``on_error`` raises."""
     if isinstance(error, Exception):
         try:
             observer.on_error(error)
@@ -69,7 +74,7 @@ def fail(observer: abc.ObserverBase[Any], error: BaseException) -> None:
 
 
 def report_unheard(error: BaseException) -> None:
-    """Pass an error that no subscriber has handled to the waiting caller, or report it on the call's loop."""
+    """Pass an unhandled error to the waiting caller, or report it on the call's loop if no caller is waiting."""
     if not _pass_to_caller(error):
         _log(error)
 
@@ -81,15 +86,15 @@ def _pass_to_caller(error: BaseException) -> bool:
 
 def _log(error: BaseException) -> None:
     loop = call_loop()
-    if loop.get_exception_handler() is None:  # asyncio's default handler would log it too
-        remedy = "give subscribe() an on_error that handles it, or use run(), await or for"
+    if loop.get_exception_handler() is None:  # asyncio's default handler would log it a second time
+        remedy = "pass an on_error to subscribe(), or read the stream with run(), await or for"
         log.error("unhandled error: %r; %s", error, remedy, exc_info=shown_frames(error))
     else:
         loop.call_exception_handler({"message": "rxllm: unhandled error", "exception": error})
 
 
 def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseException, TracebackType | None] | None:
-    """Return the `exc_info` to log for `error`: with the user's frames, or with all frames at DEBUG."""
+    """Return the `exc_info` for logging `error`, with the user's frames, or with all frames at DEBUG level."""
     user_frames = _user_frames(error.__traceback__)
     is_failed_call = isinstance(error, LLMError) and error.reason != "unknown"
     if log.isEnabledFor(logging.DEBUG) or (user_frames is None and not is_failed_call):
@@ -98,11 +103,11 @@ def shown_frames(error: BaseException) -> tuple[type[BaseException], BaseExcepti
 
 
 def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
-    """Log an error that its client will not see, with its traceback, unless it has been logged."""
+    """Log an error that the client will not see, with its traceback, unless it has already been logged."""
     if error.is_logged:
         return
     error.is_logged = True
-    if error.reason in ("cancelled", "denied"):  # these ends are intended
+    if error.reason in ("cancelled", "denied"):  # calls end like this on purpose
         level = logging.DEBUG
     else:
         level = logging.WARNING if isinstance(error, ToolError) else logging.ERROR
@@ -110,7 +115,7 @@ def log_hidden(error: LLMError, text: str, *arguments: object) -> None:
 
 
 def shorten_traceback(error: BaseException) -> None:
-    """Reduce the tracebacks of `error` and its causes to the frames that `shown_frames` returns."""
+    """Cut the tracebacks of `error` and its causes down to the frames that `shown_frames` returns."""
     cause: BaseException | None = error
     seen: set[int] = set()
     while cause is not None and id(cause) not in seen:
@@ -121,9 +126,9 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames of `trace`, and all frames below the last of them; None if there are none.
+    """Return the frames of `trace` that belong to the user's code, and all frames below the last of them, or None.
 
-    The frame of an rxllm ``__getattr__`` is left out: it only words the error for a misspelt attribute.
+    The frame of a ``__getattr__`` in rxllm is left out, because it only raises the error for a misspelt attribute.
     """
     frames: list[TracebackType] = []
     while trace is not None:

@@ -1,21 +1,21 @@
-"""Back-pressure: a source waits while its reader is behind, and a reader waits for the end of a stream that it left.
+"""Back-pressure: sources wait for a slow reader, and a reader waits for functions that run after a dispose.
 
-Reactivex has no notion of demand, so a consumer that buffers, such as an iterator, puts a `Gate` into the `Reader`, a
-context variable, while it subscribes. Sources find it through any chain of operators, and stop reading while the gate
-is full.
+Reactivex has no notion of demand. A consumer that buffers items, such as an iterator, therefore puts a `Gate` into a
+context variable, the `Reader`, while it subscribes. Sources find the gate through any chain of operators, and stop
+reading while it is full.
 
-=========  ====================  =====================================================================
-gate       waiting items         sources
-=========  ====================  =====================================================================
-open       fewer than `maxsize`  continue to read
-full       `maxsize` or more     sleep in `wait` until half of the items, or fewer, are left
-idle       none                  continue to read; the functions passed to `when_idle` are called
-requested  none, and the reader  continue to read; the functions passed to `when_requested` are called
-           sleeps
-=========  ====================  =====================================================================
+=============  =======================  ========================================================================
+gate state     waiting items            behaviour of sources
+=============  =======================  ========================================================================
+open           fewer than `maxsize`     they keep reading
+full           `maxsize` or more        they sleep in `wait` until at most half of the items are left
+idle           none                     they keep reading; the functions passed to `when_idle` are called
+requested      none, and the reader is  they keep reading; the functions passed to `when_requested` are called
+               waiting for an item
+=============  =======================  ========================================================================
 
-Dispose returns at once, so an operator that calls a function on dispose (`finally_result`) calls it later. ``run``,
-``await`` and an iterator's ``with`` block wait for that function; see `Endings`.
+Dispose returns at once, so the function that `finally_result` calls on dispose is called later. ``run``, ``await`` and
+an iterator's ``with`` block wait until it returns; see `Endings`.
 """
 
 from __future__ import annotations
@@ -35,20 +35,21 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """The functions that one reader waits for after it has left its stream. Thread-safe."""
+    """The functions that a reader waits for after it has stopped reading its stream. Thread-safe."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
         self._is_expected = False
 
     def expect(self) -> None:
-        """Note, at the subscription, that a function may be called on dispose."""
+        """Record that a function might be called on dispose. An operator calls this when it is subscribed to."""
         self._is_expected = True
 
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        ending.set_running_or_notify_cancel()  # a running future is not cancelled together with a reader's wait
+        # If the reader's wait is cancelled, a running future is not cancelled with it.
+        ending.set_running_or_notify_cancel()
         self._running[ending] = None
 
         def end() -> None:
@@ -58,14 +59,14 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait in a coroutine, for a minute at most."""
+        """Wait for the functions in a coroutine, for at most a minute."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait on a user's thread, for two minutes at most; the stream ran on `loop`."""
+        """Wait for the functions on a user's thread, for at most two minutes; the stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
-            # An operator such as `take` wakes the reader first and then disposes its source, in the same turn.
+            # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
             has_turned = threading.Event()
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(has_turned.set)
@@ -74,19 +75,19 @@ class Endings:
 
 
 MAX_WAITING = 64
-"""The default number of items that may wait for an iterator before its source stops reading."""
+"""The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""How many items an operator holds back by default before its source waits or a busy consumer gets them anyway."""
+"""The default number of items to hold back before the source must wait or a busy consumer gets them anyway."""
 
 LIMIT = 65_536
-"""The default number of items that may wait before a source that cannot wait is cut off."""
+"""The default number of waiting items at which a source is cut off if it cannot wait."""
 
 
 class Gate:
-    """A gate that is full while `maxsize` items are `waiting`, and opens once half of them are taken. Thread-safe.
+    """A gate that is full when `maxsize` items are `waiting`, and opens when half of them are taken. Thread-safe.
 
-    It is not a `Backlog`, because the reader takes the items and the source waits.
+    It is not a `Backlog`, because the reader takes the items itself and the source has to wait.
     """
 
     def __init__(self, maxsize: int) -> None:
@@ -120,37 +121,40 @@ class Gate:
 
     @property
     def requested(self) -> bool:
-        """Whether the reader sleeps until an item arrives."""
+        """Whether the reader is waiting for an item."""
         return self._is_requested()
 
     def request(self) -> None:
-        """Note that the reader sleeps until an item arrives."""
+        """Record that the reader is waiting for an item."""
         self._requested = True
         if self._suppliers:
             self._wake(self._suppliers)
 
     def open(self) -> None:
-        """Wake all sources that wait for the gate."""
+        """Wake all sources that are waiting for the gate."""
         self._wake(self._sleepers)
 
     def when_open(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once when the gate is open, now or later, on any thread, in the context of this call."""
+        """Call `wake` once, as soon as the gate is open.
+
+        `wake` is called now or later, and on any thread, but always in a copy of the current context.
+        """
         self._add(self._sleepers, wake)
-        if self._has_room():  # the check follows the append, so that no `take` is missed
+        if self._has_room():  # checked after the append, so that no `take` is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as `when_open` does, when no item waits."""
+        """Call `wake` once, as soon as no item is waiting; see `when_open`."""
         self._add(self._idlers, wake)
         if self._is_idle():
             self._wake(self._idlers)
 
     def before_tools(self, start: Callable[[], None]) -> None:
-        """Call `start`, which runs a step's tools, once the step is released: now, unless an operator checks it."""
+        """Call `start`, which runs a step's tools, at once; an operator that checks the step can delay the call."""
         start()
 
     def when_requested(self, wake: Callable[[], None]) -> None:
-        """Call `wake` once, as `when_open` does, when the reader sleeps until an item arrives."""
+        """Call `wake` once, as soon as the reader is waiting for an item; see `when_open`."""
         self._add(self._suppliers, wake)
         if self._is_requested():
             self._wake(self._suppliers)
@@ -165,7 +169,7 @@ class Gate:
         return self._requested and not self.waiting
 
     def _add(self, sleepers: list[Callable[[], None]], wake: Callable[[], None]) -> None:
-        # A woken source resumes in the context of its own subscription, not of the reader that takes an item.
+        # A woken source must resume in the context of its own subscription, not in the reader's context.
         wake_in_context = partial(contextvars.copy_context().run, wake)
         with self._guard:
             sleepers.append(wake_in_context)
@@ -192,9 +196,10 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources subscribed to in the block wait for `gate`, if any, and pass unhandled errors to `listener`.
+    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
 
-    `endings`, if any, collects the functions that are called after the reader has left.
+    Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
+    stopped reading.
     """
     token = current_reader.set(Reader(gate, listener, endings))
     try:

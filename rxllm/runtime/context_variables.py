@@ -1,31 +1,34 @@
-"""A call's place and reader: two context variables that reach a source through any chain of operators.
+"""Two context variables that carry a call's place and reader to its source, through any chain of operators.
 
-A scheduler passed to ``subscribe`` instead would move the resubscriptions of retry, merge and concat to other threads.
+A scheduler passed to ``subscribe`` could not replace them, because retry, merge and concat would then subscribe again
+on other threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by
 ===========================  ==========================================  ===============================================
-``loop``                     ``run()``, ``for`` and ``to_iter``: the     ``call_loop``, for each call and timer
-                             portal's; ``call_context``: None
-``is_read``                  the same, on a user's thread                the pump and ``finally_result``, for the exit
-                                                                         of the interpreter
-``blocked_loops``            the same, for the loop that they block      ``share_folded`` and ``rate_limited``, which
-                                                                         would wait for themselves there
+``loop``                     ``run()``, ``for`` and ``to_iter``, which   ``call_loop``, for each call and timer
+                             set the portal's loop; ``call_context``,
+                             which sets None
+``is_read``                  ``run()``, ``for`` and ``to_iter`` on a     the pump and ``finally_result``, to prepare for
+                             user's thread                               interpreter exit
+``blocked_loops``            ``run()``, ``for`` and ``to_iter``, which   ``share_folded`` and ``rate_limited``, to avoid
+                             add the loop that they block                deadlocks
 ``starts``                   ``subscribing``                             ``start_on``
-``portal``, ``threads``      a simulation                                ``portal()``, ``daemon_threads()``
+``portal``, ``threads``      simulations                                 ``portal()``, ``daemon_threads()``
 ``engine``                   ``rxllm.testing.sandbox``                   ``Engine.from_model``
 ===========================  ==========================================  ===============================================
 
 ===========================  ==========================================  ===============================================
 field of `Reader`            written by                                  read by
 ===========================  ==========================================  ===============================================
-``gate``                     iterators; operators that buffer, with      sources, timers, operators that hold back
-                             ``paced`` and ``behind``
-``on_unhandled``             ``run()``, ``await``, iterators             ``report_unheard``
-``endings``                  the same                                    ``finally_result``
+``gate``                     iterators, and operators that buffer items  sources, timers, and operators that hold items
+                             with ``paced`` or ``behind``                back
+``on_unhandled``             ``run()``, ``await`` and iterators          ``report_unheard``
+``endings``                  ``run()``, ``await`` and iterators          ``finally_result``
 ===========================  ==========================================  ===============================================
 
-A call's scope is a third variable; see ``_scope``. A model source starts a new scope but keeps place and reader.
+A third context variable holds the scope of a call; see ``_scope``. A model source starts a new scope, but keeps the
+place and the reader.
 """
 
 from __future__ import annotations
@@ -44,10 +47,11 @@ if TYPE_CHECKING:
 
 
 class Place(msgspec.Struct, frozen=True):
-    """The event loop of a subscription, with the stand-ins for the process's own portal, threads and engine.
+    """The event loop of a subscription, and stand-ins for the process's own portal, threads and engine.
 
-    `loop` is the chosen event loop, `is_read` is whether a user's thread waits for the subscription, and
-    `blocked_loops` are the loops of the waiting threads, on which nothing runs until the subscription ends.
+    `loop` is the event loop that has been chosen for the subscription. `is_read` is True if a user's thread is waiting
+    for the subscription. `blocked_loops` are the event loops of waiting threads, so nothing can run on these loops
+    until the subscription ends.
     """
 
     loop: AbstractEventLoop | None = None
@@ -60,11 +64,11 @@ class Place(msgspec.Struct, frozen=True):
 
 
 ErrorListener = Callable[[BaseException], bool]
-"""Takes an error, and returns whether a reader still waits for it."""
+"""A function that receives an unhandled error, and returns whether a reader is still waiting for the stream."""
 
 
 class Reader(msgspec.Struct, frozen=True):
-    """The reader of a subscription: its gate, its listener for unhandled errors, and its endings."""
+    """The reader of a subscription, with its gate, its listener for unhandled errors, and its `Endings`."""
 
     gate: Gate | None = None
     on_unhandled: ErrorListener | None = None
@@ -78,5 +82,5 @@ current_reader: ContextVar[Reader] = ContextVar("rxllm_reader", default=NO_READE
 
 
 def current_gate() -> Gate | None:
-    """Return the gate that a source waits for if it is subscribed to here."""
+    """Return the gate that a source must wait for if it is subscribed to in the current context, or None."""
     return current_reader.get().gate

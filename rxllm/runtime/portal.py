@@ -1,20 +1,19 @@
-"""The event loop of a call: the running loop if there is one, otherwise the portal's.
+"""Choose the event loop of a call: the running loop, or the portal's loop if no loop is running.
 
-The portal is one daemon thread with one event loop, for callers that have none.
+The portal is a daemon thread with its own event loop, which runs the calls of programs that have no event loop.
 
-=======================================  ===================================
-how the stream is read                   loop its call runs on
-=======================================  ===================================
-subscribed to or awaited inside a loop   that loop
-subscribed to where no loop is running   the portal's
-subscribed to by an operator, on a       the loop of that operator's subscriber
-thread that pushes into it
-read by ``run()``, ``for``, ``to_iter``  the portal's, since these block any
-                                         loop that runs on their thread
-=======================================  ===================================
+=============================================  ===================================================================
+use of a stream                                event loop of its call
+=============================================  ===================================================================
+``subscribe`` or ``await``, in a running loop  the running loop
+``subscribe``, with no running loop            the portal's loop
+subscription by an operator, on a thread that  the loop of the operator's subscriber
+pushes items into the operator
+``run()``, ``for`` and ``to_iter``             the portal's loop, because the calling thread blocks its own loop
+=============================================  ===================================================================
 
-The choice is part of the `Place`; see ``context_variables``. At interpreter exit, the portal waits for calls that are
-still running; see ``threads``.
+The chosen loop is stored in the current `Place`; see ``context_variables``. At interpreter exit, the portal waits for
+calls that are still running; see ``threads``.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ _parent_loops: list[asyncio.AbstractEventLoop] = []
 
 
 def _forget() -> None:
-    # A forked child does not have its parent's threads, and must not touch what they were using.
+    # A forked child does not have its parent's threads, and must not touch anything that they were using.
     global _guard, _portal
     _parent_loops.extend([] if _portal is None else [_portal.loop])
     _guard, _portal = threading.Lock(), None
@@ -75,13 +74,13 @@ class Portal:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # A user's task on this loop raised it; asyncio stops the loop for these two.
+            # A user's task on this loop raised the exception. asyncio stops a loop for these two classes.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
 
     def _close(self) -> None:
-        if self is not _portal:  # this process is a forked child, and the portal is its parent's
+        if self is not _portal:  # this process is a forked child, and the portal belongs to its parent
             return
         drain = Drain(self.live)
         try:
@@ -97,17 +96,20 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether `loop` has ended: it is closed, or its thread stayed in the process that forked this one."""
+    """Return whether `loop` is closed, or its thread was left behind in the process that forked this one."""
     return loop.is_closed() or loop in _parent_loops
 
 
 def live_on(loop: asyncio.AbstractEventLoop) -> Live | None:
-    """Return the calls and timers on `loop` if it is the portal's; the interpreter's exit waits for no other loop."""
+    """Return the calls and timers on `loop` if it is the portal's loop, or else None.
+
+    Interpreter exit waits for the calls on the portal's loop only.
+    """
     return _portal.live if _portal is not None and loop is _portal.loop else None
 
 
 def portal() -> Portal:
-    """Return the process's portal, made on first use, or its stand-in from the current `Place`."""
+    """Return the stand-in portal of the current `Place`, or else the process's portal, which starts on first use."""
     global _portal
     if (stand_in := current_place.get().portal) is not None:
         return stand_in
@@ -118,18 +120,21 @@ def portal() -> Portal:
 
 
 def call_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop that a call made here runs on."""
+    """Return the event loop for a call that is made in the current context."""
     return chosen_loop() or portal().loop
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the loop that a call made here runs on, or None for the portal's loop, which may not run yet."""
+    """Return the event loop for a call that is made in the current context, or None for the portal's loop.
+
+    The portal might not have been started yet.
+    """
     chosen = current_place.get().loop
     return chosen if chosen is not None else running_loop()
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the loop that runs on this thread, if any."""
+    """Return the event loop that is running on this thread, or None."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -137,16 +142,19 @@ def running_loop() -> asyncio.AbstractEventLoop | None:
 
 
 def awaiting_loop() -> asyncio.AbstractEventLoop:
-    """Return the loop that the caller awaits on. Raises ``EngineError("wrong_loop")`` if it is not asyncio's."""
+    """Return the asyncio event loop on which the caller awaits a stream.
+
+    Raises ``EngineError("wrong_loop")`` if no asyncio loop is running, for example under trio.
+    """
     if (loop := running_loop()) is not None:
         return loop
-    fault = "a stream can be awaited on an event loop of asyncio only, and none runs here, as under trio"
+    fault = "a stream can be awaited only on an asyncio event loop, and none is running here (as under trio)"
     remedy = "in another thread: await trio.to_thread.run_sync(stream.run)"
-    raise EngineError("wrong_loop", f"{fault}; write asyncio.run(main()), or read it {remedy}")
+    raise EngineError("wrong_loop", f"{fault}; write asyncio.run(main()), or read the stream {remedy}")
 
 
 def call_context() -> contextvars.Context:
-    """Return a copy of the caller's context for a task; the task's own subscriptions run on the task's loop."""
+    """Return a copy of the current context for a task, whose own subscriptions will run on the task's loop."""
     context = contextvars.copy_context()
     place = context.get(current_place)
     if place is not None and place.loop is not None:
@@ -155,7 +163,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """The functions to call once a subscription is complete; `is_subscribing` until then."""
+    """Functions to call as soon as a subscription is complete; `is_subscribing` is True until then."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -163,21 +171,22 @@ class Starts:
 
     def release(self) -> None:
         self.is_subscribing = False
-        waiting, self.waiting = self.waiting, []  # copied contexts keep this object, so it must not keep the calls
+        # Copied contexts keep this object alive, so it must not keep the calls alive.
+        waiting, self.waiting = self.waiting, []
         for start in waiting:
             start()
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Hold back calls that start on other threads' loops until the block ends.
+    """Hold back calls that run on other threads' loops until the block ends.
 
-    Otherwise the first events could arrive while the operators are still being subscribed to, and ``take(1)`` would try
-    to dispose a subscription that it does not have yet.
+    Otherwise, the first events could arrive while the operators are still being subscribed to. An operator such as
+    ``take(1)`` would then try to dispose a subscription that it does not have yet.
     """
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # the usual case: each stream of a pipe is subscribed to inside the next one
+        return _NOTHING_HELD  # the usual case, because each stream of a pipe is subscribed to inside the next
     return _hold_starts(place)
 
 
@@ -198,7 +207,7 @@ def _hold_starts(place: Place) -> Generator[None]:
 def start_on(
     loop: asyncio.AbstractEventLoop, fn: Callable[[], object], context: contextvars.Context | None = None
 ) -> None:
-    """Call `fn` soon on `loop`, which runs on another thread."""
+    """Schedule a call of `fn` on `loop`, which runs on another thread."""
     context = context or contextvars.copy_context()
     starts = current_place.get().starts
     if starts is not None and starts.is_subscribing:
@@ -209,13 +218,13 @@ def start_on(
 
 @contextlib.contextmanager
 def on_portal() -> Generator[Portal]:
-    """Run the calls made in the block on the portal, while this thread waits.
+    """Run the calls of a ``with`` block on the portal's loop, while this thread waits for them.
 
-    Raises ``RuntimeError`` on the portal's own thread, which cannot wait for itself.
+    Raises ``RuntimeError`` on the portal's own thread, because a thread cannot wait for itself.
     """
     chosen = portal()
     if threading.current_thread() is chosen.thread:
-        raise RuntimeError("on rxllm's own loop this would wait for itself; use await or async for instead")
+        raise RuntimeError("rxllm's own event loop cannot wait for its own calls; use await or async for instead")
     place, loop = current_place.get(), running_loop()
     is_read = place.is_read or not is_daemon_worker()
     blocked = place.blocked_loops if loop is None else place.blocked_loops | {loop}
@@ -228,14 +237,17 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn if an event loop other than a notebook's runs on this thread; `what`, as in "run() stops", blocks it."""
+    """Warn that this thread's event loop will be blocked, unless no loop is running or it is a notebook's loop.
+
+    `what` is the beginning of the warning, such as "run() blocks", and `instead` is the code to write instead.
+    """
     if running_loop() is not None and not _in_notebook():
-        message = f"{what} this thread's event loop until the stream ends; inside a coroutine write: {instead}"
+        message = f"{what} this thread's event loop until the stream ends; in a coroutine, write: {instead}"
         warnings.warn(message, RuntimeWarning, stacklevel=stacklevel)
 
 
 def _in_notebook() -> bool:
-    # Outside a notebook, a library may have imported these modules.
+    # Libraries import these modules outside notebooks too, so it is not enough that they are loaded.
     ipython: Any = sys.modules.get("IPython")
     marimo: Any = sys.modules.get("marimo")
     in_ipython = ipython is not None and ipython.get_ipython() is not None

@@ -15,23 +15,26 @@ from rxllm.values.argument_checks import call_fault, did_you_mean, invalid_optio
 
 
 def check_source(source: Any, name: str) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable; `name` is the function's."""
+    """Raise ``ValidationError("invalid_option")`` unless `source` is an Observable; `name` is the function's name."""
     if not isinstance(source, Observable):
-        fault = must_be("an Observable, such as rxllm.generate(...) returns", source)
+        fault = must_be("an Observable, such as the result of rxllm.generate(...)", source)
         raise ValidationError("invalid_option", f"{name}: source {fault}", errors=[(("source",), fault)])
 
 
 def check_streams(name: str, streams: Sequence[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `streams` are Observables, at least one."""
+    """Raise ``ValidationError("invalid_option")`` unless there is at least one stream and all are Observables."""
     if not streams:
-        raise invalid_option(name, "must be at least one")
+        raise invalid_option(name, "must contain at least one stream")
     for index, stream in enumerate(streams):
         if not isinstance(stream, Observable):
             raise invalid_option((name, index), must_be("an Observable", stream))
 
 
 def check_operators(operators: Iterable[Any]) -> None:
-    """Raise ``ValidationError("invalid_option")`` unless `operators` are operators; a maker of operators is not one."""
+    """Raise ``ValidationError("invalid_option")`` unless all of `operators` are operators.
+
+    A function that makes an operator, such as ``ops.text``, is not itself an operator.
+    """
     for place, operator in enumerate(operators):
         fault = _fault(operator)
         if fault is not None:
@@ -39,9 +42,9 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """Another package's function `make`, which makes operators under the name `name`.
+    """A wrapper for `make`, a function of another package that makes the operator called `name`.
 
-    Wrong arguments raise a ``TypeError`` that names the package with the text of ``about()``.
+    If the arguments are wrong, it raises a ``TypeError`` that contains ``about()``, which names the package.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -53,7 +56,7 @@ class OperatorMaker:
             return self._make(*args, **kwargs)
         except TypeError as error:
             fault = call_fault(self._make, *args, **kwargs)
-            if fault is None:  # `make` took its arguments, and raised the error itself
+            if fault is None:  # the arguments fit, and `make` raised the error itself
                 raise
             message = f"{self.called}: {fault}; {self._about()} must be a function that makes an operator"
             raise TypeError(message) from error
@@ -64,7 +67,7 @@ class OperatorMaker:
 
 def _fault(operator: Callable[..., Any] | Any) -> str | None:
     if not callable(operator):
-        return must_be("a function from an Observable to an Observable", operator)
+        return must_be("a function that takes an Observable and returns one", operator)
     if isinstance(operator, OperatorMaker):
         return _hint(operator.called)
     module, name = str(getattr(operator, "__module__", "")), str(getattr(operator, "__qualname__", "<"))
@@ -73,18 +76,21 @@ def _fault(operator: Callable[..., Any] | Any) -> str | None:
 
 
 def _hint(name: str) -> str:
-    return f"{name} makes an operator when it is called: write {name}(...) with its brackets"
+    return f"{name} is a function that makes an operator: write {name}(...), with parentheses"
 
 
 class Origin(NamedTuple):
-    """The function that returned a Stream, its model, and its items: their name, or the class of a single item."""
+    """The origin of a Stream: the function that returned it, the model, and the kind of its items.
+
+    `items` is a name for the items, such as ``"events"``, or the class of the only item.
+    """
 
     function: str = ""
     model: str = ""
     items: type[Any] | str = "items"
 
     def piped(self) -> Origin:
-        """Return the origin of the Stream after an operator."""
+        """Return the origin of a Stream that is the result of an operator."""
         return self if self.items == "items" else self._replace(items="items")
 
     def describe(self) -> str:
@@ -92,12 +98,12 @@ class Origin(NamedTuple):
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        # asyncio shows this repr when it refuses a stream in place of a coroutine.
+        # asyncio shows this repr in the error for a stream that was passed in place of a coroutine.
         readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
     def missing_attribute(self, name: str, methods: Iterable[str]) -> str:
-        """Return the error message for a missing attribute `name`; it may suggest one of `methods`."""
+        """Return the error message for a missing attribute `name`, which can suggest one of `methods`."""
         fault = f"'Stream' object has no attribute {name!r}"
         if name.startswith("_"):
             return fault
@@ -112,12 +118,12 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'attribute')}"
 
     def still_to_run(self, fault: str) -> str:
-        """Return the error message for an operation that a result has, and the Stream does not."""
+        """Return the error message for an operation that works on a result, but not on a Stream."""
         call = f"{self.function}(...)" if self.function else "the stream"
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the call whose result has the attribute, and its name there; an empty call if none has."""
+        """Return the call whose result has the attribute, and its name there; an empty call if no result has it."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -133,17 +139,18 @@ class Origin(NamedTuple):
 
 
 class NotEncodable:
-    """The first value in the ``vars()`` of a Stream, for encoders such as FastAPI's that fall back to them.
+    """A value that raises a clear error if an encoder, such as FastAPI's, tries to encode a Stream.
 
-    Reading its attributes raises one clear error, before the encoder reaches the locks and functions of the Stream.
+    Such an encoder falls back to ``vars(stream)``, in which this value is the first. The encoder therefore fails here,
+    before it reaches the locks and functions of the Stream.
     """
 
     def __getattr__(self, name: str) -> Any:
-        if name == "__wrapped__":  # doctest and inspect look for it in every class
+        if name == "__wrapped__":  # doctest and inspect look for this attribute in every class
             raise AttributeError(name)
         raise TypeError(advice("Stream", "json"))
 
 
 def _operator_names() -> Iterable[str]:
-    operators = sys.modules.get("rxllm.operators")  # a higher layer, of which only the names are read
+    operators = sys.modules.get("rxllm.operators")  # a higher layer, so only its names are read
     return getattr(operators, "__all__", ())

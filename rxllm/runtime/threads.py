@@ -1,15 +1,18 @@
-"""Threads that never keep the process alive, and how the interpreter's exit waits for calls.
+"""Threads that never keep the process alive, and the wait for running calls at interpreter exit.
 
 ==========================================  ==========================================================================
-a call                                      at exit
+running call                                treatment at interpreter exit
 ==========================================  ==========================================================================
-read by ``run()`` or ``for`` on a thread    is closed at once: its reader is gone, or is a daemon thread that ends now
-subscribed to, with some events emitted     continues until no event has arrived for `SILENT_SECONDS`
-without events; a tool; a wait for a retry  continues until nothing has happened for `FIRST_SECONDS`
+a call read by ``run()`` or ``for`` on a    is closed at once, because the thread has ended or is a daemon thread that
+thread                                      is now ending
+a subscription that has emitted events      continues until no event has arrived for `SILENT_SECONDS`
+a subscription that has not emitted events  continues until nothing has happened for `FIRST_SECONDS`
+yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
-A call closed because it fell silent ends with ``StreamError("cancelled")``, and one line is logged. Ctrl-C closes all
-calls, whether it is pressed during the exit or has ended the program (outside a prompt).
+A call that is closed because it has been silent for too long ends with ``StreamError("cancelled")``, and one line is
+logged. Ctrl-C closes all calls, both if it is pressed during the exit and if it has ended the program. It does not
+close them if it is pressed at the prompt of an interactive interpreter.
 """
 
 from __future__ import annotations
@@ -36,13 +39,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads that wait for a job; other idle threads end."""
+"""The maximum number of idle threads that wait for a job; any other thread that becomes idle ends."""
 
 THREADS = 1_000
-"""The maximum number of plain tool functions that run at once, so that a burst of calls has a bounded cost."""
+"""The maximum number of plain tool functions that run at once, to limit the cost of a burst of calls."""
 
 THREADS_LEFT = 100
-"""How many plain functions may still run after a timeout or dispose before no other one may start."""
+"""The number of plain functions left running after a timeout or dispose that keeps new ones from starting."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -52,16 +55,17 @@ class _Worker(threading.Thread):
 
 
 def is_daemon_worker() -> bool:
-    """Whether the current thread is one of rxllm's own."""
+    """Return whether the current thread is one of rxllm's own threads."""
     return isinstance(threading.current_thread(), _Worker)
 
 
 class DaemonThreads(ThreadPoolExecutor):
-    """An executor that grows and shrinks as needed, and that the interpreter's exit does not wait for.
+    """An executor that grows and shrinks as needed, and never delays interpreter exit.
 
-    A job that hangs costs only its thread. The threads of a ``ThreadPoolExecutor`` would delay the interpreter's exit,
-    and refuse new jobs while a last call is still running. One thread is always ready, because none can be started at
-    exit. `running` counts the jobs, and `left` the running jobs whose callers no longer wait.
+    A job that hangs costs only its own thread. An ordinary ``ThreadPoolExecutor`` would delay interpreter exit, and
+    would refuse new jobs while the last calls are still running. One thread is always ready, because no thread can be
+    started during interpreter exit. `running` is the number of jobs. `left` is the number of running jobs whose callers
+    have stopped waiting.
     """
 
     running = 0
@@ -85,14 +89,15 @@ class DaemonThreads(ThreadPoolExecutor):
         return future
 
     def leave(self, job: Future[Any], what: str) -> None:
-        """Stop waiting for `job`, which the log calls `what`."""
-        if job.cancel():  # it has not begun
+        """Stop waiting for `job`, which is called `what` in the log."""
+        if job.cancel():  # it has not started yet
             return
         with self._guard:
             self.left += 1
-        job.add_done_callback(self._on_returned)  # called at once if it is done
+        job.add_done_callback(self._on_returned)  # at once if the job is done
         logging.getLogger("rxllm").warning(
-            "%s was cancelled or timed out, but keeps running: Python cannot stop a thread (%d such threads now)",
+            "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
+            "(running threads of this kind: %d)",
             what,
             self.left,
         )
@@ -105,7 +110,7 @@ class DaemonThreads(ThreadPoolExecutor):
         try:
             _Worker(target=self._work, name="rxllm-worker", daemon=True).start()
             self._idle += 1
-        except RuntimeError:  # the interpreter is shutting down: the job waits for a running thread
+        except RuntimeError:  # the interpreter is shutting down, so the job waits for a running thread
             self._idle += 1
 
     def _work(self) -> None:
@@ -141,7 +146,7 @@ if hasattr(os, "register_at_fork"):
 
 
 def daemon_threads() -> DaemonThreads:
-    """Return the process's threads, made on first use, or their stand-in from the current `Place`."""
+    """Return the stand-in threads of the current `Place`, or else the process's threads, created on first use."""
     global _threads
     if (stand_in := current_place.get().threads) is not None:
         return stand_in
@@ -153,7 +158,7 @@ def daemon_threads() -> DaemonThreads:
 async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
     """Run the blocking function `fn` in a thread, in the caller's context, and return its result.
 
-    After a cancellation `fn` continues to run, its result is dropped, and the log calls it `what`.
+    If the caller is cancelled, `fn` keeps running, and its result is dropped. In the log, `fn` is called `what`.
     """
     job = daemon_threads().submit(contextvars.copy_context().run, fn)
     try:
@@ -163,13 +168,13 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
         raise
 
 
-# Waiting for calls at the interpreter's exit
+# Waiting for calls at interpreter exit
 
 
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The time limit for cancelled calls to close."""
+"""The time limit within which cancelled calls must close."""
 
 TICK_SECONDS = 0.02
 
@@ -184,7 +189,7 @@ class Call(Protocol):
 
 
 class Live:
-    """The calls and timers on the portal's loop. Only that loop's thread touches them."""
+    """The calls and timers on the portal's loop. Only the thread of that loop accesses them."""
 
     def __init__(self) -> None:
         self.calls: set[Call] = set()
@@ -192,14 +197,14 @@ class Live:
 
 
 class Drain:
-    """Waits until the calls and timers in `live` have finished."""
+    """The wait for the calls and timers in `live` at interpreter exit."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait on the loop for calls and timers; close calls whose reader is gone, and calls that fall silent."""
+        """Wait on the loop for calls and timers, and close calls that have lost their reader or become silent."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -227,11 +232,11 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait on another thread for `done`, or until the loop has not ticked for `FIRST_SECONDS`."""
+        """Wait for `done` on another thread, but give up if the loop has not run for `FIRST_SECONDS`."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:
-                log.warning("rxllm's loop did not run for %g s at exit: a callback blocks it", FIRST_SECONDS)
+                log.warning("rxllm's loop has not run for %g s at exit: a callback is blocking it", FIRST_SECONDS)
                 return
             ticks = self._ticks
 

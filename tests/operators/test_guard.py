@@ -331,7 +331,7 @@ def test_what_is_no_verdict_never_passes(verdict: Any) -> None:
     for judge in (lambda text: verdict, lambda text: of(verdict)):
         error = last(through(ops.guard(judge), said(["One."])))
         assert error.reason == "guard_failed"
-        assert "cannot be read: got" in error.message
+        assert "which is not a verdict" in error.message
         assert "return None or True to pass" in error.message
 
 

@@ -412,7 +412,7 @@ def test_a_trip_closes_the_guards_that_still_run() -> None:
     [
         (False, "guard_tripped", "the guard 'moderate' tripped"),
         ("off topic", "guard_tripped", "the guard 'moderate' tripped: off topic"),
-        (3, "guard_failed", "the verdict of the guard 'moderate' cannot be read: got 3"),
+        (3, "guard_failed", "the guard 'moderate' returned 3, which is not a verdict"),
     ],
 )
 @pytest.mark.parametrize("as_stream", [True, False])

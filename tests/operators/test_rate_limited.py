@@ -328,7 +328,7 @@ def test_limits_that_are_none_are_refused(limits: dict[str, Any], named: str) ->
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 def test_who_blocks_the_loop_of_the_calls_before_it_does_not_wait_for_them() -> None:
     async def main() -> None:
         for concurrent in (1, 2, 3):

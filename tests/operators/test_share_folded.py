@@ -574,7 +574,7 @@ def test_watchers_of_other_loops_and_threads_get_the_result() -> None:
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 @pytest.mark.parametrize("middle", [ops.share_folded(None), ops.share_folded(0)])
 def test_who_blocks_the_loop_of_the_call_does_not_wait_for_it(middle: Any) -> None:
     ways: list[Callable[[Any], Any]] = [
@@ -602,7 +602,7 @@ def test_who_blocks_the_loop_of_the_call_does_not_wait_for_it(middle: Any) -> No
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 def test_who_blocks_another_loop_waits_for_the_call() -> None:
     shared = rxllm.stream_generate(Fake(["a", ("delay", 0.05), "b"]), "Hi").pipe(ops.share_folded(None))
     shared.subscribe()  # on the portal
@@ -614,7 +614,7 @@ def test_who_blocks_another_loop_waits_for_the_call() -> None:
 
 
 @pytest.mark.timeout(10)
-@pytest.mark.filterwarnings("ignore:.*stops this thread's event loop:RuntimeWarning")
+@pytest.mark.filterwarnings("ignore:.*blocks this thread's event loop:RuntimeWarning")
 def test_a_tool_of_a_chat_that_blocks_the_loop_does_not_wait_for_it_either() -> None:
     async def main() -> None:
         shared = rxllm.stream_generate(Fake(["a", ("delay", 0.02), "b"]), "Hi").pipe(ops.share_folded(None))

@@ -109,7 +109,7 @@ IMPATIENT: dict[str, Callable[[], Observable[int]]] = {
 @pytest.mark.parametrize("name", IMPATIENT)
 def test_a_source_that_does_not_wait_is_cut_off_after_what_waits(read: Read, name: str) -> None:
     taken: list[int] = []
-    with pytest.raises(StreamError, match="100 items wait; thin them out") as caught:
+    with pytest.raises(StreamError, match=r"100 items are waiting .*; thin them out") as caught:
         read(IMPATIENT[name](), None, taken.append, maxsize=8, limit=100)
     assert caught.value.reason == "overflow"
     assert taken == list(range(100))
@@ -125,7 +125,7 @@ def test_a_thread_that_feeds_a_subject_goes_on_when_its_reader_is_cut_off() -> N
         assert not feeder.is_alive()
         assert subject.observers == []
         assert list(itertools.islice(items, 99)) == list(range(1, 100))
-        with pytest.raises(StreamError, match="does not wait"):
+        with pytest.raises(StreamError, match="cannot wait"):
             next(items)
         assert list(items) == []
 
@@ -138,7 +138,7 @@ def test_time_does_not_wait() -> None:
             assert await anext(ticks) == 0
             await asyncio.sleep(0.05)
             assert [await anext(ticks) for _ in range(5)] == [1, 2, 3, 4, 5]
-            with pytest.raises(StreamError, match="does not wait"):
+            with pytest.raises(StreamError, match="cannot wait"):
                 await anext(ticks)
 
     asyncio.run(main())
@@ -149,7 +149,7 @@ def test_a_limit_below_maxsize_is_both(read: Read) -> None:
     emitted: list[int] = []
     assert read(reactivex.range(10**9).do_action(emitted.append), 100, limit=3) == list(range(100))
     assert len(emitted) <= 105
-    with pytest.raises(StreamError, match="3 items wait"):
+    with pytest.raises(StreamError, match="3 items are waiting"):
         read(reactivex.from_iterable(range(5)), limit=3)
 
 

@@ -350,22 +350,22 @@ def test_what_makes_no_sense_raises_at_the_call(wrong: Any, name: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"invalid_output"}, "retry.retry_on cannot hold 'invalid_output'; there are adapter_error, "),
-        ({"timeout", "rate_limit"}, r"cannot hold 'rate_limit' \(did you mean 'rate_limited'\?\); there are "),
-        ("truncate", r"cannot hold 'truncate' \(did you mean 'truncated'\?\); there are "),
-        (429, "cannot hold 429; there are "),
-        ([503, "b", "a"], "cannot hold 'a', 'b', 503; there are "),
+        ({"invalid_output"}, "retry.retry_on cannot contain 'invalid_output'; the reasons are adapter_error, "),
+        ({"timeout", "rate_limit"}, r"cannot contain 'rate_limit' \(did you mean 'rate_limited'\?\); the reasons are "),
+        ("truncate", r"cannot contain 'truncate' \(did you mean 'truncated'\?\); the reasons are "),
+        (429, "cannot contain 429; the reasons are "),
+        ([503, "b", "a"], "cannot contain 'a', 'b', 503; the reasons are "),
     ],
 )
 def test_a_reason_that_is_none_is_told_which_there_are(given: Any, said: str) -> None:
     with pytest.raises(ValidationError, match=said) as caught:
         RetryPolicy(retry_on=given)
     for reason in AdapterError.REASONS | StreamError.REASONS:
-        assert re.search(rf"there are .*\b{reason}\b", str(caught.value))
+        assert re.search(rf"the reasons are .*\b{reason}\b", str(caught.value))
 
 
 def test_no_attempt_at_all_is_refused() -> None:
-    with pytest.raises(ValidationError, match="max_attempts must be a whole number of at least 1, which counts"):
+    with pytest.raises(ValidationError, match=r"max_attempts must be a whole number of at least 1 \(the first"):
         RetryPolicy(max_attempts=0)
     with pytest.raises(ValidationError, match="max_attempts must be a whole number of at least 1"):
         generate(Fake("Hi"), "Hi", retry={"max_attempts": 0})
@@ -378,7 +378,9 @@ def test_an_engine_s_retry_of_another_kind_is_refused(retry: Any) -> None:
 
 
 def test_a_misspelt_field_is_refused_with_its_name() -> None:
-    with pytest.raises(ValidationError, match=r"max_atempts is unknown \(did you mean 'max_attempts'\?\); there are"):
+    with pytest.raises(
+        ValidationError, match=r"max_atempts is unknown \(did you mean 'max_attempts'\?\); the fields are"
+    ):
         generate(Fake("Hi"), "Hi", retry={"max_atempts": 2})
     with pytest.raises(TypeError, match="max_atempts"):
         RetryPolicy(max_atempts=2)  # pyright: ignore[reportCallIssue]

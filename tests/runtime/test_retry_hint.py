@@ -37,7 +37,7 @@ def test_an_error_event_passes_with_a_hint(name: str, caplog: pytest.LogCaptureF
     events = list(METHODS[name](broken()))
     assert type(events[-1]) is ErrorEvent
     (line,) = caplog.messages
-    assert line.startswith(f".{name}(...) does not act on an ErrorEvent, after which its stream completes: got Adapt")
+    assert line.startswith(f".{name}(...) ignores an ErrorEvent, but the stream ended with one: AdapterError(")
     assert f"; write .pipe(ops.raise_errors()).{name}(...)" in line
     assert len(line) < 300
 

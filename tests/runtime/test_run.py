@@ -216,5 +216,5 @@ def test_chunks_and_ends_arrive_in_one_piece_or_many() -> None:
 def test_a_stream_that_is_awaited_without_a_loop_of_asyncio_names_the_remedy() -> None:
     stream = generate(Fake("Hi"), "Hello")
     for awaiting in (stream.__await__(), stream.__aiter__().__anext__()):
-        with pytest.raises(EngineError, match=r"asyncio only.*trio\.to_thread\.run_sync\(stream\.run\)"):
+        with pytest.raises(EngineError, match=r"asyncio event loop.*trio\.to_thread\.run_sync\(stream\.run\)"):
             awaiting.send(None)

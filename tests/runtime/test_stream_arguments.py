@@ -32,18 +32,17 @@ def test_an_operator_without_its_brackets(given: Any) -> None:
         rxllm.stream_generate(fake, "Hi").pipe(ops.tap(print), given)
     ((path, fault),) = caught.value.errors
     assert path == ("operators", 1)
-    assert (
-        fault == f"{given.__name__} makes an operator when it is called: write {given.__name__}(...) with its brackets"
-    )
+    name = given.__name__
+    assert fault == f"{name} is a function that makes an operator: write {name}(...), with parentheses"
     assert fake.requests == []
-    with pytest.raises(EngineError, match="with its brackets") as refused:
+    with pytest.raises(EngineError, match="with parentheses") as refused:
         Engine(fake, operators=(given,))
     assert refused.value.reason == "invalid_engine"
 
 
 @pytest.mark.parametrize("given", [3, None, "text", Fake("Hi")])
 def test_what_is_no_operator(given: Any) -> None:
-    with pytest.raises(ValidationError, match="must be a function from an Observable to an Observable, not"):
+    with pytest.raises(ValidationError, match="must be a function that takes an Observable and returns one, not"):
         EVENTS.pipe(given)
     with pytest.raises(EngineError, match=r"operators\[0\]: must be a function"):
         Engine(Fake("Hi"), operators=(given,))
@@ -53,7 +52,7 @@ def test_what_is_no_operator(given: Any) -> None:
 
 def test_every_public_operator_is_refused_without_brackets_and_taken_with_them() -> None:
     for name in ops.__all__:
-        with pytest.raises(ValidationError, match="brackets"):
+        with pytest.raises(ValidationError, match="parentheses"):
             EVENTS.pipe(getattr(ops, name))
     made: list[Any] = [ops.text(), rx.map(str), rx.last(), lambda source: source, rxllm.Stream.of, list]
     for operator in made[:-1]:

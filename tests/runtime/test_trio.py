@@ -37,7 +37,7 @@ def test_an_awaited_stream_names_the_remedy(main: Any, run: Any) -> None:
     with pytest.raises(EngineError) as raised:
         run(main)
     assert raised.value.reason == "wrong_loop"
-    assert "on an event loop of asyncio only" in raised.value.message
+    assert "only on an asyncio event loop" in raised.value.message
     assert "await trio.to_thread.run_sync(stream.run)" in raised.value.message
 
 

@@ -233,7 +233,7 @@ def test_an_async_check_fails_and_says_what_to_write() -> None:
     (row,) = backtest([from_iterable(events("Hello."))], ops.guard(check))
     assert isinstance(row.error, StreamError)
     assert (row.outcome, row.error.reason) == ("error", "guard_failed")
-    assert "under virtual time use a plain function or an Observable" in row.error.message
+    assert "under virtual time, use a plain function or an Observable" in row.error.message
 
 
 # Backtest equals live

@@ -110,7 +110,7 @@ def test_nothing_may_block_the_loop_or_start_a_thread() -> None:
     async def start(world: World) -> None:
         threading.Thread(target=print).start()
 
-    with pytest.raises(SimulationError, match="would wait for itself"):
+    with pytest.raises(SimulationError, match="cannot wait for its own calls"):
         simulate(block)
     with pytest.raises(SimulationError, match="a simulation has no threads"):
         simulate(start)
