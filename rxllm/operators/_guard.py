@@ -3,7 +3,7 @@
 The text is cut into parts. Each part is in one of these states:
 
 ========  ======================================================  ======================================================
-state     the part                                                events after it
+state     meaning                                                 events after the part
 ========  ======================================================  ======================================================
 open      Its sentence or block has not ended.                    They wait.
 complete  It has ended, but `AT_ONCE` checks are already          They wait.
@@ -12,7 +12,7 @@ in check  Its check is running.                                   They wait.
 passed    Its check has accepted it.                              They are released in order.
 tripped   Its check has rejected it.                              They are dropped. An error ends the stream once all
                                                                   earlier parts have passed.
-late      Its check has been running for `max_lag` seconds.       With ``on_late="fail"``, they are dropped as after a
+late      It has no verdict after `max_lag` seconds.             With ``on_late="fail"``, they are dropped as after a
                                                                   trip. With ``"release"``, they are released unchecked.
 ========  ======================================================  ======================================================
 
@@ -208,7 +208,7 @@ class _Guard(abc.DisposableBase):
         self._timer = SerialDisposable()
         self._armed = math.inf  # when the timer fires
         self._time = 0.0
-        self._now = float if settings.max_lag is None else stopwatch(scheduler)  # without `max_lag`, the time is always 0.0
+        self._now = float if settings.max_lag is None else stopwatch(scheduler)  # float() is always 0.0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         self._source.disposable = paced(source, self._gate).subscribe(

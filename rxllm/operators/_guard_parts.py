@@ -57,7 +57,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """Numbers that a chat and its agents share: the last part begun, the last part taken, and the ended parts by number."""
+    """The numbers that a chat and its agents share: the last part begun, the last taken, and the ended parts."""
 
     begun: int = 0
     taken: int = 0
@@ -130,7 +130,7 @@ class GuardParts:
         self._end()
 
     def _close(self, event: Event) -> None:
-        """End the part that is open here. Also end an agent's parts if `event` ends the agent, or all parts if it ends the step."""
+        """End the open part here, and also the open parts of an agent or a step that `event` ends."""
         self._close_own()
         if isinstance(event, ToolExecutionCompleted) and event.id in self._agents:
             self._agents[event.id].close()
