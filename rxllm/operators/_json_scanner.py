@@ -211,7 +211,7 @@ class JSONScanner:
         return len(text)
 
     def _end_of_text(self, text: str, at: int) -> int:
-        """Return the position of the string's closing quote, of a faulty or incomplete escape, or of the end of `text`."""
+        """Return the position of the closing quote, of an incomplete or invalid escape, or of the end of `text`."""
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':
