@@ -84,7 +84,9 @@ def _parser() -> argparse.ArgumentParser:
     serve.set_defaults(default_model=model)
     worker = command("worker", _serve.work, "continue durable runs that no process is producing")
     worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns it")
-    worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="time between searches; the default is 1")
+    worker.add_argument(
+        "--every", type=float, default=1.0, metavar="SECONDS", help="time between searches; the default is 1"
+    )
     worker.add_argument("--most", type=int, default=100, help="maximum number of runs at once; the default is 100")
     grace = "time that runs have to end after SIGTERM or Ctrl-C; the default is 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)

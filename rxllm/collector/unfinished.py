@@ -96,7 +96,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     thread, some parts are left out:
 
     - tool calls without a result, including calls to agents that began in this step;
-    - after the last answered tool call, the provider's own calls, opaque parts, and everything but the text of thinking,
+    - after the last answered tool call, the provider's own calls, opaque parts, and all but the text of thinking,
       because providers accept these only whole;
     - a message without text, files or tool calls.
     """

@@ -86,7 +86,7 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_twice_it_leaves() -> None:
         terminal.interrupt_prompt("press Ctrl-C again, or Ctrl-D, to quit\n> ")
         terminal.type("one\n")
         terminal.wait_for("1: ONE\n> ")
-        terminal.interrupt_prompt("leaves\n> ")
+        terminal.interrupt_prompt("quit\n> ")
         terminal.interrupt_prompt("\n")
         code, rest = terminal.leave()
     assert code == 0

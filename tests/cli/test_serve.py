@@ -100,7 +100,7 @@ def test_a_key_lets_clients_in() -> None:
 def test_other_addresses_need_a_key(host: str) -> None:
     ended = piped("serve", "--port", "0", "--host", host)
     assert ended.returncode == 2
-    assert "needs a key" in ended.stderr
+    assert "a key is required" in ended.stderr
 
 
 def test_a_key_that_is_not_there_is_told() -> None:
