@@ -124,7 +124,7 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # a type checker that sees a module's __getattr__ accepts any name
+if not TYPE_CHECKING:  # If a module has a __getattr__, a type checker accepts any name.
     # Each file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,

@@ -80,19 +80,19 @@ def budget(
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
     Usage is added up over the steps of each chat, both in an engine's operators and in a pipe after ``stream``. After
-    ``stream_generate`` only the one response counts. Usage counts as the provider reports it; until the report arrives,
-    every four characters of the answer count as one token. Events that an upstream ``ops.restart`` has voided still
-    count.
+    ``stream_generate``, only that response counts. Usage is counted as the provider reports it. Until the report
+    arrives, every four characters of the answer count as one token. Events that an upstream ``ops.restart`` has voided
+    still count.
 
     If a response exceeds the tokens, the source is disposed, which closes its connection. Open blocks are completed,
-    and ``MessageCompleted`` has the finish reason ``length``. A response that has ended on its own is left as it is. If
-    it calls tools, they run first, and then the chat halts with the ``halted_reason`` ``"budget"``. The limits and the
-    amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and therefore in the response's metadata
-    too.
+    and ``MessageCompleted`` has the finish reason ``length``. A response that is over the limit but has already ended
+    is left as it is. If it calls tools, they run first, and then the chat halts with the ``halted_reason``
+    ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
+    therefore in the response's metadata too.
 
-    A dollar limit needs a price, but not ``ops.cost()``. The price is taken from the first of these that has it: the
-    model's entry in ``rxllm.models``, `price`, the engine's ``ops.cost``, the genai-prices list. Each request reserves
-    the most that it can cost (see below). A request whose price is unknown is not sent, but fails with a
+    A dollar limit needs a price, but not ``ops.cost()``. The price is looked up in this order: in the model's entry in
+    ``rxllm.models``, in `price`, in the engine's ``ops.cost``, and in the genai-prices list. Each request reserves the
+    most that it can cost (see below). A request whose price is unknown is not sent, but fails with a
     ``ValidationError``. With ``unpriced="allow"`` it is sent as long as any of the budget is left, and its cost counts
     only if the provider reports it.
 
@@ -102,17 +102,17 @@ def budget(
         engine = Engine("openai:gpt-5", operators=[ops.budget(shared)])
 
     ======================  ============================================================================================
-    before a request        The request reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, its
-                            `max_tokens`, and the price of all these. Without `max_tokens` it reserves the
-                            `max_output_tokens` of the model's entry in ``rxllm.models``, or 1,000 tokens if there is
-                            none.
-    if too little is left   The request is not sent, but fails with ``StreamError("budget_exceeded")``. A chat that has
-                            completed a step halts with the `halted_reason` ``"budget"``.
+    before a request        The request reserves tokens for its messages and tools, as ``rxllm.count_tokens`` estimates
+                            them, and for its answer: its `max_tokens`, or else the `max_output_tokens` of the model's
+                            entry in ``rxllm.models``, or else 1,000 tokens. It also reserves the price of all these
+                            tokens.
+    if too little is left   The request is not sent, but fails with ``StreamError("budget_exceeded")``. If it belongs to
+                            a chat that has completed a step, the chat halts with the `halted_reason` ``"budget"``.
     during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
                             answer is cut off.
-    after the answer        The usage that the provider has reported counts. If it has not reported any, for example
+    after the answer        The usage that the provider has reported is counted. If it has not reported any, for example
                             after a failure or a cancellation, the usage is estimated from the request and the answer so
-                            far; ``shared.spent.estimated`` counts these tokens. A call that was cancelled before its
+                            far, and also counted in ``shared.spent.estimated``. A call that was cancelled before its
                             first event counts its request, because the provider may bill it. A call that failed before
                             its first event counts no tokens.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
@@ -164,7 +164,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # use the same estimate as while the response was arriving
+        if not usage.total:  # same estimate as while the response was arriving
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -219,7 +219,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate how much of `budget` the request of `call` can use at most."""
+    """Estimate the most that the request of `call` can use up of `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -254,7 +254,7 @@ class _Meter:
     a delta             The delta is counted. If the response takes more than the budget has left, it is cut.
     MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that is over the
                         limit and would continue is halted.
-    ErrorEvent, an end  Running responses are settled. The subscriber is notified in its own scope, because it may
+    ErrorEvent or end   Running responses are settled. The subscriber is notified in its own scope, because it may
                         start another call.
     ==================  ==============================================================================================
 
@@ -355,7 +355,7 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Begin to count a response whose request has reserved nothing here."""
+        """Start to count a response for which nothing has been reserved."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
         if self._is_disposed:  # another thread has just disposed the stream

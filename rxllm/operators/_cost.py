@@ -51,7 +51,7 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
     from the call, and all results, totals and budgets include the costs. After ``ops.fallback``, the price of the model
-    that answered applies. In a pipe, pass both names as ``"provider:model"``; otherwise the model name in the response
+    that answered applies. In a pipe, pass the two as ``"provider:model"``; otherwise the model name in the response
     is looked up under every provider. Costs stay None for a model that is not in the list. Costs above 0 that the
     provider reports are kept.
 
@@ -60,14 +60,14 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     own engine and not by this operator, so nothing is charged twice. If your contract has its own prices, put them in
     an ``rxllm.models`` entry. To calculate the costs of a usage without a stream, call ``rxllm.models.priced``.
 
-    With `price`, a function that returns the usage with its costs, genai-prices is not needed:
+    If you pass `price`, a function that adds the costs to a usage, genai-prices is not needed:
 
     >>> from dataclasses import replace
     >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
     1100.0
 
-    The list is the one in the installed package genai-prices (https://github.com/pydantic/genai-prices); nothing is
+    The list is part of the installed package genai-prices (https://github.com/pydantic/genai-prices), so nothing is
     downloaded.
 
     Raises ``EngineError("missing_dependency")`` if the list is needed but not installed, and
@@ -92,7 +92,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`, or raises ``EngineError`` if it has no price list."""
+        """Return a function that prices the answer to `call`. It raises ``EngineError`` if genai-prices is missing."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -190,7 +190,7 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the model that ``ops.fallback`` recorded as having answered instead of the requested model."""
+    """Return the model that answered instead of the requested one, if ``ops.fallback`` has recorded it."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
             return name if ":" in name else ":"  # a stream's provider is unknown

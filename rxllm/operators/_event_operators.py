@@ -117,7 +117,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # an outer call is delivering, and its on_next led to this item
+            delivering = bool(waiting)  # an outer call is already delivering; its on_next led here
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -165,7 +165,7 @@ def extract(
                 return
             try:
                 results = read(event)
-            except Exception as error:  # for example for a raw usage with unknown keys
+            except Exception as error:  # for example, a raw usage has unknown keys
                 on_error(error)
                 return
             for result in results:
@@ -196,7 +196,7 @@ def fold_events(
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # for example for a raw usage with unknown keys
+            except Exception as error:  # for example, a raw usage has unknown keys
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -250,7 +250,7 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""For each class of results, the function that streams the events behind such a result."""
+"""For each class of results, the function to call for the events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
@@ -263,7 +263,7 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """A chat's agents: one feeder per tool call that runs an agent. It also handles the agents inside that agent."""
+    """A chat's agents: a feeder for each tool call that runs one. Each feeder also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
@@ -287,13 +287,13 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
 class Plugins:
     """The operators of installed packages, as attributes: ``ops.plugins.shout()``.
 
-    An operator is imported when its name is looked up (see ``rxllm.plugins``). ``dir(ops.plugins)`` lists the names. If
-    the import fails, ``EngineError("missing_dependency")`` is raised. If several packages use the name, it is
-    ``EngineError("invalid_engine")``, and if the operator is called with wrong arguments, it is ``TypeError``. Each
-    error names the package.
+    An operator is imported when its name is looked up (see ``rxllm.plugins``). ``dir(ops.plugins)`` lists the names.
+    Each of these errors names the package: ``EngineError("missing_dependency")`` if the import fails,
+    ``EngineError("invalid_engine")`` if several packages use the name, and ``TypeError`` if the operator is called with
+    wrong arguments.
 
-    A type checker does not know which packages are installed, so it sees every operator here as a ``Callable[...,
-    Any]``. To get the operator's own types, import it from its package::
+    A type checker does not know which packages are installed, so it sees every operator here as a
+    ``Callable[..., Any]``. To get the operator's own types, import it from its package::
 
         events.pipe(ops.plugins.citations())        # Any
 

@@ -68,18 +68,17 @@ def finally_result(
     outcome        meaning
     =============  =====================================================================================================
     ``completed``  The stream completed.
-    ``failed``     The stream ended with an ``ErrorEvent`` or with ``on_error``, for example at the end of the event
-                   loop. The result's error is the one in the ``ErrorEvent``, or the ``LLMError`` that was passed to
-                   ``on_error``.
+    ``failed``     The stream ended with an ``ErrorEvent`` or with ``on_error``, or the event loop ended. The result's
+                   error is the one in the ``ErrorEvent``, or the ``LLMError`` that was passed to ``on_error``.
     ``cancelled``  The stream was disposed, by ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``,
                    Ctrl-C, ...
     =============  =====================================================================================================
 
     `fn` runs on the call's event loop, after the source has ended or been disposed. It can be ``async`` or return an
     awaitable, which is cancelled after 30 seconds. A plain function should be quick, because it blocks the event loop.
-    The subscriber's ``on_completed`` or ``on_error`` is called after `fn` is done. ``dispose()`` returns at once, and
-    nothing is emitted after it, but ``run()``, ``await`` and the ``with`` block of an iterator always wait for `fn`. If
-    `fn` raises an exception, it is logged.
+    The subscriber's ``on_completed`` or ``on_error`` is called when `fn` is done. ``dispose()`` returns at once, and
+    nothing is emitted after it. However, ``run()``, ``await`` and the ``with`` block of an iterator always wait for
+    `fn`. Exceptions that `fn` raises are logged.
 
     When the interpreter exits, it waits for `fn`, just as it waits for calls. When ``asyncio.run`` ends, it cancels an
     ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and a dispose calls it at
@@ -144,7 +143,7 @@ class _Ending:
 
     A completion, an error and a dispose can arrive on different threads. The first one acquires the lock `_ended`, and
     the others are ignored. Like a call, the subscription is disposed when the interpreter exits, unless its reader's
-    thread or iterator has ended it before.
+    thread or iterator has already ended it.
     """
 
     emitted, read = 1, True  # the portal expects these attributes of a call
@@ -211,7 +210,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return whether this is the first end. If it is, even a reader that is cancelled waits for the function."""
+        """Return whether this is the first end. If so, the reader waits for the function, even if the reader is cancelled."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
@@ -226,7 +225,7 @@ class _Ending:
             except BaseException as error:
                 report_unheard(error)
 
-        if self._loop is None:  # virtual time has no event loop, and only one thread
+        if self._loop is None:  # virtual time has one thread and no event loop
             call()
             return
         try:

@@ -63,7 +63,7 @@ def to_response(
     parse: str | Mapping[str, Any] | UnionType | None = None,
 ) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream into its `Response`, and parse its text if `parse` is given.
+    """Fold the stream into its `Response`, and parse the text if `parse` is given.
 
     ::
 
@@ -74,10 +74,10 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` takes the same values as `ops.parsed`: a type or a ``response_format`` if the text is JSON, with or without
-    a Markdown fence, or a function that takes the text. A response that failed or that calls tools is not parsed. If
-    the text does not fit, the stream ends with ``ValidationError("invalid_output")``, which ``retry`` and ``catch`` can
-    handle. The error's metadata holds the text, the finish reason and the usage.
+    `parse` takes the same values as `ops.parsed`. If the text is JSON, with or without a Markdown fence, pass a type or
+    a ``response_format``; otherwise pass a function that takes the text. A response that failed or that calls tools is
+    not parsed. If the text does not fit, the stream ends with ``ValidationError("invalid_output")``, which ``retry``
+    and ``catch`` can handle. The error's metadata holds the text, the finish reason and the usage.
 
     Raises ``ValidationError("invalid_option")`` if `parse` is anything else.
     """
@@ -211,8 +211,9 @@ def to_session(
     >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
     (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
 
-    A disposed stream emits nothing. To save the turn even then, use ``ops.finally_result(save, ops.to_session(session,
-    keep_partial=True))``, which always calls ``save(turn, outcome)``.
+    A disposed stream emits nothing. To save the turn even then, use
+    ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``, which always calls
+    ``save(turn, outcome)``.
 
     Raises ``ValidationError("invalid_option")`` if `session`, `parse` or `keep_partial` is invalid.
     """
@@ -281,8 +282,8 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
 
     `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
     that msgspec supports, or a function that takes the text. The value is the same as the ``Response.parsed`` of a
-    request with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2,
-    3]``.
+    request with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into
+    ``[2, 3]``.
 
     In a chat, only the final answer is parsed. If the text does not fit or the response calls tools, the stream ends
     with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A stream

@@ -12,15 +12,15 @@ in check  Its check is running.                                   They wait.
 passed    Its check has accepted it.                              They are released in order.
 tripped   Its check has rejected it.                              They are dropped. An error ends the stream once all
                                                                   earlier parts have passed.
-late      It has no verdict after `max_lag` seconds.             With ``on_late="fail"``, they are dropped as after a
+late      It has no verdict after `max_lag` seconds.              With ``on_late="fail"``, they are dropped as after a
                                                                   trip. With ``"release"``, they are released unchecked.
 ========  ======================================================  ======================================================
 
 The source is disposed as soon as a part trips, even if earlier parts are still being checked. With
 ``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
 
-One loop, `_drain`, runs all code that can call the user's functions. It takes one step at a time, without holding the
-lock, on the thread on which an event, a verdict or the timer arrives.
+A single loop, `_drain`, makes all calls to code from outside. It takes one step at a time, does not hold the lock
+during a step, and runs on whichever thread delivers an event, a verdict or the timer.
 """
 
 from __future__ import annotations
@@ -192,11 +192,11 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # the checks of all parts, from the first one that has not passed
-        self._pending: deque[_Check] = deque()  # the checks that have not begun
+        self._checks: deque[_Check] = deque()  # The checks of all parts, from the first that has not passed.
+        self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
-        self._passed = 0  # the number of parts before the first that has not passed
-        self._released = 0  # the number of released parts, checked or not
+        self._passed = 0  # The number of parts before the first that has not passed.
+        self._released = 0  # The number of released parts, checked or not.
         self._unfinished = Unfinished()
         self._has_begun = False  # whether an event has been released
         self._tripped = False
@@ -227,7 +227,7 @@ class _Guard(abc.DisposableBase):
         for check in checks:
             check.subscription.dispose()
 
-    # Input: events, the end, verdicts and time
+    # The input: events, the end of the source, verdicts and the timer
 
     def _on_next(self, event: Event) -> None:
         try:

@@ -176,7 +176,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event` if it differs from the text of the events before it, or ""."""
+        """Return the text of `event`, or "" if the events before it had the same text."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)
@@ -231,7 +231,7 @@ class _Cutter:
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield `text` in pieces, each with True if it ends a part. The last piece may be empty."""
+        """Yield `text` in pieces, each with a flag that is True if the piece ends a part. The last piece may be empty."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -29,7 +29,7 @@ def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
 def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
-    """Emit a `Partial` of `type` after each delta that adds to the JSON answer. The last one is done.
+    """Emit a `Partial` of `type` after each delta that adds to the JSON answer, and a complete one at the end.
 
     ::
 

@@ -79,12 +79,12 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """Compare the open values with a path of keys and indexes; None in the path matches any key or index."""
+    """A comparison of the open values with a path of keys and indexes. None in the path matches any key or index."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
-        self._keys: list[Key] = []  # the key of each open value
-        self._matching = 0  # the number of leading keys that match
+        self._keys: list[Key] = []  # The key of each open value.
+        self._matching = 0  # The number of leading keys that match.
 
     def enter(self, key: Key) -> bool:
         """Enter a value that has just opened, and return whether the path leads to it."""
@@ -115,8 +115,8 @@ class JSONScanner:
         self._containers: list[str] = []
         self._counts: list[int] = []  # for each open container, the number of elements so far
         self._key: Key = ""
-        self._pending = ""  # an incomplete head or escape, to be scanned later
-        self._parts: list[str] = []  # the pieces of the open key or scalar
+        self._pending = ""  # An incomplete head or escape, to be scanned later.
+        self._parts: list[str] = []  # The pieces of the open key or scalar.
 
     def feed(self, text: str) -> None:
         text, self._pending = self._pending + text, ""
