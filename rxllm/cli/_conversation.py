@@ -21,7 +21,7 @@ from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, Thinkin
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
 """Replacements for control characters, with which a model could move the cursor or write to the clipboard."""
 
-_LOCAL = "; or choose another model with --model provider:name (the command providers lists the providers)"
+_LOCAL = "; or choose another model with --model provider:name; for the providers, run python -m rxllm providers"
 
 
 def plain(text: str) -> str:
@@ -52,7 +52,7 @@ class Screen:
     def draw(self, event: Event) -> None:
         """Print the visible part of `event` or, with ``--events``, the event as JSON."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # its data is a whole session
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # its data holds a whole session
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -64,7 +64,7 @@ class Screen:
             case ToolCallCompleted():  # a provider's tool, such as a search
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
-                self._note(f"there is a file, which is not shown: {file.get('mime_type')}")
+                self._note(f"a file has arrived, but is not shown: {file.get('mime_type')}")
             case MessageCompleted(finish_reason="length" | "content_filter" as reason):
                 self._note(f"the answer is incomplete: {reason}")
             case _:
@@ -107,7 +107,7 @@ def ask(options: Namespace) -> int:
 
 
 def chat(options: Namespace) -> int:
-    """Answer the user's lines one by one. Ctrl-C stops an answer. Ctrl-D, or Ctrl-C twice, ends the program."""
+    """Answer each line that the user types. Ctrl-C stops an answer. Ctrl-D, or Ctrl-C twice, ends the program."""
     conversation, is_interrupted = _Conversation(options), False
     files: list[str] = options.file
     while True:

@@ -73,22 +73,26 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("-s", "--system", metavar="TEXT", help="the system prompt")
         temperature = "from 0 to 2; the default depends on the model"
         added.add_argument("-t", "--temperature", type=float, metavar="NUMBER", help=temperature)
-        added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
+        added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; can be repeated")
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
         added.add_argument("--events", action="store_true", help="print each event as a line of JSON")
     serve = command("serve", _serve.serve, "serve models to programs in any language, with an OpenAI-compatible API")
-    serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; repeatable")
+    serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; can be repeated")
     serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine can connect")
     serve.add_argument("--port", type=int, default=8000, help="the port; the default is 8000, and 0 chooses a free one")
     serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
     serve.set_defaults(default_model=model)
     worker = command("worker", _serve.work, "continue durable runs that no process is producing")
-    worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns it")
+    worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns one")
     worker.add_argument(
-        "--every", type=float, default=1.0, metavar="SECONDS", help="time between searches; the default is 1"
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="seconds between searches for waiting runs; the default is 1",
     )
     worker.add_argument("--most", type=int, default=100, help="maximum number of runs at once; the default is 100")
-    grace = "time that runs have to end after SIGTERM or Ctrl-C; the default is 30"
+    grace = "seconds that runs have to end after SIGTERM or Ctrl-C; the default is 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
     command("providers", list_providers, "list the providers, and show which have a key")
     plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
@@ -107,7 +111,7 @@ def _schema(path: str) -> dict[str, Any]:
 
 
 def list_providers(options: Namespace) -> int:
-    """Print the providers, with the state of their keys and their default addresses."""
+    """Print each provider, the variable and the state of its key, and its default address."""
     rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -127,7 +131,7 @@ def _row(name: str) -> tuple[str, str, str, str]:
     return name, variable, state, getattr(adapter, "default_base_url", "-")
 
 
-# A new plugin is the example package, which has an adapter and an operator, under a new name.
+# A new plugin is the example package under a new name. It has an adapter and an operator.
 
 
 def write_plugin(options: Namespace) -> int:
@@ -151,7 +155,7 @@ def _sources() -> list[Path]:
 
 
 def provider_name(name: str) -> str:
-    """Return `name` if a new provider can have it, or raise ``ArgumentTypeError``."""
+    """Return `name` if it can be the name of a new provider, or raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
         raise ArgumentTypeError(f"{name!r} must be lower-case letters, digits and hyphens, such as acme or acme-ai")
     if name in rxllm.adapters.providers():

@@ -29,9 +29,9 @@ LEAVING = 3
 """The number of seconds that unfinished answers have to finish after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The number of seconds between two checks, by a worker that is stopping, for runs that have ended."""
+"""The number of seconds that a stopping worker waits before it looks again for ended runs."""
 
-WRONG = "write module:name, the place of an rxllm.durable.open_runs(...) or of a function that returns one"
+WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
@@ -50,9 +50,9 @@ def serve(options: Namespace) -> int:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listening = socket.create_server((options.host, options.port), family=family)
-    except (OSError, OverflowError) as error:  # OverflowError is for a port above 65535
+    except (OSError, OverflowError) as error:  # a port above 65535 raises OverflowError
         where = f"--host {options.host} --port {options.port}"
-        return _wrong(f"cannot listen on {where}: {error}; --port 0 chooses a free one")
+        return _wrong(f"cannot listen on {where}: {error}; --port 0 chooses a free port")
     with listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
         print(f"http://{host}:{listening.getsockname()[1]}/v1 (Ctrl-C stops)", flush=True)

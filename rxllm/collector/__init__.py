@@ -14,9 +14,9 @@ file                   contents
 =====================  ==============================================================================================
 
 A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
-appended to a log. Successive states share this log, and each state knows how much of it is its own; a fork copies the
-log. Running tools and the states of agents are in `executions`. Everything else is in `summary`, which most events do
-not change. The message is built from the log, by `fold_message`, only when it is needed.
+appended to a log. Successive states share this log, and each state remembers how many of its events it includes; a fork
+copies the log. Running tools and the states of agents are in `executions`. Everything else is in `summary`, which most
+events do not change. `fold_message` builds the message from the log, but only when it is needed.
 
 A response's finish reason depends on its tool calls. If there are complete calls that the client must run, ``stop``,
 ``other`` and None become ``tool_calls``. ``length``, ``content_filter`` and ``error`` are not replaced.

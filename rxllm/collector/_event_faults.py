@@ -66,7 +66,7 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict first: isinstance finds it sooner
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict is first: isinstance finds it sooner
 
 
 def _message_fault(message: Message) -> str | None:
@@ -102,10 +102,10 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return the fault of a raw event in an earlier form (see `current_form`). A provider's frame can hold anything."""
+    """Return what is wrong with a raw event in an earlier form (see `current_form`). Other frames can be anything."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are no fault here: the fold raises for them
+    except TypeError:  # unknown counters are no fault here, as the fold raises for them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

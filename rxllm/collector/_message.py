@@ -131,7 +131,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
-    """Return the key of an event's block. The id None means the latest open block of the same kind.
+    """Return the key of an event's block. An id of None stands for the latest open block of the same kind.
 
     >>> from rxllm import TextDelta, ThinkingDelta
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
@@ -158,7 +158,7 @@ class Blocks:
         self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list of this block's deltas, or a list that is thrown away if the block is complete."""
+        """Return the list that collects this block's deltas, or a throwaway list if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 

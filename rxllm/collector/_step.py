@@ -193,7 +193,7 @@ STEERED = "steered"
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return the messages that `response` adds to its thread: its own message, or none if nothing of it is left.
+    """Return the messages that `response` adds to its thread: its own message, or none if that would be empty.
 
     Tool calls that will never have a result are removed from the message. If a user's message ended the response early,
     parts that providers accept only whole are removed too.

@@ -264,7 +264,10 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def to_step_result(self) -> StepResult:
-        """Return the step so far or, right after a ``StepCompleted``, that step. Raises as `to_chat_result` does."""
+        """Return the step so far or, right after a ``StepCompleted``, that step.
+
+        Raises the same error as `to_chat_result`.
+        """
         if self.summary.fresh:
             return self.summary.steps[-1]
         thread = self._thread("to_step_result")
@@ -282,7 +285,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return `step`, the current one, with the usage and the waiting calls of its agents added."""
+        """Return the current `step`, with the usage and the waiting calls of its agents added."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
@@ -326,12 +329,12 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so the rest of the stream can
         follow.
 
-        A block has at most one delta, and its completion. A tool call has its start, one delta and its completion. A
-        response has its start, its last usage and its end. Completed steps are unfolded in the same way. Agents are
-        too, between the start and the end of their tool calls. The number of events therefore depends on the number of
-        blocks, calls and steps, and not on the number of deltas. Events that a restart has voided are omitted. So is
-        everything that the fold does not keep: the progress and approvals of tools, finished executions, raw frames,
-        and `Custom` events.
+        Each block has at most one delta and a completion. Each tool call has a start, a delta and a completion. Each
+        response has a start, the last usage and an end. Completed steps are unfolded in the same way. So are agents,
+        whose events are placed between the start and the end of their tool calls. The number of events therefore
+        depends on the number of blocks, calls and steps, and not on the number of deltas. Events that a restart has
+        voided are omitted. So is everything that the fold does not keep: the progress and approvals of tools, finished
+        executions, raw frames, and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

@@ -1,7 +1,7 @@
 """The rules for event streams: for a response, its tools, a step and a chat.
 
-``operators.verify`` checks all rules. Events that an adapter emits are checked less, because each check takes time and
-the fold accepts any order:
+``operators.verify`` checks all rules. An adapter's events are checked against only some of them, because each check
+takes time and the fold accepts any order:
 
 ==================================================  ====================================================================
 rule, as in the table of ``operators.verify``       for an adapter's events
@@ -14,8 +14,7 @@ rule, as in the table of ``operators.verify``       for an adapter's events
 all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-Apart from that, events are checked only where they may have another origin: in the fold, and as the items that
-operators receive.
+Other checks are made only where events can have another source: in the fold, and when operators receive items.
 
 A stream moves through these phases:
 
@@ -62,7 +61,7 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """Check events and pass them on; raise ``StreamError("malformed_event")`` for the first one that breaks a rule."""
+    """A feeder that passes events on. It raises ``StreamError("malformed_event")`` for the first that breaks a rule."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -224,12 +223,12 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 _FAULTS = {
     "start": ("message_started", "a response begins with MessageStarted", "message_started"),
     "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
-    "over": ("terminal", "only tools and the end of the step follow the end of a response", "step_completed"),
-    "tools": ("step_completed", "only StepCompleted ends the events of tools", "step_completed"),
-    "failed": ("terminal", "only the end of the step follows an error", "step_completed"),
+    "over": ("terminal", "only tools and the end of the step can follow the end of a response", "step_completed"),
+    "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
+    "failed": ("terminal", "only the end of the step can follow an error", "step_completed"),
     "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
-    "lost": ("chat_completed", "a step that fails to begin ends the chat", "chat_completed"),
-    "chat": ("chat_completed", "nothing follows ChatCompleted", ""),
+    "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
+    "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
 """For each phase: the rule that a misplaced event breaks, the reason, and the rule that an early end breaks."""
 
@@ -333,13 +332,13 @@ def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless `event` has the tool `name` with which its call started."""
+    """Raise `BrokenRule` unless `event` has the same tool `name` as the start of its call."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the raw arguments of its deltas, and parses them or has an error."""
+    """Raise `BrokenRule` unless `event` has the raw arguments from its deltas, parsed or marked with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
@@ -353,4 +352,4 @@ def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """An event has broken a rule. The arguments are the rule's name and the reason."""
+    """The exception for a broken rule. Its arguments are the rule's name and the reason."""

@@ -90,14 +90,14 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Return `result`, the chat of `state` so far, and add the text and the answered tool calls of the unfinished step.
+    """Add the text and the answered tool calls of the unfinished step in `state` to `result`, the chat so far.
 
     The ``metadata["partial"]`` of the added message is the result's `halted_reason`. So that every provider accepts the
     thread, some parts are left out:
 
     - tool calls without a result, including calls to agents that began in this step;
-    - after the last answered tool call, the provider's own calls, opaque parts, and all but the text of thinking,
-      because providers accept these only whole;
+    - after the last answered tool call, the provider's own calls, opaque parts, and the signatures of thinking, because
+      providers accept these only whole;
     - a message without text, files or tool calls.
     """
     if state.done or state.summary.fresh:
@@ -120,7 +120,7 @@ def _without_loose_ends(message: Message, answered: set[str]) -> Message:
     """Return the message without unanswered tool calls, and without signed parts after the last answered call."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
-    unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # these follow the text
+    unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # placed after the text
     parts = [part for part in [*message.parts, *unmarked] if not isinstance(part, ToolCallPart) or part.id not in loose]
     marks = [place for place, part in enumerate(parts, 1) if isinstance(part, ToolCallPart) and part.id in answered]
     end = marks[-1] if marks else 0

@@ -1,9 +1,9 @@
 """Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-An operator whose name begins with ``to_`` emits exactly one item. One whose name is a plain noun, such as ``words()``,
-emits many. The operators of reactivex are methods of every stream, such as ``stream.map(...)``. The operators of
-installed packages are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several streams are
-in ``rxllm`` itself: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
+An operator whose name begins with ``to_`` emits exactly one item. An operator whose name is a plain noun, such as
+``words()``, emits many. The operators of reactivex are methods of every stream, such as ``stream.map(...)``. The
+operators of installed packages are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several
+streams are in ``rxllm`` itself: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
 observing       tap, trace, snapshots, verify

@@ -231,7 +231,7 @@ class _Cutter:
         self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield `text` in pieces, each with a flag that is True if the piece ends a part. The last piece may be empty."""
+        """Yield `text` in pieces, each with a flag that is True if it ends a part. The last piece may be empty."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -58,7 +58,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the end, the error or the dispose.
+    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or dispose.
 
     ::
 

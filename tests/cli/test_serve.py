@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     with Loopback() as other:
         ended = piped("serve", "--port", str(urlsplit(other.url).port))
     assert ended.returncode == 2
-    assert "--port 0 chooses a free one" in ended.stderr
+    assert "--port 0 chooses a free port" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 
