@@ -62,7 +62,7 @@ def fold_message(events: Iterable[Event]) -> Message:
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``; if it raises ``TypeError`` for a malformed delta, omit the malformed events."""
+    """Return ``fold(log)``. If a malformed delta makes it raise ``TypeError``, leave out the malformed events."""
     try:
         return fold(log)
     except TypeError:

@@ -328,7 +328,7 @@ def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[
     """Raise `BrokenRule` unless the text of `event` is the text of its block's deltas."""
     text = "".join(pieces)
     if event.text != text:
-        raise BrokenRule("block_text", f"the deltas of the block join to {text!r}")
+        raise BrokenRule("block_text", f"the deltas of the block add up to {text!r}")
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
@@ -341,9 +341,9 @@ def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
     """Raise `BrokenRule` unless `event` has the raw arguments from its deltas, parsed or marked with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
-        raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
+        raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
     if "error" not in event.metadata and event.arguments != read_arguments(raw):
-        raise BrokenRule("call_arguments", "the raw arguments parse to other arguments, and the metadata has no error")
+        raise BrokenRule("call_arguments", "the raw arguments parse differently, and the metadata has no error")
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
