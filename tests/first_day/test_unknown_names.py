@@ -30,7 +30,7 @@ from rxllm import adapters, operators, testing
         (rxllm, "textdelta", " (did you mean 'TextDelta'?)"),
         (rxllm, "wholly_different", ""),
         (rxllm, "_tol", ""),
-        (operators, "map", "; write stream.map(...), or reactivex.operators.map(...): it is an operator of reactivex"),
+        (operators, "map", "; write stream.map(...), or reactivex.operators.map(...): it is a reactivex operator"),
         (operators, "filter", "; write stream.filter(...), or reactivex"),
         (operators, "take", "; write stream.take(...), or reactivex"),
         (operators, "buffer", "; write stream.buffer(...), or reactivex"),
