@@ -1,24 +1,27 @@
-"""Helpers for every wire's request builder: the parts that a wire carries, response format, merged options.
+"""Helpers for the modules that build requests: choosing the parts to send, response formats, and merging options.
 
-Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. Any other part is refused
-before anything is sent, except in an assistant's message: parts there may suit only another provider, so they are
-omitted, and the logger ``rxllm`` notes it at DEBUG.
+Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its wire carries. A request
+with any other part is refused before anything is sent. Assistant messages are an exception: they can contain parts that
+only another provider accepts, so such parts are left out, and the logger ``rxllm`` records them at level DEBUG.
 
-========================================================================  ==============================================
-kind                                                                      part
-========================================================================  ==============================================
-``text``                                                                  `TextPart`
-``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
-``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type; ``file`` is any other
-``thinking``                                                              `ThinkingPart` with only its text
-``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with its provider's data
-``own part``, ``another's part``                                          `ProviderPart`
-``source url_citation``, ...                                              `SourcePart`, with its type if it has one
-``tool call``                                                             `ToolCallPart`
-========================================================================  ==============================================
+=========================================  =============================================================================
+kind                                       part
+=========================================  =============================================================================
+``text``                                   `TextPart`
+``image``                                  `ImagePart`, or a `FilePart` with a type ``image/*``
+``pdf``, ``text file``                     `FilePart` with that type
+``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
+``file``                                   `FilePart` with any other type
+``thinking``                               `ThinkingPart` that has only text
+``own thinking``, ``another's thinking``   `ThinkingPart` with data from the wire's own provider, or from another one
+``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
+``own part``, ``another's part``           `ProviderPart` from the wire's own provider, or from another one
+``source url_citation``, ...               `SourcePart`; the second word is its type, and is left out if it has none
+``tool call``                              `ToolCallPart`
+=========================================  =============================================================================
 
-Images and files of these kinds contain their data; ``image by url`` and ``pdf by id`` are separate kinds. On a wire
-that does not carry text files, they are sent as text.
+A part of one of these kinds contains its data. An image or a file that is given by its URL or id is of another kind,
+such as ``image by url`` or ``pdf by id``. If a wire does not carry text files, their content is sent as text.
 """
 
 from __future__ import annotations
@@ -67,16 +70,16 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
-"""Providers to suggest, by kind."""
+"""Maps each kind of part to the providers that an error message suggests for it."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""File fields in Gemini's responses that mean nothing in other messages."""
+"""Fields that Gemini sets in the files of its responses. They have no meaning in messages with another role."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the wire carries; opaque parts must come from `provider`.
+    """Return `request` with only the parts that the wire carries. The wire belongs to `provider`.
 
-    Raises ``ValidationError("invalid_request")`` for a refused part, with its path and a remedy.
+    Raises ``ValidationError("invalid_request")`` if a part is refused; the error contains its path and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -105,7 +108,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
         messages[index] = replace(message, content=tuple(parts))
     if omitted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
-        _log.debug("left out of the assistant's messages, as %s does not take them: %s", wire, kinds)
+        _log.debug("left out of the assistant's messages, because %s does not take them: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
 
 
@@ -141,7 +144,7 @@ def mime_type_of(file: Mapping[str, Any]) -> str:
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name; the default has the extension for its type, because some servers rely on it."""
+    """Return a file's name. The default name has the right extension for the type, because some servers need it."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -168,7 +171,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`; an image given as a data URI is replaced by its data."""
+    """Return `part`, but replace the data URI of an image with the data in it."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -177,7 +180,10 @@ def _decode_data_uri(part: Part) -> Part:
 
 
 def _simplify(part: Part, carried: Set[str]) -> Part:
-    """Return `part` in its simplest form: a data URI as data, an image file as an image, a text file as text."""
+    """Return `part` in its simplest form: turn data URIs into data, image files into images, and text files into text.
+
+    A text file stays a file if the wire carries text files.
+    """
     match part:
         case ImagePart():
             return _decode_data_uri(part)
@@ -228,7 +234,7 @@ _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 
 
 def response_format(request: Request) -> dict[str, Any] | None:
-    """Return the response format of `request` as one mapping; None for plain text.
+    """Return the response format of `request` as a mapping, or None for plain text.
 
     ===========================================  ===================================================================
     ``request.response_format``                  result
@@ -240,8 +246,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. A format that only one provider has
-    belongs in ``Request.options``.
+    Raises ``ValidationError("invalid_request")`` for anything else. If only one provider supports a format, pass it in
+    ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
@@ -258,7 +264,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for a request whose field `name` does not have an `expected` value.
+    """Return the error for a request whose field `name` has a wrong `value`; `expected` describes the right ones.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
@@ -267,12 +273,12 @@ def invalid_field(name: str, value: object, expected: str) -> ValidationError:
 
 
 def image_url(image: Image) -> str:
-    """Return the URL of `image`: its own, or a data URI."""
+    """Return the URL of `image`, or a data URI if it has no URL."""
     return str(image.data) if image.source == "url" else image.to_data_uri()
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `body` with `options` merged over it, objects field by field; None removes a field.
+    """Return a copy of `body` updated with `options`. Nested objects are merged too; a value of None removes its field.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
     {'a': {'b': 1, 'e': 4}, 'd': 3}

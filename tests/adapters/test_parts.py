@@ -277,7 +277,7 @@ def outcome(wire: str, role: Any, part: Part, caplog: pytest.LogCaptureFixture) 
         return forms[0]
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
-    assert re.fullmatch(r"left out of the assistant's messages, as .+ does not take them: 1 .+", record.getMessage())
+    assert re.fullmatch(r"left out of the assistant's messages, because .+ does not take them: 1 .+", record.getMessage())
     assert MARK not in record.getMessage()
     return "left out"
 
@@ -447,7 +447,8 @@ def test_one_line_counts_what_is_left_out(caplog: pytest.LogCaptureFixture):
     messages = (user("Hi"), Message("assistant", parts), user("?"), Message("assistant", parts), user("?"))
     local().build(Request(messages), Call())
     assert [record.getMessage() for record in caplog.records] == [
-        "left out of the assistant's messages, as the local model does not take them: 2 thinking, 4 source url_citation"
+        "left out of the assistant's messages, because the local model does not take them: "
+        "2 thinking, 4 source url_citation"
     ]
 
 
