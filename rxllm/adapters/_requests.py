@@ -219,9 +219,9 @@ def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users:
         case _ if kind == "file without data":
             return 'write {"mime_type": ..., "data": bytes} or {"mime_type": ..., "url": str}'
         case _ if base != kind and (base in carried or base == "text file"):
-            return "pass its data, or the path of a file, instead"
+            return "pass its data or a file path instead"
         case _ if kind in carried_for_users or base in carried_for_users:
-            return "put it into a user's message"
+            return "put it into a user message"
         case ImagePart() | FilePart():
             return f"write its content as text, or use a provider that takes it: {TAKEN_BY[base]}"
         case ProviderPart(provider=owner) if kind == "another's part":

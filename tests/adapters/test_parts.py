@@ -277,7 +277,9 @@ def outcome(wire: str, role: Any, part: Part, caplog: pytest.LogCaptureFixture) 
         return forms[0]
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
-    assert re.fullmatch(r"left out of the assistant's messages, because .+ does not take them: 1 .+", record.getMessage())
+    assert re.fullmatch(
+        r"left out of the assistant's messages, because .+ does not take them: 1 .+", record.getMessage()
+    )
     assert MARK not in record.getMessage()
     return "left out"
 
@@ -402,14 +404,14 @@ def test_thoughts_go_back_to_servers_that_want_them():
 @pytest.mark.parametrize(
     ("wire", "role", "name", "remedy"),
     [
-        ("ollama", "user", "image by url", "pass its data, or the path of a file, instead"),
-        ("openai", "user", "pdf by url", "pass its data, or the path of a file, instead"),
-        ("openai", "user", "text file by url", "pass its data, or the path of a file, instead"),
-        ("gemini", "user", "pdf by id", "pass its data, or the path of a file, instead"),
-        ("openai", "tool", "image", "put it into a user's message"),
-        ("openai", "system", "pdf by url", "put it into a user's message"),
-        ("gemini", "tool", "mp3", "put it into a user's message"),
-        ("anthropic", "system", "own part", "put it into a user's message"),
+        ("ollama", "user", "image by url", "pass its data or a file path instead"),
+        ("openai", "user", "pdf by url", "pass its data or a file path instead"),
+        ("openai", "user", "text file by url", "pass its data or a file path instead"),
+        ("gemini", "user", "pdf by id", "pass its data or a file path instead"),
+        ("openai", "tool", "image", "put it into a user message"),
+        ("openai", "system", "pdf by url", "put it into a user message"),
+        ("gemini", "tool", "mp3", "put it into a user message"),
+        ("anthropic", "system", "own part", "put it into a user message"),
         (
             "local",
             "user",
