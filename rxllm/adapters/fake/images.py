@@ -116,7 +116,8 @@ def _check_piece(piece: Any) -> Piece:
     reasons = ", ".join(sorted(ImageAdapterError.REASONS))
     message = (
         f"{shown(piece)} is not a valid piece of script; "
-        f"write an Image, an ImageUsage, an ImageResponse, an exception, ('delay', seconds), ('usage', {{...}}) or ('error', reason) with one of {reasons}"
+        "write an Image, an ImageUsage, an ImageResponse, an exception, ('delay', seconds), ('usage', {...}) "
+        f"or ('error', reason), where reason is one of {reasons}"
     )
     raise ValidationError("invalid_option", message)
 
@@ -127,7 +128,7 @@ def _play(
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Emit the response after the turn's delays. Every exception, even one of the subscriber's, goes to ``on_error``."""
+    """Emit the response after the turn's delays. All exceptions, even the subscriber's, go to ``on_error``."""
     pieces: list[Piece]
     try:
         pieces = next_turn(request)
