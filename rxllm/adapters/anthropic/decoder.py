@@ -166,7 +166,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block. `data` is its start frame's content; `position` is its index among the tool calls, if it is one."""
+    """An open block. `data` is the block in its start frame; `position` is a tool call's index among the tool calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 

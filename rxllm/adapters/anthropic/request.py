@@ -194,7 +194,7 @@ def takes_entries(model: str) -> bool:
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return system messages for the field ``system``: as text, or as blocks if any of them has a cache mark."""
+    """Return system messages for the field ``system``, as text, or as blocks if any of them has a cache mark."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -225,7 +225,7 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     _add_instructions(turns, instructions, entries=entries)
     for turn in turns:
         content: list[Block] = turn["content"]
-        content.sort(key=lambda block: block["type"] != "tool_result")  # moves tool results to the front, in their order
+        content.sort(key=lambda block: block["type"] != "tool_result")  # moves tool results to the front, in order
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplify(turn["content"])} for turn in turns]
@@ -249,7 +249,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the cache mark for ``metadata["cache"]``, which is True or a time to live (``"5m"`` or ``"1h"``)."""
+    """Return the cache mark for ``metadata["cache"]``, which is True or a time to live (``"5m"``, ``"1h"``)."""
     match metadata.get("cache"):
         case None | False:
             return {}
