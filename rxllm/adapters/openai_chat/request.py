@@ -163,7 +163,7 @@ def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
     if own.get("type") != "custom":
         return None
     match own.get("format"):
-        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # only Chat Completions nests these fields
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # only this API nests them
             form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
         case form:
             pass
