@@ -55,7 +55,7 @@ __all__ = [
     "providers",
 ]
 
-if not TYPE_CHECKING:  # with a module-level __getattr__, a type checker would accept any name
+if not TYPE_CHECKING:  # With a module-level __getattr__, a type checker would accept any name.
     # A program needs only one or two adapters, so each adapter's module is imported on first use.
     __getattr__ = lazy_exports(
         __name__,

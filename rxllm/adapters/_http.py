@@ -1,4 +1,4 @@
-"""`HTTPAdapter`, the base class for adapters that stream over HTTP, and a request that counts tokens."""
+"""`HTTPAdapter`, the base class for adapters that stream over HTTP, and `counted`, which requests a token count."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class HTTPAdapter(HTTPBase):
 
 
 class HTTPExchange:
-    """Gives `http_stream` all it needs for one call: the client, the request, the decoder and the errors."""
+    """Provides what `http_stream` needs for one call: the client, the request, the decoder and the errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -173,7 +173,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Send the request that `build` returns, and emit the token count in the response's `field`.
 
-    If another server than the provider's does not know the path, emit an estimate instead of an error.
+    If a server other than the provider's own does not know the path, emit an estimate instead of an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 

@@ -1,12 +1,12 @@
-"""Conversion of provider errors to `AdapterError`: which reason each error code and HTTP status stands for.
+"""Conversion of provider errors to `AdapterError`s, with the reason for each error code and HTTP status.
 
 Providers use different codes and statuses for the same error. The first of these rules that applies decides the reason:
 
 1. A code or the wording of the message shows that the context is too long or that content was filtered. Neither
    error has a status of its own.
 2. The wording of the message shows that the key was rejected. Some servers send status 400 in this case.
-3. If the status is 400 or unknown, the first code that stands for a reason other than ``invalid_request`` decides.
-4. The status decides. If it stands for no reason, the last known code decides.
+3. If the status is 400 or unknown, the first code with a reason other than ``invalid_request`` decides.
+4. The status decides. If it has no reason, the last known code decides.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ def provider_error(
     retry_after: float | None = None,
     request_id: str | None = None,
 ) -> AdapterError:
-    """Return the error that `payload` describes, which is the parsed body of a response or of an error frame."""
+    """Return the error in `payload`, the parsed body of a response or of an error frame in a stream."""
     error = _flatten(payload)
     upstream = _upstream_error(error)
     message = ": ".join(filter(None, (_message_of(error), _message_of(upstream)))) or None
@@ -229,7 +229,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # 402 means that the credit is used up; it is never retried
+        case 402 | 429:  # 402 means that the credit is used up, so a retry would not help
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"

@@ -80,7 +80,7 @@ class _ObjectAdapter:
 
 
 def _has_own_decoder(adapter: Adapter) -> bool:
-    """Whether the adapter uses one of rxllm's own decoders; the events of these decoders need no check."""
+    """Whether the adapter uses one of rxllm's own decoders, whose events need not be checked."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
@@ -172,7 +172,7 @@ class _GeneratorAdapter:
 
 
 async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
-    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # few programs need these
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # imported here, because few programs need it
     from rxllm.chunks.completion import CompletionFeeder
 
     feeder: Any = _Bookends()

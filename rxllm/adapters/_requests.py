@@ -13,10 +13,12 @@ kind                                       part
 ``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
 ``file``                                   `FilePart` with any other type
 ``thinking``                               `ThinkingPart` that has only text
-``own thinking``, ``another's thinking``   `ThinkingPart` with data from the wire's own provider, or from another one
+``own thinking``                           `ThinkingPart` with data from the wire's own provider
+``another's thinking``                     `ThinkingPart` with data from another provider, or with only a signature
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
-``own part``, ``another's part``           `ProviderPart` from the wire's own provider, or from another one
-``source url_citation``, ...               `SourcePart`; the second word is its type, and is left out if it has none
+``own part``                               `ProviderPart` from the wire's own provider
+``another's part``                         `ProviderPart` from another provider
+``source url_citation``, ...               `SourcePart`; the second word is its type, and is missing if it has none
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
@@ -171,7 +173,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`, but replace the data URI of an image with the data in it."""
+    """Return `part`. If it is an image with a data URI, decode the URI."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -264,7 +266,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for a request whose field `name` has a wrong `value`; `expected` describes the right ones.
+    """Return the error for the request field `name`, whose `value` should have been `expected`.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)

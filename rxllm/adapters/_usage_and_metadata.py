@@ -8,17 +8,17 @@ metadata                    value
 ``provider``                the provider to which a router, such as OpenRouter, passed the request
 ``native_finish_reason``    the finish reason that the provider behind a router gave, in its own words
 ``timings``                 how long each step took; the server chooses the names and units
-``content_filter_results``  Azure's content filter: for each category, its most severe verdict on the answer
-``prompt_filter_results``   Azure's content filter: its verdicts on the prompts
-``content_filters``         Azure's content filter in the Responses API: its verdicts on the prompts and the answer
-``content_filter_result``   the error that kept Azure's content filter from running
+``content_filter_results``  the most severe verdict of Azure's content filter on the answer, in each category
+``prompt_filter_results``   the verdicts of Azure's content filter on the prompts
+``content_filters``         the verdicts of Azure's content filter on the prompts and the answer (Responses API)
+``content_filter_result``   the reason why Azure's content filter did not run
 ``moderation``              the moderation verdicts, if the request asked for moderation
 ``safety_ratings``          Gemini's safety ratings
 ``traffic_type``            how Vertex AI bills the request
 ``speed``                   the speed at which Anthropic ran the model: ``"standard"`` or ``"fast"``
-``channel``                 the last channel in which Groq's model sent its thinking
+``channel``                 the channel of the model's latest thinking, as sent by Groq
 ``executed_tools``          the tools that Groq ran, with their results
-``related_questions``       questions that Perplexity suggests to ask next
+``related_questions``       follow-up questions that Perplexity suggests
 ``venice_parameters``       the settings that Venice used, and the web pages that its search found
 ``provider_metadata``       the route that Vercel's gateway chose for the request, and its cost
 ``warnings``                warnings from watsonx, for example that a model will be withdrawn
@@ -101,7 +101,7 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Cost counters in the units of xAI and GitHub Copilot, each with the number of its units in a dollar."""
+"""The cost counters of xAI and GitHub Copilot, and how many of their units make up one dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:

@@ -63,7 +63,7 @@ class HTTPBase(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable changes the provider's address. It must not redirect a subclass that has its own address.
+        # The variable sets the provider's address, so it must not redirect a subclass that has an address of its own.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -160,7 +160,7 @@ class HTTPBase(ABC):
 
         Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        # During a call, `call` already contains the key, because `with_key` has put it there.
+        # When a request is built, `call` already contains the key: `with_key` has put it there.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key for {self.provider} is a function, which cannot be called here"
@@ -187,7 +187,7 @@ class HTTPBase(ABC):
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to `path` below the base URL, or to the base URL if it is empty."""
+        """Build a request that POSTs `body` as JSON to `path` below the base URL; an empty `path` adds nothing to it."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
@@ -299,7 +299,7 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Return an invalid URL without its user name and password, which can contain "/" or "#"."""
+    """Return an invalid URL without its user name and password. A password can contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 
@@ -317,8 +317,8 @@ def _check_headers(headers: Mapping[str, str]) -> None:
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model. If the adapter has its own address, the suggestion preserves it."""
-    remedy = f'model="...", or "{provider}:..." for the engine'
+    """Return the error for a call without a model. If the adapter has its own address, suggest a call that keeps it."""
+    remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'
     message = f"{provider} needs a model: write {remedy}"

@@ -59,7 +59,7 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Whether `value` is an image adapter; an adapter class does not count."""
+    """Whether `value` is an image adapter. A class is not one, even if its instances are."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
@@ -278,7 +278,7 @@ class Fetcher:
         raise self._fetch_error(url, f"it redirects more than {FETCH_REDIRECTS} times")
 
     def _build_fetch(self, url: str) -> httpx.Request:
-        # The client may add headers to every request. The image's host must not receive them: one might be a key.
+        # The client might add headers, such as a key, to every request. They must not be sent to the image's host.
         timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
         request = self._client.build_request("GET", url, **timing)
         for name in [name for name in request.headers if name != "host"]:

@@ -19,7 +19,7 @@ __all__ = ["PROFILES", "Profile", "providers"]
 
 @dataclass(frozen=True)
 class Profile:
-    """Describes a server that is compatible with OpenAI's, and how it differs.
+    """A server that is compatible with OpenAI's, and the ways in which it differs from it.
 
     `base_url` is its address. `key_variable` is the environment variable with its key, or None if it needs no key.
     `options` are merged into the request body; the caller's options take precedence, and None removes a field.
@@ -113,4 +113,4 @@ def unknown_provider(provider: str, model: str) -> str:
     near = did_you_mean(provider, known)
     if len(provider.split()) > 1 and not near:
         return f"{shown(name)} is not the name of a model; pass the engine first, as in generate('openai:gpt-5', 'Hi')"
-    return f"there is no provider {provider!r}{near}; there are: {', '.join(known)}. Write provider:model"
+    return f"there is no provider {provider!r}{near}; the providers are: {', '.join(known)}. Write provider:model"

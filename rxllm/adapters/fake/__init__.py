@@ -168,7 +168,7 @@ class _Play:
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        # The disposable is assigned before start() runs, because start() may continue on another thread.
+        # The disposable is assigned before start() runs, because start() can continue on another thread.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = start()
 
@@ -212,7 +212,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for an unknown piece."""
+    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an unknown piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -244,15 +244,15 @@ def _remedy(piece: Any) -> str:
     match piece:
         case ("error", reason):
             suggestion = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
-            return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
+            return f"an error must be an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
         case ("delay", _):
-            return "a delay is a number of seconds, 0 or more"
+            return "a delay must be a number of seconds, 0 or more"
         case ("tool_call_delta", _):
             return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
         case ("tool_call", Mapping()):
-            return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; it needs the name"
+            return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; the name is required"
         case _:
-            return f"a tuple starts with one of {', '.join(_WORDS)}; put several pieces into a list"
+            return f"a tuple must start with one of {', '.join(_WORDS)}; put several pieces into a list"
 
 
 def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
