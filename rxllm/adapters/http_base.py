@@ -187,7 +187,7 @@ class HTTPBase(ABC):
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to `path` below the base URL; an empty `path` adds nothing to it."""
+        """Build a request that POSTs `body` as JSON to `path` below the base URL; an empty `path` adds nothing."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(

@@ -25,9 +25,9 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The API version that is sent by default. To use the later 2026-10-21, set the header ``anthropic-version``.
+"""The API version that is sent by default.
 
-The later version has no temperature.
+Version 2026-10-21, which is later, has no temperature. To use it, set the header ``anthropic-version``.
 """
 
 

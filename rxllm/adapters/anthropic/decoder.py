@@ -5,7 +5,7 @@ rules:
 
 * Usage is cumulative. A counter in ``message_delta`` replaces the one in ``message_start``, unless it is null.
 * The stream ends with ``message_stop`` or with an error. A stop reason does not end it.
-* The details of a stop reason are metadata. So is the container, which the next request must name.
+* The details of a stop reason become metadata. So does the container, which the next request must name.
 * Pings are skipped. A frame with an unknown type, or with fields of unexpected types, becomes a ``RawChunk``.
 * A server that does not stream sends the message as a single JSON document.
 

@@ -3,8 +3,8 @@
 1. System messages at the start of the thread become ``system``. Later ones must not change that field, because that
    would invalidate the cached prefix. A later system message is added after the user turn that it follows. If it
    follows an assistant turn, it is added after the next user turn; if there is none, it becomes a user turn itself. A
-   model that obeys messages with the role ``system`` (see `takes_entries`) receives such a message. Any other model
-   receives a text block between ``<system>`` tags at the end of the user turn.
+   model that obeys messages with the role ``system`` (see `takes_entries`) receives it as such a message. Any other
+   model receives it as a text block between ``<system>`` tags at the end of the user turn.
 2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
    the beginning of one user turn.
 3. The API refuses blank text, and white space at the end of a final assistant turn. Both are removed.
@@ -260,7 +260,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # A message's cache mark is put on its last block, except that thinking blocks cannot have one.
+    # A message's cache mark is put on its last block that is not thinking, because thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:

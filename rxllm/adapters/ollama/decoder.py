@@ -1,4 +1,4 @@
-"""Decoder for Ollama's own API: the responses of ``/api/chat`` and ``/api/generate``.
+"""Decoder for Ollama's own API, for responses from ``/api/chat`` and ``/api/generate``.
 
 The API is described at https://docs.ollama.com/api/chat. Each line of a response is a JSON object. The decoder follows
 these rules:

@@ -1,4 +1,4 @@
-"""The adapter for Chat Completions, OpenAI's or compatible: https://platform.openai.com/docs/api-reference/chat."""
+"""The adapter for the Chat Completions API: https://platform.openai.com/docs/api-reference/chat."""
 
 from __future__ import annotations
 

@@ -8,9 +8,9 @@ rules:
   because some servers send it twice.
 * Opaque ``reasoning_details``, such as signatures and ciphertext, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
-* The metadata of the completed message contains log-probabilities (``reasoning_logprobs`` for thoughts), and facts that
-  the server sends about its answer.
-* ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; there,
+* The metadata of the completed message contains log-probabilities (``reasoning_logprobs`` for thoughts), and other
+  details that the server reports about its answer.
+* ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; in these,
   ``message`` contains all of the text so far. Azure's older "On Your Data" answers have ``messages`` instead.
 * A custom tool's free text becomes a single argument, ``{"input": ...}``. Gemini's signature for a tool call is kept in
   the call's metadata, so that it can be sent back.

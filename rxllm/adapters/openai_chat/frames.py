@@ -47,8 +47,8 @@ class Delta(msgspec.Struct, gc=False):
     annotations: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
-    executed_tools: list[dict[str, Any]] | None = None  # sent by Groq
-    channel: Any = None  # sent by Groq
+    executed_tools: list[dict[str, Any]] | None = None  # only Groq sends this field and the next
+    channel: Any = None
 
 
 class AzureMessage(Delta, gc=False):
@@ -117,7 +117,7 @@ USAGE = {
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield the tokens of a choice's ``logprobs``, each list with its name: ``logprobs`` or ``reasoning_logprobs``.
+    """Yield each list of tokens in a choice's ``logprobs``, with its name: ``logprobs`` or ``reasoning_logprobs``.
 
     The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. Legacy
     completions use ``{"tokens": [...], "token_logprobs": [...], ...}``, which is converted to the usual form.

@@ -50,9 +50,9 @@ class OpenAIImages(HTTPImageAdapter):
     """An adapter for OpenAI's image API (``POST {base_url}/images/...``) or a compatible server.
 
     The key is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. Fields that the model's family does not
-    accept are left out. ``ImageRequest.options`` is merged over the body, for fields such as ``output_format``,
-    ``moderation`` and ``user``; None removes a field. If an input image is a URL, the image is fetched and sent as a
-    file.
+    accept are left out. ``ImageRequest.options`` is merged over the body, so you can set other fields there, such as
+    ``output_format``, ``moderation`` and ``user``; None removes a field. If an input image is a URL, the image is
+    fetched and sent as a file.
     """
 
     provider = "openai"

@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts that are sent to other servers. Many accept more than OpenAI; the rest they refuse themselves."""
+"""The kinds of parts that are sent to other servers. Many accept more than OpenAI, and refuse the rest themselves."""
 
 
 def chat_body(
@@ -158,7 +158,10 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return a custom tool's fields, or None for a function. Its metadata has them in the Responses API's form."""
+    """Return a custom tool's fields, or None for a function.
+
+    The tool's metadata contains the fields in the form of the Responses API.
+    """
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None
