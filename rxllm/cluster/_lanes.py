@@ -175,7 +175,7 @@ class _Lane:
 def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # the constructor of an exception may need other arguments than its `args`
+    except Exception as error:  # an exception cannot be unpickled if its class takes arguments other than its `args`
         message = f"the worker's response cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
@@ -291,7 +291,7 @@ class Lanes:
 
     def _forget(self, job: _Job) -> None:
         for lane in self._lanes.values():
-            if lane.running.pop(job.number, None) is not None:  # the caller was disposed
+            if lane.running.pop(job.number, None) is not None:  # the caller's stream was disposed
                 lane.send(job.number, None)
         self._deal()
 

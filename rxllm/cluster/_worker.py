@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and the pickled request with its id. If that is None, the request is stopped."""
+"""A request's number, and the pickled request with its id, or None to stop the request."""
 
 Outcome = tuple[list[Event], Exception | None]
 

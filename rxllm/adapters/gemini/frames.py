@@ -1,4 +1,4 @@
-"""Types for Gemini's ``streamGenerateContent`` chunks, and code that reads log-probabilities, usage and framing.
+"""Types and framing for Gemini's ``streamGenerateContent`` chunks, and readers for log-probabilities and usage.
 
 The chunks are described at https://ai.google.dev/api/generate-content. The types have only the fields that we read.
 Enum values are names; if the request asks for ``enum-encoding=int``, they are numbers.

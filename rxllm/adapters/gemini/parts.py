@@ -1,4 +1,4 @@
-"""Conversion of the parts of Gemini's content to events.
+"""Conversion of Gemini's content parts to events.
 
 The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
 https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these rules:
@@ -37,8 +37,8 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # the number of calls so far, and the index of the next one
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
-        self._reported: bytes | None = None  # the last frame that became a RawChunk
+        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Whole calls, with their signatures.
+        self._reported: bytes | None = None  # The last frame that became a RawChunk.
 
     def read(self, part: Part, frame: bytes) -> None:
         if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:

@@ -122,7 +122,7 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
 def _knows_tools(url: str) -> bool:
     import httpx
 
-    with httpx.Client(trust_env=False) as client:  # a proxy cannot reach this machine
+    with httpx.Client(trust_env=False) as client:  # requests to this machine must bypass proxies
         properties: Any = client.get(f"{url}/props").json()
     return bool(properties["chat_template_caps"]["supports_tools"])
 

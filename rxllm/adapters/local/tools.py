@@ -4,14 +4,14 @@ The tools are shown to the model as examples in the prompt, and the model replie
 last messages of the thread:
 
 ======================================================  ===========================================================
-the thread ends with                                    prompt and reply
+thread                                                  prompt and reply
 ======================================================  ===========================================================
-a user message, and there are tools that can be called  The prompt has one example for each tool: its description
+It ends with a user message, and tools can be called.   The prompt has one example for each tool: its description
                                                         as the question, and a call to it as the answer. The thread
                                                         follows. The reply is the JSON of one call.
-tool results                                            The prompt has the question, and the results as facts. The
+It ends with tool results.                              The prompt has the question, and the results as facts. The
                                                         reply is text.
-anything else                                           The prompt is the text of the thread. The reply is text.
+It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
 Under ``tool_choice="none"``, no tool can be called. With the examples, SmolLM2-135M chooses well among tools; with a
@@ -63,7 +63,7 @@ MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Whether the reply to `request` is a tool call."""
+    """Whether the reply to `request` must be a tool call."""
     return bool(_select_tools(request)) and not _latest_results(request.messages)
 
 

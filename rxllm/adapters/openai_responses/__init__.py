@@ -34,9 +34,10 @@ class OpenAIResponses(HTTPAdapter):
     uses the server's memory (``store``, ``previous_response_id``, ``conversation`` or ``background``), it is up to you
     to set ``store``.
 
-    ``Request.options`` is merged over the body, including objects: ``{"reasoning": {"summary": "auto"}}`` can be
-    combined with a `reasoning_effort`. None removes a field. ``{"include": ["message.output_text.logprobs"],
-    "top_logprobs": 2}`` requests log-probabilities, which arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged over the body; None removes a field. Objects are merged too, so that
+    ``{"reasoning": {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass
+    ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``; they arrive in
+    ``Response.metadata["logprobs"]``.
 
     You can pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools, as
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. A handler is needed only for tools that run on

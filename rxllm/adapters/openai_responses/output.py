@@ -6,7 +6,7 @@
    from frame to frame. Some servers omit deltas or whole items, so text that was in no delta is emitted when this frame
    arrives, or at the end of the stream.
 3. Each text or thought is a block. If another block begins in the middle of it, the rest becomes a new block, so that
-   nothing is overwritten. If a server announces parts, a part with an index that was not announced begins no new block.
+   nothing is overwritten. If a server announces parts, an index that it has not announced does not begin a new block.
 4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item, including its
    result, becomes a message part that is sent back to this provider.
 """
@@ -48,8 +48,8 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # by `wire_id`; if several calls have the same one, the first is kept
-        self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
+        self._calls: dict[str, Slot] = {}  # By `wire_id`; if several calls have the same one, the first is kept.
+        self._open: tuple[str, int, int] | None = None  # The block of the last delta: its kind, slot and part.
         self._open_id = ""
         self._begun: Counter[str] = Counter()  # the number of blocks for each id, without its suffix
         self._sources: set[str] = set()
@@ -111,7 +111,7 @@ class Output:
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            # A resumed stream can begin in the middle of an item, so the item may have to begin here.
+            # A resumed stream can begin in the middle of an item, so the item might be unknown.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
             slot.pieces[kind].append(frame.delta)
             report(frame.delta, self._block(kind, slot, part))
@@ -231,7 +231,8 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str()}:
                     self._blocks.text(rest, id)
-                    if part.get("logprobs"):  # the part contains them all, so the deltas' are ignored
+                    # The finished part contains all log-probabilities, so the ones in the deltas are ignored.
+                    if part.get("logprobs"):
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str()}:
                     self._blocks.refusal(rest, id)
@@ -312,8 +313,8 @@ class Slot:
             elif text.startswith(streamed):
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # the deltas began with a later text
-            else:  # the deltas contained this text, perhaps with other words
+                rest = text  # The deltas began with a later text.
+            else:  # The deltas contained this text, perhaps with other words.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests
