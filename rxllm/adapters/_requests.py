@@ -110,7 +110,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
         messages[index] = replace(message, content=tuple(parts))
     if omitted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
-        _log.debug("left out of the assistant's messages, because %s does not take them: %s", wire, kinds)
+        _log.debug("left out of the assistant's messages, because %s does not accept them: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
 
 
@@ -212,7 +212,7 @@ def _simplify(part: Part, carried: Set[str]) -> Part:
 def _describe_fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
     remedy = _suggest_remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
     article = "an" if isinstance(part, ImagePart) else "a"
-    return f"is {article} {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
+    return f"is {article} {type(part).__name__} ({kind}), which {wire} does not accept in a {role} message; {remedy}"
 
 
 def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:

@@ -259,7 +259,7 @@ class Fetcher:
         if answer.status >= 300:
             raise self._fetch_error(url, f"the answer is HTTP {answer.status}")
         if not mime_type.startswith("image/"):
-            raise self._fetch_error(url, f"expected the content type image/..., got {mime_type or 'none'}")
+            raise self._fetch_error(url, f"expected the type image/..., got {mime_type or 'no type'}")
         return replace(image, source="binary", data=answer.body, mime_type=mime_type)
 
     async def _get(self, url: str) -> Answer:

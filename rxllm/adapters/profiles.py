@@ -80,7 +80,7 @@ OWN = {
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
 }
-"""The class in ``rxllm.adapters`` for each provider without a profile."""
+"""Maps each provider without a profile to its class in ``rxllm.adapters``."""
 
 
 def providers() -> list[str]:

@@ -207,7 +207,7 @@ def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
     limits = tuple(filter(_is_shared, engine.operators))
-    operators = (*limits, lanes.place) if limits else ()  # otherwise requests wait in the lanes themselves
+    operators = (*limits, lanes.place) if limits else ()  # without limits, requests wait in the lanes
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 

@@ -196,7 +196,7 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
-        self._queue: deque[Future[None]] = deque()  # one entry per call that waits for room
+        self._queue: deque[Future[None]] = deque()  # one entry for each call that is waiting for room
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()

@@ -278,7 +278,7 @@ def outcome(wire: str, role: Any, part: Part, caplog: pytest.LogCaptureFixture) 
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
     assert re.fullmatch(
-        r"left out of the assistant's messages, because .+ does not take them: 1 .+", record.getMessage()
+        r"left out of the assistant's messages, because .+ does not accept them: 1 .+", record.getMessage()
     )
     assert MARK not in record.getMessage()
     return "left out"
@@ -288,7 +288,7 @@ def names_the_part(error: ValidationError, role: str) -> None:
     assert error.reason == "invalid_request"
     ((path, fault),) = error.errors
     assert path == ("messages", 2 if role == "tool" else 0, "content", 1)
-    assert re.fullmatch(r"is an? \w+ \(.+\), which .+ does not take in a \w+ message; .+", fault), fault
+    assert re.fullmatch(r"is an? \w+ \(.+\), which .+ does not accept in a \w+ message; .+", fault), fault
     assert MARK not in str(error)
 
 
@@ -449,7 +449,7 @@ def test_one_line_counts_what_is_left_out(caplog: pytest.LogCaptureFixture):
     messages = (user("Hi"), Message("assistant", parts), user("?"), Message("assistant", parts), user("?"))
     local().build(Request(messages), Call())
     assert [record.getMessage() for record in caplog.records] == [
-        "left out of the assistant's messages, because the local model does not take them: "
+        "left out of the assistant's messages, because the local model does not accept them: "
         "2 thinking, 4 source url_citation"
     ]
 
@@ -463,7 +463,7 @@ def test_a_text_file_is_named_where_it_becomes_text():
 
 def test_a_text_file_that_is_not_utf_8_is_a_file_like_any_other():
     latin = FilePart({"mime_type": "text/csv", "data": "Café".encode("latin-1")})
-    with pytest.raises(ValidationError, match=r"is a FilePart \(file\), which Ollama does not take"):
+    with pytest.raises(ValidationError, match=r"is a FilePart \(file\), which Ollama does not accept"):
         Ollama().build(Request((user([latin]),), "m"), Call())
 
 

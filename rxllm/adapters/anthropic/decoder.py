@@ -192,7 +192,7 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block at `index`, after stopping any that is still open there."""
+        """Open a block at `index`. If another block is still open there, stop it first."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()

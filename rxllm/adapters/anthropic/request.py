@@ -99,7 +99,7 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the body of the request that counts the tokens in `request`."""
+    """Return the JSON body for a request to count the tokens in `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 

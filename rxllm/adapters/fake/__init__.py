@@ -174,7 +174,7 @@ class _Play:
 
     def _pause(self, seconds: float) -> abc.DisposableBase:
         scheduler = clock(self._scheduler)
-        if not isinstance(scheduler, LoopScheduler):  # virtual time
+        if not isinstance(scheduler, LoopScheduler):  # the scheduler has virtual time
             return scheduler.schedule_relative(seconds, self._play)
 
         async def sleep(pump: Pump[Any]) -> None:

@@ -63,7 +63,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
             message = "Gemini does not accept a mask; describe the change in the prompt"
             raise ImageAdapterError("unsupported_feature", message, provider=self.provider)
         if request.response_format == "url":
-            message = "Gemini does not return URLs; ask for response_format='binary' or 'base64'"
+            message = "Gemini does not return URLs; use response_format='binary' or 'base64'"
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
         image_config(request.size)
 
@@ -125,7 +125,7 @@ def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
                 return {"aspectRatio": nearest}
         case _:
             pass
-    message = f"Gemini cannot draw the size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
+    message = f"Gemini does not support the size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
     raise ImageAdapterError("invalid_request", message, provider=GoogleKeys.provider)
 
 

@@ -33,7 +33,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The parts that a model without a projector can read."""
+"""The kinds of parts that a model without a projector can read."""
 
 
 class Local(OpenAIChat):

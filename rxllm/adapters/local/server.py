@@ -200,7 +200,7 @@ def _check_weights(path: Path, source: str) -> Path:
         raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name one", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name another", provider="local")
     return path.resolve()
 
 

@@ -166,7 +166,7 @@ def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that a tool run by Groq found or visited."""
+    """Return the pages that were found or visited by a tool that Groq ran."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

@@ -67,7 +67,7 @@ class OpenAIImages(HTTPImageAdapter):
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
         if request.response_format == "url" and "response_format" not in family.fields:
-            message = f"{request.model} does not return URLs; ask for response_format='binary' or 'base64'"
+            message = f"{request.model} does not return URLs; use response_format='binary' or 'base64'"
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:

@@ -93,7 +93,7 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body of the request that counts the tokens in `request`."""
+    """Return the JSON body for a request to count the tokens in `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
