@@ -1,9 +1,9 @@
-"""The adapters, in one package for each wire format.
+"""The adapters, in one package for each provider API.
 
 An adapter encodes a request as HTTP and decodes the response into events. In most packages, ``request`` builds the
 HTTP body, ``decoder`` turns frames into events and maps error codes, and ``frames`` defines the frame types and usage
-counters. Some packages also have ``images``, an adapter for images. The modules ``http_base``, ``images`` and
-``profiles`` are also used outside this package.
+counters. Some packages also have ``images``, which contains an image adapter. Other parts of rxllm use the modules
+``http_base``, ``images`` and ``profiles`` too.
 """
 
 from typing import TYPE_CHECKING

@@ -113,7 +113,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest ``retry_after`` that is passed on, in seconds. Much larger values would overflow the timers."""
+"""The longest ``retry_after`` that is accepted, in seconds. Much larger values would overflow the timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 

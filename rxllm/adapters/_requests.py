@@ -1,6 +1,6 @@
 """Helpers for the modules that build requests: choosing the parts to send, response formats, and merging options.
 
-Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its wire carries. A request
+Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its API accepts. A request
 with any other part is refused before anything is sent. Assistant messages are an exception: they can contain parts that
 only another provider accepts, so such parts are left out, and the logger ``rxllm`` records them at level DEBUG.
 
@@ -13,17 +13,17 @@ kind                                       part
 ``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
 ``file``                                   `FilePart` with any other type
 ``thinking``                               `ThinkingPart` that has only text
-``own thinking``                           `ThinkingPart` with data from the wire's own provider
+``own thinking``                           `ThinkingPart` with data from the provider that receives the request
 ``another's thinking``                     `ThinkingPart` with data from another provider, or with only a signature
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
-``own part``                               `ProviderPart` from the wire's own provider
+``own part``                               `ProviderPart` from the provider that receives the request
 ``another's part``                         `ProviderPart` from another provider
 ``source url_citation``, ...               `SourcePart`; the second word is its type, and is missing if it has none
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
 A part of one of these kinds contains its data. An image or a file that is given by its URL or id is of another kind,
-such as ``image by url`` or ``pdf by id``. If a wire does not carry text files, their content is sent as text.
+such as ``image by url`` or ``pdf by id``. If an API does not accept text files, their content is sent as text.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ from rxllm.values.argument_checks import must_be
 _log = logging.getLogger("rxllm")
 
 Carries = Mapping[Role, Set[str]]
-"""The kinds of parts that a wire carries, by role."""
+"""The kinds of message parts that an API accepts, by role."""
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {
@@ -79,7 +79,7 @@ _MESSAGE_FIELDS = ("thought", "thoughtSignature")
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the wire carries. The wire belongs to `provider`.
+    """Return `request` with only the parts that the API named `wire` accepts; the API belongs to `provider`.
 
     Raises ``ValidationError("invalid_request")`` if a part is refused; the error contains its path and suggests a fix.
     """
@@ -115,7 +115,7 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
 
 
 def kind_of(part: Part, provider: str) -> str:
-    """Return the kind of `part` on a wire that belongs to `provider`.
+    """Return the kind of `part` in a request to `provider`.
 
     >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
     'pdf by url'
@@ -184,7 +184,7 @@ def _decode_data_uri(part: Part) -> Part:
 def _simplify(part: Part, carried: Set[str]) -> Part:
     """Return `part` in its simplest form: turn data URIs into data, image files into images, and text files into text.
 
-    A text file stays a file if the wire carries text files.
+    A text file is left unchanged if the API accepts text files.
     """
     match part:
         case ImagePart():

@@ -1,4 +1,4 @@
-"""Conversion of response metadata to names that all wires share, and of usage counters to `Usage`.
+"""Conversion of response metadata to names that all adapters share, and of usage counters to `Usage`.
 
 ==========================  =======================================================================================
 metadata                    value

@@ -47,8 +47,8 @@ class HTTPBase(ABC):
     on the server.
 
     `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
-    the `headers` of a call override them. `timeout` is the number of seconds for which the model may stay silent;
-    messages that a server sends only to keep the connection open do not count as output.
+    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; messages that a
+    server sends only to keep the connection open do not count as output.
     """
 
     provider: str

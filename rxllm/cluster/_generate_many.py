@@ -31,7 +31,7 @@ _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "s
 """The call options that apply on the worker. All others are part of the request or apply in this process."""
 
 _WORKERS = 32
-"""The minimum number of workers for which requests are prepared, because workers can join after the start."""
+"""The minimum number of workers to prepare requests for, because more workers can join after the start."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 

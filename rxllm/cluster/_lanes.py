@@ -1,4 +1,7 @@
-"""The client's side of a run: it gives requests to the workers and receives the outcomes."""
+"""The client's side of a run: it gives requests to the workers and receives the outcomes.
+
+A lane is one worker's part of the run.
+"""
 
 from __future__ import annotations
 
@@ -26,15 +29,15 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""The number of seconds for which a run without workers waits for one."""
+"""The time, in seconds, that a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""The interval at which the list of workers is read, in seconds."""
+"""The interval, in seconds, at which the list of workers is refreshed."""
 
 GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""The number of seconds for which a run that is ending waits for pending calls to workers."""
+"""The time, in seconds, that a run waits at its end for pending calls to workers."""
 
 _DEATHS = 3
 """The number of workers that can die while running a request before it fails; the request might be the cause."""
@@ -392,7 +395,7 @@ class Lanes:
         _ = call.cancelled() or call.exception()  # the caller may have been cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Give the requests of a lane that has ended to other lanes."""
+        """Give a lane's requests to other lanes, because the lane has ended."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

@@ -20,7 +20,7 @@ Job = tuple[int, bytes | None]
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""The maximum number of seconds for which `take` waits for an outcome."""
+"""The longest time, in seconds, that `take` waits for an outcome."""
 
 _lanes: dict[str, Lane] = {}
 

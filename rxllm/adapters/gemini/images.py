@@ -125,7 +125,7 @@ def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
                 return {"aspectRatio": nearest}
         case _:
             pass
-    message = f"Gemini does not support the size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
+    message = f"Gemini cannot generate images of size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
     raise ImageAdapterError("invalid_request", message, provider=GoogleKeys.provider)
 
 

@@ -76,9 +76,8 @@ def write_tools_as_text(request: Request) -> Request:
         return replace(_fix_sampling(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
-    ranked = sorted(
-        tools, key=lambda tool: _count_shared_words(tool, request.messages)
-    )  # the last example has the most weight
+    # The last example has the most weight.
+    ranked = sorted(tools, key=lambda tool: _count_shared_words(tool, request.messages))
     pairs = ((user(tool.description or tool.name), assistant(_call_json(tool.name, {}))) for tool in ranked)
     examples = (message for pair in pairs for message in pair)
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))

@@ -142,7 +142,7 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # A thought with a signature or provider data is from another wire, so it is left out.
+    # A thought with a signature or provider data is from another API, so it is left out.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
