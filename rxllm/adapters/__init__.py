@@ -55,7 +55,8 @@ __all__ = [
     "providers",
 ]
 
-if not TYPE_CHECKING:  # With a module-level __getattr__, a type checker would accept any name.
+# If type checkers saw the __getattr__, they would accept any name.
+if not TYPE_CHECKING:
     # A program needs only one or two adapters, so each adapter's module is imported on first use.
     __getattr__ = lazy_exports(
         __name__,

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter for `provider`, which is one of the names that `providers` returns.
+    """Return the adapter for `provider`, which must be one of the names that `providers` returns.
 
     Without `options`, all callers that pass the same name share one adapter and its connections. The adapter looks up
     its key as described in ``rxllm.keys``. With `options`, such as `api_key` and `base_url`, each call returns a new

@@ -98,7 +98,7 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Maps each provider that can be suggested to a pattern for the names of its models."""
+"""Maps providers to patterns that match their models' names, so that a provider can be suggested for a model."""
 
 
 def unknown_provider(provider: str, model: str) -> str:

@@ -124,8 +124,9 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    many: Any = list(requests) if _are_several(requests) else requests  # It is read twice.
-    rxllm.generate_many(engine, many, **opts)  # This only checks the arguments; it sends nothing.
+    # The requests are read twice, because the first call only checks the arguments and sends nothing.
+    many: Any = list(requests) if _are_several(requests) else requests
+    rxllm.generate_many(engine, many, **opts)
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)

@@ -395,7 +395,7 @@ class Lanes:
         _ = call.cancelled() or call.exception()  # the caller may have been cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Give a lane's requests to other lanes, because the lane has ended."""
+        """Hand a lane's requests over to other lanes after it has ended."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

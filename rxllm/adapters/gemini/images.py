@@ -104,7 +104,7 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 
 
 def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
-    """Return `size` as Gemini's fields. Raises ``ImageAdapterError("invalid_request")`` if the size is not supported.
+    """Return Gemini's fields for `size`. Raises ``ImageAdapterError("invalid_request")`` if it is not supported.
 
     >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
     ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})

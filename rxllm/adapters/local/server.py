@@ -111,7 +111,8 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.verbosity = -1
     params.use_jinja = True
     params.ui = False
-    params.model_alias = {path.stem}  # Otherwise, the responses would contain the whole path.
+    # Without an alias, the responses would contain the whole path.
+    params.model_alias = {path.stem}
     # Threads spin while they wait for each other. With one thread per CPU, any other work on the machine would make an
     # answer many times slower.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
