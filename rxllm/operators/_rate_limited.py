@@ -1,4 +1,4 @@
-"""The `rate_limited` operator limits concurrent calls, and calls and tokens per minute or second.
+"""Limits on concurrent calls, and on calls and tokens over time.
 
 A call waits in a queue until it is first, fewer than `concurrent` calls are running, and the rates allow it. Then it
 runs on the event loop of its own subscription, in that subscription's context. Only one alarm is set at a time, for
@@ -426,7 +426,7 @@ Entry = list[float]
 
 
 class _RateWindow:
-    """Allows at most `limit` in any 60 seconds. An amount above the limit must wait until no other amount counts."""
+    """A limit on the total in any 60 seconds. An amount above the limit must wait until no other amount counts."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit

@@ -102,7 +102,7 @@ class Steering(abc.DisposableBase):
     def _add(self, item: Any) -> None:
         message = user(item) if isinstance(item, str) else item
         if not isinstance(message, Message) or message.role != "user":
-            expected = "an Observable of texts or user's messages"
+            expected = "an Observable of texts or user messages"
             raise invalid_option("steer", f"{must_be(expected, item)}; write steer.map(rxllm.user) or the like")
         if len(self._waiting) == MOST:
             raise StreamError("overflow", f"{MOST} messages of steer wait for one step; emit fewer, such as the latest")

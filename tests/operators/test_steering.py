@@ -427,7 +427,7 @@ def test_what_is_no_message_of_the_users_ends_the_chat(item: Any) -> None:
     typist = Typist(("There was ", item))
     source = rxllm.stream(Fake(STORY), "Hi", steer=typist.steer).pipe(ops.tap(typist.see))
     with pytest.raises(
-        ValidationError, match=r"steer must be an Observable of texts or user's messages, not "
+        ValidationError, match=r"steer must be an Observable of texts or user messages, not "
     ) as caught:
         source.run()
     assert (caught.value.reason, caught.value.errors[0][0]) == ("invalid_option", ("steer",))
