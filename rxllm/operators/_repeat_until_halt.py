@@ -57,7 +57,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 
         def follow(stream: Observable[T]) -> None:
             last: list[T] = []
-            subscription = current.disposable = SingleAssignmentDisposable()  # set first, because the stream may end at once
+            subscription = current.disposable = SingleAssignmentDisposable()  # set first: the stream may end at once
 
             def on_next(item: T) -> None:
                 last[:] = (item,)
@@ -158,7 +158,7 @@ def repeat_until_halt(
     for name, function in (("halt_when", halt_when), ("finalize", finalize)):
         if function is not None:
             check_function(name, function)
-    check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # a coroutine object would always be truthy
+    check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # coroutines are truthy
     make_chat = partial(_Chat, ask, max_turns, halt_when, finalize, steer, steer_at == "sentence")
     return operate(lambda source, observer, scheduler: make_chat(observer, scheduler).start(source))
 
@@ -236,7 +236,7 @@ class _Chat:
             elif after is not None:
                 self._run(after)
 
-        subscription = self._current.disposable = SingleAssignmentDisposable()  # set first, because the step may end at once
+        subscription = self._current.disposable = SingleAssignmentDisposable()  # set first: the step may end at once
         with within(self._scope), behind(self._gate):
             subscription.disposable = step.subscribe(
                 on_next, self._observer.on_error, on_completed, scheduler=self._scheduler
