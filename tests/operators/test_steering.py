@@ -455,7 +455,7 @@ def test_an_error_at_the_subscription_ends_the_chat() -> None:
 
 
 def test_more_messages_than_a_user_types_are_refused() -> None:
-    with pytest.raises(StreamError, match="1024 messages of steer wait for one step") as caught:
+    with pytest.raises(StreamError, match="steer has 1024 messages waiting for one step") as caught:
         rxllm.chat(Fake("Hi"), "Hi", steer=from_iterable("x" * 2000)).run()
     assert caught.value.reason == "overflow"
 
