@@ -39,8 +39,8 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
 
     A consumer is busy in two cases:
 
-    - its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) still has items to take
-    - its ``on_next`` is running
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) still has items to take.
+    - Its ``on_next`` is running.
 
     While it is busy, strings are joined, and so are deltas of the same block or tool call. All other items wait in line
     behind them. When the consumer has taken everything, it receives the waiting items as a batch, so it is never more
@@ -92,9 +92,9 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
     A consumer is busy in two cases:
 
-    - its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
       does, it receives the newest item at that moment, or a later one, no matter how long the consumer has worked.
-    - its ``on_next`` is running
+    - Its ``on_next`` is running.
 
     The source is never slowed down. A fast consumer receives every item. The last item before the end or an
     ``on_error`` is always emitted. A consumer that merely puts items into a queue or starts a task for each is never
