@@ -219,7 +219,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # such as raw usage with unknown keys
+            except Exception as error:  # for example, raw usage with unknown keys
                 self._observer.on_error(error)
                 return
             if not self._armed:

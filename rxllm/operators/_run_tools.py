@@ -190,7 +190,7 @@ class _Step:
             if type(event) not in EVENTS:
                 raise not_an_event("run_tools", event)
             self._state = self._state.apply_event(event)
-        except Exception as error:  # such as raw usage with unknown keys
+        except Exception as error:  # for example, raw usage with unknown keys
             self._observer.on_error(error)
             return
         self._observer.on_next(event)

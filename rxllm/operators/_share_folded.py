@@ -156,7 +156,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # such as raw usage with unknown keys
+        except Exception as error:  # for example, raw usage with unknown keys
             self._end(error)
             self._subscription.dispose()
         else:

@@ -98,7 +98,7 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)`` returns the first place at or after `start` to cut the segment that begins at `begin`."""
+"""``find(text, begin, start)`` returns the first place, from `start` on, to cut the segment that begins at `begin`."""
 
 
 class Segmenter:
