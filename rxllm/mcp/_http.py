@@ -115,7 +115,7 @@ class _Wire(HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         if self._left_behind:
-            fault = "the MCP tools were pickled, which removes the secrets in their headers and URL"
+            fault = "the MCP tools were pickled without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
         path = "/" if self._ends_in_slash else ""  # some servers treat the path without the slash as another path

@@ -297,7 +297,7 @@ class AgentExecution(ToolExecution):
         agent = cast(AgentTool, self._tool)
         self._journal = None  # the agent's own calls and tools are recorded, so its outcome need not be
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} was not run: it is nested inside {MOST_DEEP} tool calls, the maximum"
+            message = f"the agent {agent.name!r} was not run: it is nested in {MOST_DEEP} tool calls, the maximum"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))
             return
         self._arm()

@@ -681,7 +681,7 @@ def test_a_late_watcher_does_not_wait_for_a_loop_that_is_closed() -> None:
         shared.subscribe(on_error=errors.append)
 
     asyncio.run(main())
-    with pytest.raises(StreamError, match="the shared call.s event loop is closed"):
+    with pytest.raises(StreamError, match="the shared call's event loop is closed"):
         shared.run()
     assert len(errors) == 1
 
