@@ -279,7 +279,7 @@ def _may_be_older(error: LLMError) -> bool:
     return error.status is not None and 400 <= error.status < 500 and error.status not in (401, 403, 429)
 
 
-# The messages: JSON-RPC 2.0 in two eras
+# JSON-RPC 2.0 messages, in both eras
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
@@ -311,7 +311,7 @@ def messages_in(data: Any) -> Iterator[Json]:
     """
     for message in cast(list[Any], data) if isinstance(data, list) else [data]:
         if not isinstance(message, dict) or _is_too_deep(message):
-            fault = f"has more than {DEPTH} levels" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            fault = f"is over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
             raise StreamError("malformed_event", f"a message from the MCP server {fault}", provider=PROVIDER)
         yield cast(Json, message)
 

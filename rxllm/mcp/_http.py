@@ -165,7 +165,7 @@ class _Decoder(FrameDecoder):
         if over or self._id is None:
             super().end(over=True)
         else:
-            fault = "the MCP server ended its answer without the response"
+            fault = "the MCP server ended its answer before sending the response"
             self.fail(StreamError("truncated", fault, provider=PROVIDER))
 
 

@@ -208,7 +208,7 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the server, and wait for that, but no longer than a few seconds."""
+        """End the server and wait for it to exit, for a few seconds at most."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
@@ -306,8 +306,8 @@ class Process(asyncio.SubprocessProtocol):
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Wait a moment so that output written before the exit is read first. It may never end, since a descendant can
-        # keep it open.
+        # Wait a moment so that output written before the exit is read first. The output may
+        # never end, because a descendant can keep it open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 

@@ -26,7 +26,7 @@ from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
-"""The maximum number of requests that one tool call may need between two questions to the user."""
+"""The maximum number of requests in a row for one tool call without a question to the user."""
 PAUSE_SECONDS = 0.1
 
 _ACTIONS = ("accept", "decline", "cancel")
@@ -155,7 +155,7 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the questions stored by an earlier run of the tool call, and the user's answer if it is valid."""
+        """Return the questions that an earlier run of the tool call stored, with the user's answer if it is valid."""
         if context.reply is None:
             return cls()
         try:
@@ -175,7 +175,7 @@ class Questions(msgspec.Struct):
     def required(cls, result: Json, known: Questions) -> Questions:
         """Return the questions in a `result` that requires input, with the responses in `known` to the same questions.
 
-        Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if its page is not on the web.
+        Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a question sends the user off the web.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -205,7 +205,7 @@ class Questions(msgspec.Struct):
     def response_to(self, number: int, params: Json) -> Json:
         """Return the response to question `number` of a running tool call.
 
-        Raises `NeedsUserError` if there is none yet, and ``ValidationError`` if the question's page is not on the web.
+        Raises `NeedsUserError` if there is none yet, and ``ValidationError`` if the question sends the user off the web.
         """
         key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
@@ -227,7 +227,7 @@ class Questions(msgspec.Struct):
 
 
 def _check_page(params: Json) -> Json:
-    """Return `params`, a question. Raises ``ValidationError("invalid_request")`` if its page is not on the web."""
+    """Return `params` unchanged. Raises ``ValidationError("invalid_request")`` if they send the user off the web."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):

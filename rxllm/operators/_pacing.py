@@ -37,7 +37,7 @@ T = TypeVar("T")
 FRAME = 1 / 60
 """The longest time between two releases of waiting events, in seconds. It is a screen's refresh interval."""
 
-_LONG = 64  # in characters: a longer piece is not joined with the next delta
+_LONG = 64  # in characters; a piece this long is not joined with the next delta
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -190,10 +190,10 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
-    If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`; if the stream
-    contains an ``ErrorEvent``, it has that error. Before an ``on_error``, the response so far is emitted. In a chat,
-    each snapshot is the response of the current step. The time to make a snapshot grows with the length of its text.
-    While nothing changes, no timer runs.
+    If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`, and contains
+    the error if there was an ``ErrorEvent``. Before an ``on_error``, the response so far is emitted. In a chat, each
+    snapshot is the response of the current step. The time to make a snapshot grows with the length of its text. While
+    nothing changes, no timer runs.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -258,10 +258,10 @@ def gate(
 
     The gate is closed until `while_open` emits its first value. To begin with an open gate, pass
     ``while_open.start_with(True)``. Each item passes exactly once, in order, and the stream completes only after all
-    waiting items have passed. An ``on_error`` drops the waiting items and passes at once. If `while_open` completes
-    while the gate is open, it stays open. If it completes while the gate is closed, the gate can never open again, so
-    the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a boolean, the
-    stream ends at once.
+    waiting items have passed. An ``on_error`` passes at once, and the waiting items are dropped. If `while_open`
+    completes while the gate is open, it stays open. If it completes while the gate is closed, the gate can never open
+    again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a boolean,
+    the stream ends at once.
 
     While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
     paused, such as a `Subject`, may send more. Once more than `limit` items (65,536 by default) would have to wait, the
@@ -358,7 +358,7 @@ class _Gated:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._context.copy().run(self._release_and_end)  # the timer may run in someone else's context
+        self._context.copy().run(self._release_and_end)  # the timer may run in another caller's context
 
     def _release_and_end(self) -> None:
         with self._lock:

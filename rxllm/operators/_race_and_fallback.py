@@ -1,4 +1,4 @@
-"""Operators for unreliable providers: race or hedge calls, fall back to another model, or pause calls for a while."""
+"""Operators for unreliable providers: race or hedge calls, fall back to another model, or stop calling for a while."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ def fallback(
     on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
     every error except ``StreamError("cancelled")`` leads to a fallback.
 
-    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them is something else. It is
-    also raised when the operator is applied in a pipe and one of `engines` is not a stream. Raises
-    ``EngineError("unknown_provider")`` if a name's provider is unknown.
+    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has another type. In a
+    pipe, it is also raised when the operator is applied, if any of them is not a stream. Raises
+    ``EngineError("unknown_provider")`` if the provider in a name is unknown.
     """
     if not engines:
         raise invalid_option("engines", "must be at least one: write fallback(engine)")
@@ -205,7 +205,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Refuse calls once `failures` in a row have failed within `within` seconds; try again after `cooldown` seconds.
+    """Refuse calls after `failures` failed calls in a row within `within` seconds; try again after `cooldown` seconds.
 
     ::
 
@@ -293,7 +293,8 @@ class Circuit:
     =============  ========================================  ==========================================================
     current state  effect on a new call                      change to the next state
     =============  ========================================  ==========================================================
-    closed         The call passes.                          Opens after `failures` in a row within `within` seconds.
+    closed         The call passes.                          Opens when `failures` calls in a row have failed within
+                                                             `within` seconds.
     open           The call is refused.                      Becomes half_open at the first call after the cooldown.
     half_open      The call becomes the trial. It is         Closes when the trial succeeds; opens when it fails.
                    refused if a trial is already running.

@@ -274,7 +274,7 @@ class _QueuedCall(_Call):
         self._queue = queue
         self.entry: Entry | None = None  # its reserved tokens; None until the call begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # another call's end may start this one
+        self._context = contextvars.copy_context()  # the end of another call may start this one, in its context
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # The times of all calls are compared, so all real schedulers use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
@@ -340,7 +340,10 @@ class _Queue:
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call` to the queue, or return False if calls on loops that its subscriber blocks take all slots."""
+        """Append `call` to the queue. If it could never start, do nothing and return False.
+
+        That happens if its subscriber blocks the event loops of enough other calls to fill all slots.
+        """
         blocked = current_place.get().blocked_loops
         with self._guard:
             if self._concurrent is not None and blocked:

@@ -1,8 +1,8 @@
 """Replace text in every event that contains it: `map_text` applies a function, `redact` replaces matches of a pattern.
 
 While text is arriving, `redact` has to know which of it can still become part of a match. A position is *open* if a
-match that begins there might extend, or look ahead, beyond the text received so far; a partial match by ``regex`` shows
-this. All text before the first open position is settled: its matches are replaced and it is emitted.
+match that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a
+partial match. All text before the first open position is settled: its matches are replaced and it is emitted.
 
 A position that has been open for `max_match` characters is closed. The exception is a position where a match has
 already been found: that match may grow to any length. A match longer than `max_match` therefore counts if its first
@@ -210,7 +210,7 @@ _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal whether t
 
 
 class _Redacting:
-    """The state of redacting one chat. Each open block has its own `Redactor`, found by delta class and block id.
+    """The redaction state of one chat. Each open block has its own `Redactor`, found by delta class and block id.
 
     Each agent has a `_Redacting` of its own, but the tool result that holds the agent's answer is redacted here.
     """
@@ -330,12 +330,12 @@ class _Redacting:
 
 
 class _Mapping:
-    """The state of mapping one stream. As in the fold, an id of None refers to the open block."""
+    """The state of one `map_text` subscription. As in the fold, an id of None refers to the open block."""
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
         self._steps: list[tuple[StepResult, StepResult]] = []  # each original step and its replacement
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # thread lengths to indexes in `_steps`
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, keyed by thread length
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observable[T]], Stream[T]]:
-    """When a stream completes, continue with ``fn(last)``, where `last` is its last item, until that is None or empty.
+    """Continue a completed stream with ``fn(last)``, where `last` is its last item.
 
     ::
 
@@ -48,6 +48,9 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> from reactivex import of
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
+
+    `fn` is called again when the stream that it has returned completes. If it returns None or an empty stream, the
+    result completes.
     """
 
     def subscribe(
@@ -123,7 +126,7 @@ def repeat_until_halt(
     - a tool halts the chat or asks the user a question
     - tool calls wait for approval or for the caller
     - the step failed
-    - the response's metadata demands a halt (``ops.budget`` does this)
+    - an operator such as ``ops.budget`` demands a halt in the response's metadata
     - the answer is finished (``completed``)
     - ``halt_when(step)`` returns True
     - `max_turns` steps have run; a source that calls no model, such as a resumed step, does not count

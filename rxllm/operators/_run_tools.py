@@ -91,10 +91,11 @@ def run_tools(
     thread, messages or text. The thread in the ``StepCompleted`` is `thread` followed by the answer and the results, in
     the order of the tool calls.
 
-    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. The same applies to single tools
-    that are ``manual``. At most `max_concurrency` tools run at once; by default there is no limit. `tool_timeout`
-    limits the run time of each tool, in seconds, unless the tool sets its own timeout. If the model calls a tool that
-    does not exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
+    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. A tool that is marked ``manual``
+    is always left to the caller. At most `max_concurrency` tools run at once; by default there is no limit.
+    `tool_timeout` limits the run time of each tool, in seconds, unless the tool sets its own timeout. If the model
+    calls a tool that does not exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")``
+    is emitted.
 
     A tool that fails does not end the stream. With ``on_tool_error="continue"``, the model receives the error as the
     tool's result. With ``"halt"``, the chat halts. `on_tool_error` can also be a function that takes the `ToolCall` and
@@ -174,7 +175,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the response as an earlier run of the stream cut it short, or None if none did."""
+        """Return the events of the response if an earlier run of the stream cut it off, or None if none did."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 

@@ -117,7 +117,7 @@ Keep = Callable[[list[Event]], object]
 def until_sentence(
     source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """End the response that `source` emits after its current sentence, once ``is_steered()`` is true.
+    """Cut off the response in `source` at the end of its current sentence, once ``is_steered()`` is true.
 
     The source is disposed before the next sentence, block or tool call begins, and open blocks are completed. Two
     things are never cut off: thinking, because the provider needs it back as a whole, and a response that has begun a

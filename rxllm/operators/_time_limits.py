@@ -3,7 +3,7 @@
 The timer is lazy. It is normally set again when it fires rather than at each event, so that an event costs no more than
 reading the clock once. Only two events set the timer themselves: the first content, and the event that ends a stall.
 
-While the consumer is behind, the source has to wait. That time does not count as silence of the model.
+While the consumer is behind, the source has to wait. That time does not count as the model's silence.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ def time_limits(
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    Only output of the model counts as content. Message starts and ends, usage and raw frames show that the provider is
-    alive, but they do not extend a limit. Events from agents do extend it, except for the usage and raw frames of their
-    providers.
+    Only the model's output counts as content. Message starts and ends, usage and raw frames show that the provider is
+    alive, but they do not extend a limit. Agents' events do extend a limit, except for the usage and raw frames of
+    their providers.
 
     When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
     a ``StreamError("timeout")``. If there has been no event at all, it ends with an ``on_error`` and an
@@ -59,8 +59,8 @@ def time_limits(
     number of `events` so far. The source is disposed, which closes its connection. While the consumer is behind, only
     `total` applies. After a ``MessageCompleted``, no limit applies until another event arrives.
 
-    To apply the same limits to each attempt before it is retried, use the call option ``timeout``, which takes a number
-    or a `Timeouts`. If the first content of an attempt is late, the attempt has failed and is retried.
+    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
+    first content of an attempt is late, the attempt has failed and is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a number above 0.
     """
@@ -102,7 +102,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Pass events on and watch the clock; a subclass decides when it is time to act, and acts."""
+    """Pass events on and watch the clock; a subclass decides when to act and what to do."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer

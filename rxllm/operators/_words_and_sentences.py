@@ -34,9 +34,10 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     ['Hello ', 'world']
 
     White space belongs to the word before it, so joining the words gives back the whole text. Some scripts do not put
-    spaces between words (Chinese, Japanese, Thai, ...). There each character is a word, along with its combining marks
-    and any punctuation after it. Where words begin does not depend on how the text is split into deltas. The last word
-    of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are cut.
+    spaces between words (Chinese, Japanese, Thai, ...). In those, each character is a word, along with its combining
+    marks and any punctuation after it. Where words begin does not depend on how the text is split into deltas. The last
+    word of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are
+    cut.
     """
     return lift(lambda: _EventSegmenter("words", find_word))
 
@@ -134,7 +135,7 @@ class Segmenter:
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment. Return the segments that have thereby reached `LONGEST` characters."""
+        """Add `text` to the pending segment. Return every segment that is now full, with `LONGEST` characters."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])

@@ -45,7 +45,7 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The keys in a step's metadata for calls that wait for the caller. Without the answers, the chat cannot continue."""
 
 QUESTION = "question"
-"""The id of a question in its tool's chat. The caller's answer is addressed to the id of the call, then this id."""
+"""The id of a tool's question in the tool's chat. The answer is addressed to it, under the id of the tool call."""
 
 STATE = "tool_state"
 """The key in a question's metadata for the state that the tool keeps until its next run."""

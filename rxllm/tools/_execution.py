@@ -4,7 +4,7 @@ If there is a journal (see ``operators.journaled``), the call is recorded in it,
 looks it up there:
 
 - If the journal has no record of the call, this run records the start before it calls the function, and the outcome or
-  denial before it emits that.
+  denial before it emits it.
 - If the journal has the outcome, this run emits the recorded outcome.
 - If the journal has only the start, the call was interrupted. If the tool is ``idempotent``, this run calls it again
   with the same arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool
@@ -348,7 +348,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the model is not given the details, because it cannot fix them
+            log.warning("%s", error.message)  # the program is at fault, so the model is not given the details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):

@@ -28,9 +28,10 @@ Encoder = Callable[[Any], str]
 OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
 Approve = Callable[[ToolCall], Any]
 Approval = bool | str | Mapping[str, Any]
-"""A decision about a tool call. True approves it, and new arguments approve it with those instead of the model's.
+"""A decision about a tool call.
 
-False denies it, and so does a text, which gives the reason.
+True approves the call, and a mapping approves it with different arguments. False denies it, and a text denies it and
+gives the reason.
 """
 
 TOO_DEEP = "nested too deeply"
@@ -89,7 +90,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return how many of `calls` may run at once. Unless there is a limit, all of them may."""
+        """Return how many tool calls may run at once, out of a total of `calls`. Without a limit, all of them may."""
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
