@@ -175,7 +175,7 @@ class Questions(msgspec.Struct):
     def required(cls, result: Json, known: Questions) -> Questions:
         """Return the questions in a `result` that requires input, with the responses in `known` to the same questions.
 
-        Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a question sends the user off the web.
+        Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -205,7 +205,7 @@ class Questions(msgspec.Struct):
     def response_to(self, number: int, params: Json) -> Json:
         """Return the response to question `number` of a running tool call.
 
-        Raises `NeedsUserError` if there is none yet, and ``ValidationError`` if the question sends the user off the web.
+        Raises `NeedsUserError` if there is none yet, and ``ValidationError`` if the URL is not a web address.
         """
         key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
@@ -227,7 +227,7 @@ class Questions(msgspec.Struct):
 
 
 def _check_page(params: Json) -> Json:
-    """Return `params` unchanged. Raises ``ValidationError("invalid_request")`` if they send the user off the web."""
+    """Return `params` unchanged. Raises ``ValidationError("invalid_request")`` if their URL is not a web address."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):

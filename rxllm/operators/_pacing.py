@@ -1,4 +1,4 @@
-"""Operators that change when items are emitted: `smooth` evens out bursts, `snapshots` samples, `gate` holds back."""
+"""Operators that control timing: `smooth` spreads bursts, `snapshots` emits states, and `gate` holds items back."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Limits on concurrent calls, and on calls and tokens over time.
 
 A call waits in a queue until it is first, fewer than `concurrent` calls are running, and the rates allow it. Then it
-runs on the event loop of its own subscription, in that subscription's context. Only one alarm is set at a time, for
-the first call in the queue.
+runs on the event loop of its own subscription, in that subscription's context. A timer, the alarm, is set only for the
+first call in the queue.
 
 A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
 the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.

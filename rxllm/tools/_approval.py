@@ -51,7 +51,7 @@ STATE = "tool_state"
 """The key in a question's metadata for the state that the tool keeps until its next run."""
 
 NO_ANSWER = object()
-"""Stands for the missing answer when an approver's Observable completes without an item."""
+"""A stand-in for the missing answer when an approver's Observable completes without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
