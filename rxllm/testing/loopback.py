@@ -155,8 +155,7 @@ class Loopback:
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
                 raise TimeoutError(
-                    f"after {timeout} s there are {len(self.requests)} requests "
-                    f"and {self.open_count} open connections"
+                    f"after {timeout} s there are {len(self.requests)} requests and {self.open_count} open connections"
                 )
 
     def __enter__(self) -> Self:

@@ -136,7 +136,7 @@ def _applied(operator: Any, source: Any) -> Observable[Any]:
     if isinstance(result, Observable):
         return cast(Observable[Any], result)
     if callable(result):
-        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with brackets")
+        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with its brackets")
     raise TypeError(f"{name} returned {result!r}, but an operator must return an Observable")
 
 
