@@ -21,13 +21,13 @@ Check in virtual time that an operator keeps the Rx contract and that the events
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
-Check that an adapter keeps the adapter rules. To test its wire format over HTTP as well, use
-``HTTPAdapterConformance``.
+Check that an adapter keeps the adapter rules:
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-If the subject breaks a rule for a good reason, omit that rule, as in ``without={"at_once"}``. The docstrings of the
-``assert_`` functions and of `AdapterConformance` list the rules, and explain when to omit each of them.
+To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If the subject of a test breaks a
+rule for a good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and of
+`AdapterConformance` list the rules, and explain when to omit each of them.
 
 With pytest, the fixture `loopback` starts a server that follows a script. After the test it stops the server, and
 raises any errors of the script::
@@ -111,8 +111,9 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-    # Import each module on first use, since only some of them need hypothesis or httpx.
+# Import each module on first use, since only some of them need hypothesis or httpx. Type checkers do not see
+# `__getattr__`, since they would then accept any name.
+if not TYPE_CHECKING:
     _load = lazy_exports(
         __name__,
         {

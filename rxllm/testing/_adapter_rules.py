@@ -79,7 +79,7 @@ def assert_adapter(
     ``answers``                 the call succeeds                           never, since nothing else could be checked
     ``typed_error``             every error is an LLMError                  never
     ``error_event``             an error after an event is an ErrorEvent    never
-    ``says``                    it emits text, thinking, a part or a call   if the model may say nothing
+    ``says``                    it emits text, thinking, a part or a call   if the model may stay silent
     ``understood``              its chunks are valid and recognized         if other code reads its raw chunks
     ``usage``                   no token count is negative                  if it reports corrections of the usage
     ``lawful``                  ops.verify accepts its events               never

@@ -220,7 +220,7 @@ class AdapterRun:
 
     @cached_property
     def observed(self) -> Observed:
-        """What the reference call emitted. This call is made only once."""
+        """The events and errors of the reference call, which is made only once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:

@@ -89,7 +89,7 @@ class Cassette:
     or from equal requests in a batch) are played in turn, and then from the first one again.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
-    headers, `metadata`, and options with names like those of secrets are ignored. Keys are never written to the file,
+    headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,
     and bytes are written only as hashes.
 
     Each recording consists of a line with the request and the lines that `record` would write. An answer is written in

@@ -214,8 +214,8 @@ class ImageConformance:
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
         """Return a context manager for a service, and for the adapter that calls it.
 
-        The service answers each call with copies of `PNG`. It sends as many of them as the call's ``n``, but no more
-        than `images`. If `images` is None, the service refuses each call, for example with HTTP status 400, and sends
+        The service answers each call with copies of `PNG`. It sends the call's ``n`` copies, but no more than
+        `images`. If `images` is None, the service refuses each call, for example with HTTP status 400, and sends
         the request id `REQUEST_ID`.
         """
         missing(self, "serving")

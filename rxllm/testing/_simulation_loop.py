@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. A blocking function's sleep delays its result; any other delays the whole loop."""
+        """Stand in for ``time.sleep``. A blocking function's sleep delays its result, any other the whole loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:

@@ -47,7 +47,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 
 
 def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterator[list[bytes]]:
-    """Yield `data`, cut into chunks in many ways. A decoder must read them all alike.
+    """Yield `data`, cut into chunks in many different ways. A decoder must give the same result for all of them.
 
     >>> for chunks in chunkings(b"hi!"):
     ...     print(chunks)
@@ -58,8 +58,8 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'hi', b'!']
 
     The data is yielded whole, byte by byte, byte by byte with empty chunks in between, and cut in two at every place.
-    For long data that is a lot, about one list for each byte, so you can pass `cuts`. Then the data is yielded only
-    twice: whole, and cut at that number of random places, which depend only on `seed`.
+    This makes about one list for each byte. If the data is long, pass `cuts`. Then the data is yielded only twice:
+    whole, and cut at that number of random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:

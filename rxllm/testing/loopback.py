@@ -10,10 +10,10 @@ The script is a `Reply` to every request, a list of replies whose last one is re
 `Request` and returns a `Reply`.
 
 The body of a reply is either bytes, which are sent with a ``Content-Length``, or an iterable, which is sent chunked. In
-an iterable, bytes are one chunk, a `Pause` delays the next chunk, and a `Cut` ends the body.
+an iterable, each bytes object is one chunk, a `Pause` delays the next chunk, and a `Cut` ends the body.
 
-A wrong script or body raises ``TypeError`` at once. If the running server has an error, it is raised at the end of the
-``with`` block, even if the block itself has raised another exception. A request with a body must have a
+A wrong script or body raises ``TypeError`` at once. If an error occurs in the running server, it is raised at the
+end of the ``with`` block, even if the block itself has raised another exception. A request with a body must have a
 ``Content-Length``.
 """
 
@@ -58,7 +58,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A pause of a number of seconds. By default, it lasts forever."""
+    """A pause. It lasts forever unless a number of seconds is given."""
 
     seconds: float = math.inf
 
@@ -75,7 +75,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Reply:
-    """A response. The server waits before it sends the first byte; `before` is in seconds, or a `Pause`."""
+    """A response. `before` is the time to wait before sending the first byte, in seconds or as a `Pause`."""
 
     body: bytes | Iterable[bytes | Pause | Cut] = b""
     status: int = 200
@@ -116,7 +116,7 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""The number of event-loop turns in which a connection is certain to be accepted completely."""
+"""The number of event-loop turns that are enough to finish accepting a connection."""
 
 
 class Loopback:
@@ -161,7 +161,7 @@ class Loopback:
     def __enter__(self) -> Self:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
         # asyncio sets this option only on sockets that it creates, but accepted sockets inherit it from this one.
-        # Without it, each frame would wait 40 ms until the previous frame is acknowledged.
+        # Without it, each frame would wait 40 ms for the previous frame to be acknowledged.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -173,7 +173,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # its context is the block's exception, which it may have caused
+            raise self.errors[0]  # its context is the block's exception, which this error may have caused
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -249,7 +249,7 @@ class Connection(asyncio.Protocol):
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait until the connection is closed, and return the time when it was. Raises ``TimeoutError``."""
+        """Wait until the connection is closed, and return the time at which it was closed. Raises ``TimeoutError``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -419,7 +419,7 @@ def chat(*texts: str) -> list[bytes]:
 
 
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Yield frames forever, either as fast as the client reads them or one every `every` seconds.
+    """Yield frames forever, either as fast as the client reads them or with a pause of `every` seconds after each.
 
     ``make(i)`` returns the next frame; without it, the frames have the texts ``"0 "``, ``"1 "``, ``"2 "`` and so on.
     An iterator can be used only once, so call this function for each reply.

@@ -11,13 +11,13 @@
 
 Each character stands for one tick, which is one second on the scheduler's clock:
 
-=========  =============================================================================
+=========  ============================================================================
 ``-``      Nothing happens. A space means the same.
-``a``      The source emits the value named ``a``, or the letter itself without a value.
-``|``      The source completes.
-``X``      The source fails with the exception named ``X``.
+``a``      The value named ``a`` is emitted; if there is no such value, the letter is.
+``|``      The stream completes.
+``X``      The stream fails with the exception named ``X``.
 ``(ab|)``  Everything inside the brackets happens at the tick of the opening bracket.
-=========  =============================================================================
+=========  ============================================================================
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
     >>> list(parse("-a-(b|)", {"a": 1}))
     [(1, 'next', 1), (3, 'next', 'b'), (3, 'end', None)]
 
-    Raises ``ValueError`` for a malformed diagram, which has unpaired or nested brackets, a notification after the end,
-    or an X that is not an exception.
+    Raises ``ValueError`` if the diagram has unpaired or nested brackets, a notification after the end, or an X that is
+    not an exception.
     """
     group: int | None = None
     ended = False
@@ -151,7 +151,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes at once and remembers the scheduler with which it was subscribed to."""
+    """A source that completes at once and remembers the scheduler that it was given."""
 
     def __init__(self) -> None:
         super().__init__()

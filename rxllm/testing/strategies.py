@@ -247,7 +247,7 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
     special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
         ev.ChatCompleted: {"result": chat_results},
-        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # it is read as a UsageUpdated
+        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # "usage" is read as a UsageUpdated
         ev.PartAdded: {"part": st.builds(va.ProviderPart, texts, maps)},
     }
     return st.builds(cls, **{**fields, **special.get(cls, {})})
@@ -371,13 +371,13 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-It has steps, tools, agents up to two deep, and corrections by the user. Some chats wait for approval at the end.
+The chat has steps, tools, agents up to two deep, and corrections by the user. Some chats end by waiting for approval.
 """
 
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """Draw a way to cut `data` into chunks, which may be empty. It shrinks to a single chunk."""
+    """Draw a way to cut `data` into chunks, some of which may be empty. It shrinks to a single chunk."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

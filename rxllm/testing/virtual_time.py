@@ -15,10 +15,10 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks from one item of a source to the next. It is more than 1, so that a run can dispose in between."""
+"""Ticks from one item of a source to the next. There is a tick in between at which a run can be disposed."""
 
 SILENCE = 600
-"""Ticks for which a silent source waits before its last item. They are enough for an operator's timers to fire."""
+"""Ticks for which a silent source waits before its last item, so that an operator's timers fire."""
 
 LIMIT = 10_000
 """The number of ticks after which a run ends, even if timers are still pending."""
@@ -180,7 +180,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, advance the clock by `LIMIT` ticks, and dispose after `dispose_at` ticks if that is given."""
+        """Subscribe, and advance the clock by `LIMIT` ticks. If `dispose_at` is given, dispose at that tick."""
         try:
             self.begin()
             if dispose_at is not None:
@@ -193,7 +193,7 @@ class OperatorRun:
     def _pass_time(self) -> None:
         try:
             self._clock.advance_to(float(self._start + LIMIT))
-        except Exception as error:  # raised in a timer; it ends the subscription, as it does in a Stream
+        except Exception as error:  # raised by a timer; end the subscription, as a Stream does
             if self.ends or self._before_dispose is not None:
                 raise
             self._clock.stop()

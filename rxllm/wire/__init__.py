@@ -10,8 +10,8 @@ module           purpose
 ===============  ==========================================================================================
 
 To write the decoder of an adapter, subclass `FrameDecoder`. It reads frames from a `Framing`, such as `SSEDecoder` or
-`NDJSONFraming`, and reports what they mean to `Blocks`, which creates the events. `CallTracker` gives tool calls their
-ids.
+`NDJSONFraming`, and reports what they mean to `Blocks`, which creates the events. `CallTracker` gives each tool call an
+id.
 """
 
 from typing import TYPE_CHECKING
@@ -36,8 +36,9 @@ __all__ = [
     "SSEDecoder",
 ]
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept any name
-    # Import these modules lazily: a program that uses no HTTP adapter needs none of them.
+# Import the modules lazily: a program that uses no HTTP adapter needs none of them. Type checkers do not see
+# `__getattr__`, since they would then accept any name.
+if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -7,16 +7,16 @@ blocks of text and thinking as needed:
 state          method                      effect
 =============  ==========================  ==========================================================================
 new            `start`                     Emits ``MessageStarted``. Without this call, the first content emits it.
-started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time: it is completed when a
-                                           block of another kind or id begins, and when a tool call starts.
+started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
+                                           block of another kind or id begins, or when a tool call starts.
 started        `source`, `file`, `part`    Emits an event, but not before the open block is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
-started        `error`                     Completes the open block, completes unfinished tool calls but marks them as
-                                           incomplete, and emits ``ErrorEvent``.
-started        `end`                       Completes everything that is open and emits ``MessageCompleted``, provided
-                                           that there was a finish reason or that `over` is true. Otherwise the
-                                           stream fails with ``StreamError("truncated")``. If the finish reason has
-                                           an error, the stream fails with that.
+started        `error`                     Completes the open block. Completes unfinished tool calls, but marks them
+                                           as incomplete. Then emits ``ErrorEvent``.
+started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. Without
+                                           a finish reason, `over` must be true; otherwise the stream fails with
+                                           ``StreamError("truncated")``. If the finish reason has an error, the
+                                           stream fails with that error.
 ended          any method                  Emits nothing.
 =============  ==========================  ==========================================================================
 """
@@ -58,9 +58,9 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    The provider's id is kept, unless this class has already given the same id to an earlier block. In that case the two
-    blocks would be merged, and text would be lost. Such a clash can happen when an adapter emits text of its own before
-    it forwards another adapter's events.
+    The provider's id is kept, unless this class has already made up the same id for an earlier block. With equal ids,
+    the two blocks would be merged, and text would be lost. Such a clash can happen when an adapter emits text of its
+    own before it forwards another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'
@@ -109,8 +109,8 @@ class Blocks:
         self._events: list[Event] = []
         self._folded: list[Event] = []  # all events except deltas; the message is folded from them
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # the id that the decoder reported for the open block
-        self._id = ""  # the id that the open block's events have
+        self._reported_id: str | None = None  # The open block's id, as the decoder has reported it.
+        self._id = ""  # The open block's id, as its events show it.
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
@@ -130,7 +130,7 @@ class Blocks:
     def start(self, **metadata: Any) -> None:
         """Start the message. `metadata`, such as ``id`` and ``model``, is added to it; only non-empty strings are kept.
 
-        If this method is called again, new metadata is added to the completed message.
+        If this method is called again, any new metadata is added to the completed message only.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
@@ -168,7 +168,7 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data to a thinking block; it is sent back to the provider together with the block.
+        """Attach data to a thinking block. It is sent back to the provider together with the block.
 
         If no thinking block with this `id` is open, an empty one is begun.
         """

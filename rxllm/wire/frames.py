@@ -78,8 +78,8 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # True once a complete response has arrived that was not streamed
-        self._half = b""  # the escape of a surrogate pair's first half, until the second half arrives
+        self._whole = False  # True once a whole response has arrived in one piece, without streaming.
+        self._half = b""  # The escape of a surrogate pair's first half, until the second half arrives.
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -117,7 +117,7 @@ class FrameDecoder(ABC):
     def end(self, *, over: bool) -> None:
         """End the stream. `over` is true if the wire's end marker has arrived.
 
-        A subclass may extend this method, like `fail`.
+        A subclass may extend this method as well as `fail`.
         """
         self.blocks.end(over=over)
 

@@ -32,7 +32,7 @@ before     ``[``                       Go to *between*. Anything before the brac
 between    a comma or white space      Skip it.
 between    ``{``, ``[`` or ``"``       Go to *inside*.
 between    ``]``                       Go to *ended*.
-between    anything else               Go to *odd*: this is a number, a word, or nonsense.
+between    anything else               Go to *odd*. This is a number, a word, or nonsense.
 odd        a comma or ``]``            Return what precedes it as an element, and go to *between*.
 inside     the end of the element      Return the element's bytes as they were sent, and go to *between*.
 ended      anything                    Ignore it.
@@ -107,7 +107,7 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # an int, because bytes are searched faster for an int
+_CR = 13  # as an int, since bytes are searched faster for an int than for bytes
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
@@ -117,8 +117,8 @@ Frame = tuple[str, bytes]
 class SSEDecoder(PendingFrame):
     """Decodes server-sent events incrementally.
 
-    Call `feed` with each read, and `close` at the end of the stream. Both return the frames that are complete.
-    For a frame of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
+    Call `feed` with each read, and `close` at the end of the stream. Both return the frames that are complete. For a
+    frame of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
     returned the frames before it.
 
     >>> decoder = SSEDecoder()
@@ -128,7 +128,7 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # see rule 4 above
+        self.is_json = False  # see rule 4 of server-sent events
         self._event = "message"
         self._data: list[bytes] = []
         self._size = 0  # bytes in `_data`, counted once it has a second line
@@ -169,7 +169,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read ends its line at once. If the next read begins with an LF, it belongs to that CR.
+        # A CR at the end of a read ends its line at once. An LF at the start of the next read belongs to that CR.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -179,7 +179,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Nearly every event is a single data line, so that case is handled first and fast.
+        # Nearly every event is a single data line. The first two returns are shortcuts for such events.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -191,7 +191,7 @@ class SSEDecoder(PendingFrame):
         return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # If events have names, nearly every event is an event line and a data line, so that case is handled first.
+        # A named event is nearly always one event line and one data line, so a regular expression finds such events.
         single = _NAMED.fullmatch(text)
         if single:
             return [(_name(single[1]), single[2])]
@@ -251,8 +251,8 @@ def _name(name: bytes) -> str:
 class NDJSONDecoder(PendingFrame):
     """Decodes newline-delimited JSON incrementally.
 
-    Call `feed` with each read, and `close` at the end of the stream. Both return the lines that are complete.
-    For a line of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
+    Call `feed` with each read, and `close` at the end of the stream. Both return the lines that are complete. For a
+    line of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
     returned the lines before it.
 
     >>> decoder = NDJSONDecoder()
@@ -347,7 +347,7 @@ class JSONArrayDecoder(PendingFrame):
 
     @property
     def is_between(self) -> bool:
-        """Whether no element is unfinished."""
+        """Whether the decoder is between two elements, so that none is unfinished."""
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:

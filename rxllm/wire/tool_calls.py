@@ -45,14 +45,14 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "waiting"  # then "started", then "completed"
-        self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
-        self.found = self.searched = 0  # the number of objects found, and of pieces searched
+        self.state = "waiting"  # Later "started", and then "completed".
+        self.objects: JSONArrayDecoder | None = None  # Finds JSON objects in the pieces.
+        self.found = self.searched = 0  # The number of objects found, and the number of pieces searched.
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Search each piece only once: some servers repeat the name with every piece, and each repetition leads here.
+        # Search each piece only once: if a server repeats the name with every piece, this method is called for every piece.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -80,12 +80,12 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # the number of calls that have started; they start in order
-        self._tried = 0  # for every k from a call's own up to this one, `call_<k>` is taken
+        self._started = 0  # The number of calls that have started; they start in order.
+        self._tried = 0  # Each `call_<k>` is taken, for k from a call's own number up to this one.
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return a tracker for the response to `messages`; the ids of their calls are taken."""
+        """Return a tracker for the response to `messages`; the ids of their tool calls are taken."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
