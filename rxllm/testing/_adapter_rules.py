@@ -38,13 +38,13 @@ JUNK = (
     b'{"a": 1}\n[{"b": [{}]}',
     b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
 )
-"""Bytes that a decoder might receive from a wrong server."""
+"""Bytes that a decoder might receive if it reads from the wrong server."""
 
 SHORTEST_KEY = 8
-"""Minimum length of a key to search for. A shorter key might be part of some other word."""
+"""Keys that are shorter than this are not searched for, since they could occur by chance in other words."""
 
 PROMPT = 0.1
-"""Maximum seconds for building a request. The fastest of three attempts counts."""
+"""The maximum number of seconds for building a request. The fastest of three attempts counts."""
 
 ADAPTER_RULES = RuleTable()
 """The rules that `assert_adapter` checks, by name and in this order."""
@@ -81,7 +81,7 @@ def assert_adapter(
     ``error_event``             an error after an event is an ErrorEvent    never
     ``says``                    it emits text, thinking, a part or a call   if the model may stay silent
     ``understood``              its chunks are valid and recognized         if other code reads its raw chunks
-    ``usage``                   no token count is negative                  if it reports corrections of the usage
+    ``usage``                   no token count is negative                  if it also reports usage corrections
     ``lawful``                  ops.verify accepts its events               never
     ``json``                    events survive a round trip through JSON    if its events carry Python objects
     ``afresh``                  a second subscription makes its own call    if it replays one recording
@@ -138,7 +138,7 @@ def _adapter(run: AdapterRun) -> None:
 # One call
 
 
-@ADAPTER_RULES.rule("answers", "the call succeeds, since no other rule can be checked otherwise")
+@ADAPTER_RULES.rule("answers", "the call succeeds, which all other rules depend on")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
     # Other errors are reported by the rules error_event and typed_error.
@@ -297,7 +297,7 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f"without any bytes it emitted {clip(events)}; it must end with the error truncated")
+            raise AssertionError(f"without any bytes it emitted {clip(events)}; it must end with a truncated error")
 
 
 @ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")

@@ -51,10 +51,10 @@ USAGE = Usage(11, 7)
 class Script:
     """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
-    If there is no `finish_reason`, it is ``"tool_calls"`` with calls, and ``"stop"`` without calls. An `error` replaces
+    `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` replaces
     the proper end, and the adapter must report its reason. If there are neither texts nor calls before the error, the
-    service refuses the call and streams nothing. If `stalls` is true, the service stops sending, but leaves its answer
-    without an end.
+    service refuses the call and streams nothing. If `stalls` is true, the service stops sending, but never ends its
+    answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -118,7 +118,7 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, since logs keep addresses",
 }
-"""The rules for the request that an adapter sends, with their names."""
+"""The rules for the request that an adapter sends, by name."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125

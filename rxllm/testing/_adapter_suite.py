@@ -65,9 +65,9 @@ each_reason = pytest.mark.parametrize("reason", REASONS)
 
 
 class AdapterConformance:
-    """A test suite for a chat adapter. It has the `ADAPTER_RULES`, and cases that need a service with a `Script`.
+    """A test suite for a chat adapter. It checks the `ADAPTER_RULES`, and has cases with a scripted service.
 
-    In a subclass, define `serving`, which starts a service that follows the script. pytest does the rest::
+    In a subclass, define `serving`, which starts a service that follows a `Script`. pytest does the rest::
 
         class TestMine(AdapterConformance):
             without = {"thinking": "the service has none"}
@@ -78,7 +78,7 @@ class AdapterConformance:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
     `reasons` are the reasons that the service can give when it refuses a call; cases for other reasons are skipped.
-    `breaks` is the reason of an error in the middle of a stream. Three attributes are times in seconds: `silence` is
+    `breaks` is the reason for an error in the middle of a stream. Three attributes are times in seconds: `silence` is
     the timeout in cases where the service stops sending, `patience` is the time within which the service must notice
     that the client has left, and after `seconds` a stream is considered to hang. If the adapter uses HTTP, subclass
     ``HTTPAdapterConformance`` instead.
@@ -108,9 +108,10 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """Return a context manager for a service that follows `script` in each call, and for the adapter that calls it.
+        """Return a context manager that starts a service and yields a `Served`.
 
-        If the service refuses a call, it must send the request id `REQUEST_ID` and the error's ``retry_after``.
+        The service follows `script` in each call. If it refuses a call, it must send the request id `REQUEST_ID` and
+        the error's ``retry_after``.
         """
         missing(self, "serving")
 
@@ -118,7 +119,7 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Start the service, and yield a run whose calls have a tool and no retries."""
+        """Start the service, and yield a run that calls it with a tool and without retries."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
@@ -155,7 +156,7 @@ class AdapterConformance:
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """Return the options that make a call fail with `reason`. For ``"timeout"`` they have a short timeout."""
+        """Return the options that make a call fail with `reason`. Only ``"timeout"`` needs an option."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
@@ -172,7 +173,7 @@ class AdapterConformance:
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check that a stream that fails with `error` after some text keeps the text and ends with the error."""
+        """Check a stream that fails with `error` after some text. It must keep the text and end with the error."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:

@@ -48,8 +48,8 @@ class BacktestRow:
     `items`         The number of items that the pipeline emitted.
     `text`          The text of these items.
     `cut_at`        The time when the pipeline left a recorded answer before the end of this answer.
-    `tokens`        The number of tokens that was reported, up to the cut if there was one.
-    `cost`          The cost that was reported, up to the cut if there was one.
+    `tokens`        The number of tokens reported, up to the cut if there was one.
+    `cost`          The cost reported, up to the cut if there was one.
     `missing`       The answers that the pipeline needed but that were not recorded, each with its time. Nothing is
                     emitted in their place.
     ==============  ====================================================================================================
@@ -135,12 +135,12 @@ def backtest(
     each recording. If the recording is from a cassette, the pipeline is applied in the same way as an engine's
     operators. ``progress(row)`` is called after each row.
 
-    If the pipeline subscribes again, like retry or ``hedge``, it gets the next recording of the same request, provided
-    that the cassette has another one. If the pipeline calls another engine, like ``fallback``, this engine answers only
-    if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep the recorded
-    times. No other engine is ever called. Answers that are not recorded are listed in the row's `missing`. Async
-    functions fail, because there is no event loop in virtual time. Use sync functions instead, or functions that return
-    a stream.
+    If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request,
+    provided that the cassette has another one. If the pipeline calls another engine, as ``fallback`` does, that engine
+    answers only if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep
+    the recorded times. No other engine is ever called. Answers that are not recorded are listed in the row's `missing`.
+    Async functions fail, because there is no event loop in virtual time. Use sync functions instead, or functions that
+    return a stream.
 
     If an operator raises an error while the pipeline is being applied, the error propagates. Raises
     ``ValidationError("invalid_option")`` if `pipeline` is not made of operators, and ``FileNotFoundError`` if a path
@@ -238,7 +238,7 @@ class Tape:
     @property
     def request(self) -> Request:
         data = {name: entry for name, entry in self.description.items() if name not in ("provider", "raw")}
-        with suppress(ValidationError):  # a cassette has hashes in place of bytes
+        with suppress(ValidationError):  # a cassette stores hashes in place of bytes
             return from_json(msgspec.json.encode(data), Request, local_files=True)
         return Request(model=data.get("model"))
 
@@ -317,7 +317,7 @@ class Run:
         return self._subscribe_to(source, "the rest of the answer, whose subscriber left", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return the answer of another `engine`. If it would have to call a model, the answer is missing."""
+        """Return the answer of another `engine`. If that would call a model, record the answer as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -342,7 +342,7 @@ class Run:
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
-        # Items that are not events make this stream fail; they have no usage.
+        # This fails for items that are not events, but they have no usage anyway.
         at_once = CurrentThreadScheduler.singleton()
         note = partial(self.usages.__setitem__, number)
         events.pipe(ops.usage()).subscribe(note, lambda _: None, scheduler=at_once)

@@ -86,7 +86,7 @@ class Cassette:
 
     By default, recorded answers are played at once. With ``speed=1`` they are played at their recorded times, on the
     subscription's scheduler; with ``speed=2`` they are twice as fast. Several recordings of one request (from retries,
-    or from equal requests in a batch) are played in turn, and then from the first one again.
+    or from equal requests in a batch) are played in turn. After the last one, the first one is played again.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
     headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,
@@ -126,7 +126,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return a stream that plays a recording or calls the model. Each subscription decides this for itself."""
+        """Return a stream that plays a recording or calls the model. This is decided at each subscription."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -241,7 +241,7 @@ class _Take(Recording):
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # the subscriber left, but had the complete answer
+            if kind == "disposed" and self._is_answer:  # the subscriber left after the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)
@@ -280,7 +280,7 @@ def _require_bare(engine: Engine) -> Engine:
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
         message = (
-            f"a Cassette uses only an engine's adapter and model, but this one also has {', '.join(lost)}; write "
+            f"a Cassette uses only an engine's adapter and model, but this engine also has {', '.join(lost)}; write "
             "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
         )
         raise EngineError("invalid_engine", message)
@@ -296,7 +296,7 @@ _SHOWN = 5
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return those keys and other secrets of a call that are known before the call is sent."""
+    """Return the keys and other secrets of a call, if they are known before the call is sent."""
     if isinstance(adapter, HTTPBase):
         return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
     sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
@@ -346,7 +346,7 @@ def key_of(description: Mapping[str, Any]) -> str:
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return the first line of a recording, which has the request."""
+    """Return the first line of a recording, which contains the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 

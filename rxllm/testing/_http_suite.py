@@ -62,7 +62,7 @@ class HTTPAdapterConformance(AdapterConformance):
     headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
-        """Return an adapter for the server at `url`. `connection` has an ``api_key``, or is empty."""
+        """Return an adapter for the server at `url`. `connection` may contain an ``api_key``."""
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
@@ -212,11 +212,11 @@ class ImageConformance:
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Return a context manager for a service, and for the adapter that calls it.
+        """Return a context manager that starts a service and yields a `Served`.
 
-        The service answers each call with copies of `PNG`. It sends the call's ``n`` copies, but no more than
-        `images`. If `images` is None, the service refuses each call, for example with HTTP status 400, and sends
-        the request id `REQUEST_ID`.
+        The service answers each call with copies of `PNG`: with ``n`` of them, but with no more than `images`. If
+        `images` is None, the service refuses each call, for example with HTTP status 400, and sends the request id
+        `REQUEST_ID`.
         """
         missing(self, "serving")
 
@@ -309,7 +309,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """Reserve a port without a server, and yield its address."""
+    """Reserve a port on which no server listens, and yield its address."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

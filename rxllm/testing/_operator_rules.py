@@ -286,7 +286,7 @@ def _apart(tested: Tested) -> None:
 # Unusual sources and subscribers
 
 
-@OPERATOR_RULES.rule("at_once", "a source that emits all at once gives the same items, and take(1) releases it")
+@OPERATOR_RULES.rule("at_once", "a source that emits everything at once gives the same items, and take(1) releases it")
 def _at_once(tested: Tested) -> None:
     values = tested.run()[0].values
     _expect_same("at once, it", values, tested.run(at_once=True)[0].values)
@@ -297,7 +297,7 @@ def _at_once(tested: Tested) -> None:
     expect(source.released(0), "take(1) did not release the source")
 
 
-@OPERATOR_RULES.rule("reentrant", "an item that arrives while another is being delivered gives the same items")
+@OPERATOR_RULES.rule("reentrant", "items that arrive while another is being delivered give the same result")
 def _reentrant(tested: Tested) -> None:
     subject, clock, pending = Subject[Any](), Clock(), tested.items
 

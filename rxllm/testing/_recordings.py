@@ -11,7 +11,7 @@ and one of these fields:
 ``"disposed"``     ``true`` when the subscriber has left.
 =================  ===================================================================================
 
-The last line of a stream has an ``"error"``, or is ``"completed"`` or ``"disposed"``. `record` writes one stream to a
+The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a
 file. A cassette may contain several streams, and a line with the ``"request"`` precedes each of them. If a process is
 killed, it may leave a stream without an end in the cassette; such a stream is ignored.
 """
@@ -128,7 +128,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # stays True if a subscriber raises an error, which is then not the stream's
+            delivering = False  # stays True if the subscriber raises; the stream itself has then not failed
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -161,7 +161,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Start a stopwatch that uses the clock of `scheduler`. Return a function that returns its time in seconds."""
+    """Start a stopwatch on the clock of `scheduler`, and return a function that reads it in seconds."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -358,7 +358,7 @@ def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
 
 
 class _Play:
-    """One subscription. It waits until each notification is due, and while a slow consumer is not ready."""
+    """One subscription. It waits until a notification is due, and until the consumer is ready for it."""
 
     def __init__(
         self,
@@ -381,7 +381,7 @@ class _Play:
         return self._waiting
 
     def _schedule(self) -> None:
-        # This is scheduled, so that the subscriber has its disposable before the first event arrives.
+        # Schedule the first event, so that the subscriber has its disposable before the event arrives.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:

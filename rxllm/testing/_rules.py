@@ -1,4 +1,4 @@
-"""Rule tables, reports of broken rules, and subscriptions that must end within a time limit."""
+"""Rule tables, reports of broken rules, and subscriptions with a time limit."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Maps the name of each rule to a sentence that states the rule; `checks` maps it to the function that checks it.
+    """Maps rule names to sentences that state the rules. `checks` maps the same names to functions.
 
-    A check takes the subject. If the subject breaks the rule, it raises an ``AssertionError`` with the reason.
+    A check takes the subject. If the subject breaks the rule, the check raises an ``AssertionError`` with the reason.
     """
 
     def __init__(self) -> None:
@@ -79,7 +79,7 @@ class RuleTable(dict[str, str]):
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # if not, the subject itself raised
+                failed = isinstance(error, AssertionError)  # False if the subject itself raised the error
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
@@ -123,7 +123,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` if any two items differ by `key`, and show the first two that do."""
+    """Raise an ``AssertionError`` unless the items are the same by `key`. It shows the first two that differ."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -151,7 +151,7 @@ def clip(value: Any) -> str:
     return shorten(repr(value), WIDTH)
 
 
-# Observe streams with a time limit. The test itself may run on any thread and any loop.
+# Observe streams with a time limit. The test itself may run on any thread or loop.
 
 
 SECONDS = 30.0

@@ -87,8 +87,8 @@ def simulate(
     20
 
     The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
-    forever, or leaves something behind: a task, a timer, an open connection, or a slot of a connection pool that is
-    never released. After the app returns, its tasks have 30 seconds to end. If a call fails after a fault, with an
+    forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
+    released. After the app returns, its tasks have 30 seconds to end. If a call fails after a fault, with an
     `AdapterError` or a `StreamError`, the run does not fail; the error becomes the `error` of the result. A failed run
     is repeated with fewer kinds of faults, and the `SimulationError` describes the failure that needs the fewest kinds.
     rxllm's warnings, for example about retries, are not logged.
@@ -110,8 +110,8 @@ def simulate(
 
     Blocking functions, such as sync tools, run on the same thread. If they sleep, their results are delayed. The app
     must not start a thread, or call ``run()``, which would wait for its own event loop; both raise an error.
-    ``datetime.now()``, waits for ``threading`` locks, and the order of a set of strings are not simulated. In each
-    process, only one simulation runs at a time, on whichever thread.
+    ``datetime.now()``, waits for ``threading`` locks, and the order of a set of strings are not simulated. A
+    process runs one simulation at a time; simulations on other threads wait.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -159,7 +159,7 @@ def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) 
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` repeatedly, and cancel it at a different step each time, so at every ``await`` of every task."""
+    """Run `app` many times and cancel it at a different step each time, to cover every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 
@@ -220,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record `error`. It is a problem, unless it means that a call has failed after a fault."""
+        """Record `error`. It counts as a problem, unless it means that a call has failed after a fault."""
         if error is self.error:
             return
         self.error = self.error or error

@@ -22,7 +22,7 @@ FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
 ENABLED = 0.3
 """Probability that a run enables a kind of fault. Runs with one kind or none find as much as runs with all kinds."""
 RATES = (0.1, 0.4, 0.8)
-"""Probabilities that an enabled fault strikes when it has an opportunity. Each run draws one of them."""
+"""Probabilities that an enabled fault strikes at each opportunity. Each run draws one of them."""
 
 
 class Moment(NamedTuple):
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault of a connection. It strikes before the server sends byte number `at`, and lasts for `seconds`."""
+    """A connection fault. It strikes before the server sends byte number `at`, and lasts for `seconds`."""
 
     kind: str
     at: int
@@ -212,7 +212,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``. A blocking function's sleep delays its result, any other the whole loop."""
+        """Stand in for ``time.sleep``. Delay the result of a blocking function; elsewhere, delay the whole loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:

@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""Maximum bytes in transit or unread before the sender must wait. It stands for the buffers of two kernels."""
+"""The number of bytes that may be in transit or unread before the sender must wait, like two kernels' buffers."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether the code that is running belongs to the simulation or its servers, and not to the app."""
+"""Whether the current code belongs to the simulation or one of its servers, rather than to the app."""
 
 
 def world_context() -> contextvars.Context:
@@ -45,7 +45,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
         fault = f"no server in this simulation has port {port}"
-        loop.note(who, fault)  # a client's error often omits its cause
+        loop.note(who, fault)  # clients often leave out the cause of an error
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")

@@ -58,7 +58,7 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Run `work` and return its result, or None if the run's cancel has struck.
+        """Run `work` and return its result, or None if the run's `cancel` has cancelled it.
 
         Only `work` is cancelled. The app continues, so it can check what the cancelled work has left behind.
         """
@@ -179,7 +179,7 @@ def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Ca
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A module that is imported during a simulation may keep this function, with ``from time import monotonic``.
+        # A module that is imported during a simulation may keep this function (``from time import monotonic``).
         return getattr(_here, key, function)(*args, **kwargs)
 
     def restore() -> None:

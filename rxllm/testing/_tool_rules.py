@@ -1,4 +1,4 @@
-"""Rules for tool executors, which `assert_executor` checks, and for result encoders, which `assert_encoder` checks."""
+"""The rules for tool executors and result encoders, which `assert_executor` and `assert_encoder` check."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""Tool results of many different types."""
+"""Tool results of various types."""
 
 Encoder = Callable[[Any], str]
 

@@ -52,7 +52,7 @@ class _Call:
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Search each piece only once: if a server repeats the name with every piece, this method is called for every piece.
+        # Search each piece only once: if a server repeats the name with each piece, this method runs for each piece.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
