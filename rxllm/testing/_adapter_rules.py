@@ -158,7 +158,7 @@ def _typed_error(run: AdapterRun) -> None:
 @ADAPTER_RULES.rule("error_event", "an error after the first event is an ErrorEvent")
 def _error_event(run: AdapterRun) -> None:
     events, error = run.observed.events, run.observed.error
-    expect(error is None or not events, f"after {len(events)} events it raised {error!r}", error)
+    expect(error is None or not events, f"it raised {error!r} after {len(events)} events", error)
 
 
 @ADAPTER_RULES.rule("says", "it emits text, thinking, a part or a tool call")

@@ -88,7 +88,7 @@ def simulate(
 
     The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
     forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
-    released. After the app returns, its tasks have 30 seconds to end. If a call fails after a fault, with an
+    released. After the app returns, its tasks have 30 virtual seconds to end. If a call fails after a fault, with an
     `AdapterError` or a `StreamError`, the run does not fail; the error becomes the `error` of the result. A failed run
     is repeated with fewer kinds of faults, and the `SimulationError` describes the failure that needs the fewest kinds.
     rxllm's warnings, for example about retries, are not logged.
@@ -245,7 +245,9 @@ class _Run:
         for server in self.world.servers:
             if opened := server.open_connections():
                 self.problems.append(f"{len(opened)} connections to port {server.port} were left open")
-            self.problems += [f"the script of port {server.port} raised {error!r}" for error in server.errors]
+            self.problems += [
+                f"the script of the server on port {server.port} raised {error!r}" for error in server.errors
+            ]
         if not self.loop.app_tasks():
             self.problems += [f"a timer was left behind: {_describe_timer(timer)}" for timer in self.loop.app_timers()]
 
@@ -281,8 +283,8 @@ class _Run:
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the end of the trace of {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
-            f"to repeat it: simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
+            f"the trace has {len(self.loop.trace)} lines; these are the last:" + "".join(f"\n{line}" for line in shown),
+            f"repeat it with simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)
 

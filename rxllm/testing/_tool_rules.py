@@ -121,7 +121,7 @@ def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **o
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)
     matching = [event for event in events if isinstance(event, kind)]
-    expect(len(matching) == 1, f"there were {len(matching)} {kind.__name__} in {events!r}")
+    expect(len(matching) == 1, f"there were {len(matching)} {kind.__name__} events in {events!r}")
     return matching[0]
 
 
@@ -147,7 +147,7 @@ def _context(executor: Executor) -> None:
 
     events = _events(executor, [whoami], ToolCall("c", "whoami", {"x": 1}), context={"user": "ada"})
     results = [event.content for event in events if isinstance(event, ToolResultEncoded)]
-    expect(results == ["ada 1"], f"the tool of 'ada' returned {results}")
+    expect(results == ["ada 1"], f"the tool, called for 'ada', returned {results}")
 
 
 @EXECUTOR_RULES.rule("failure", "the tool's exception becomes the call's ToolError, and the chat continues")

@@ -92,7 +92,7 @@ class Reply:
 
     @classmethod
     def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
-        """Return a JSON response. Keywords become headers: ``retry_after="1"`` sends ``Retry-After: 1``."""
+        """Return a JSON response. Keywords become headers: ``retry_after="1"`` sends ``retry-after: 1``."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **fields})
 

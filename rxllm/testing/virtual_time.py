@@ -180,7 +180,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, and advance the clock by `LIMIT` ticks. If `dispose_at` is given, dispose at that tick."""
+        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if a number is given."""
         try:
             self.begin()
             if dispose_at is not None:
