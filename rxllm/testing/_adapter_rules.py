@@ -47,7 +47,7 @@ PROMPT = 0.1
 """The maximum number of seconds for building a request. The fastest of three attempts counts."""
 
 ADAPTER_RULES = RuleTable()
-"""The rules that `assert_adapter` checks, by name and in this order."""
+"""Maps the name of each rule to its text, in the order in which `assert_adapter` checks them."""
 
 
 def assert_adapter(
@@ -118,7 +118,7 @@ def assert_adapter(
     __tracebackhide__ = True
     names = ADAPTER_RULES.chosen(only, without)
     run = AdapterRun(replace(as_engine(adapter), retry=False), request, options, seconds)
-    run.stream()  # raises an error if the options are wrong
+    run.stream()  # raises an error if `options` are wrong
     broken: list[BrokenRule] = []
     for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
         broken.append(rule)
@@ -135,7 +135,7 @@ def _adapter(run: AdapterRun) -> None:
         expect(error.reason not in ("missing_adapter", "missing_stream_adapter"), error.message)
 
 
-# One call
+# Rules for one call
 
 
 @ADAPTER_RULES.rule("answers", "the call succeeds, which all other rules depend on")
@@ -182,7 +182,10 @@ def _understood(run: AdapterRun) -> None:
         except ValidationError as error:
             raise AssertionError(f"{chunk!r} is not valid: {error}") from error
         for event in feeder.feed(chunk):
-            expect(not isinstance(event, RawChunk) or _is_raw(chunk), f"{chunk!r} became only {clip(event)}")
+            expect(
+                not isinstance(event, RawChunk) or _is_raw(chunk),
+                f"{chunk!r} became only {clip(event)}",
+            )
     for event in feeder.close():
         expect(not isinstance(event, RawChunk), f"no tool call started for {event!r}")
 
@@ -220,7 +223,7 @@ def _json(run: AdapterRun) -> None:
             expect_json(event)
 
 
-# Several calls
+# Rules for several calls
 
 
 @ADAPTER_RULES.rule("afresh", "a second subscription makes its own call")
@@ -270,7 +273,7 @@ def _secret(run: AdapterRun) -> None:
     for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
         expect(key not in repr(adapter), "its repr shows the key")
         expect(key not in repr(run.observed), "an event or error shows the key")
-    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # send an invented key
+    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # use an invented key
         expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows the key")
 
 
@@ -284,7 +287,7 @@ def _prompt(run: AdapterRun) -> None:
         expect(took < PROMPT, f"it took {took:.2g} s; do slow work in an async function, not in build")
 
 
-# Bytes
+# Rules for decoders and requests
 
 
 @ADAPTER_RULES.rule("decoder", "its decoder emits lawful events for any bytes, and reports a missing end as truncated")

@@ -118,7 +118,7 @@ SENT_RULES: dict[str, str] = {
     "sends_picture": "a picture is sent, or refused",
     "hides_key": "the call's api_key is not in the address, since logs keep addresses",
 }
-"""The rules for the request that an adapter sends, by name."""
+"""Maps the name of each rule for the sent request to its text."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
@@ -192,7 +192,7 @@ def says_something(events: Iterable[Event]) -> bool:
 
 @dataclass(frozen=True)
 class AdapterRun:
-    """An adapter, and the call to it that every rule repeats. Each call must end within `seconds`."""
+    """An adapter, and the call with which the rules test it. Each call must end within `seconds`."""
 
     engine: Engine
     request: Any

@@ -201,7 +201,7 @@ class AdapterConformance:
                 pytest.skip("the service does not show its requests: see Served")
             report(ADAPTER_RULES.broken(run, [rule]))
 
-    # One answer
+    # Whole answers
 
     def test_an_answer(self) -> None:
         with self.running(Script(TEXTS)) as run:
@@ -248,7 +248,7 @@ class AdapterConformance:
         for spec in fields(answer):
             expect_same(f"the answer's {spec.name}", [getattr(folded, spec.name)], [getattr(answer, spec.name)])
 
-    # A stream
+    # Streams
 
     def test_nothing_happens_before_subscribe(self) -> None:
         with self.running(Script(TEXTS)) as run:

@@ -42,7 +42,7 @@ ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
 """The items that the source emits by default."""
 
 OPERATOR_RULES = RuleTable()
-"""The rules that `assert_operator` checks, by name and in this order."""
+"""Maps the name of each rule to its text, in the order in which `assert_operator` checks them."""
 
 
 def assert_operator(
@@ -72,14 +72,14 @@ def assert_operator(
     rule                   what is checked                                       when to omit it
     =====================  ====================================================  =======================================
     ``cold``               nothing happens before it is subscribed to            never
-    ``once``               it subscribes to its source once                      if it subscribes again: retry, repeat
+    ``once``               it subscribes to its source once                      if it subscribes again (retry, repeat)
     ``scheduler``          it passes the subscription's scheduler on             if it gives its source a scheduler
     ``ends``               it ends once, and emits nothing afterwards            if it never ends by itself
-    ``ends_with_source``   it ends when its source does                          if it ends early or late: take, delay
-    ``errors``             the source's exception passes at once, unchanged      if it handles errors: catch, fallback
-    ``disposal``           a dispose reaches the source at once                  if it shares its source: share
-    ``dispose_inside``     a dispose inside on_next reaches the source at once   if it shares its source: share
-    ``left_over``          no timer or thread is left after the end              if it shares its source: share
+    ``ends_with_source``   it ends when its source does                          if it ends early or late (take, delay)
+    ``errors``             the source's exception passes at once, unchanged      if it handles errors (catch, fallback)
+    ``disposal``           a dispose reaches the source at once                  if it shares its source (share)
+    ``dispose_inside``     a dispose inside on_next reaches the source at once   if it shares its source (share)
+    ``left_over``          no timer or thread is left after the end              if it shares its source (share)
     ``afresh``             a second subscription emits the same items            if it replays, or shares state
     ``apart``              concurrent subscriptions share nothing                if it limits concurrency
     ``at_once``            a source that emits all at once gives the same items  if it joins simultaneous items
@@ -122,7 +122,7 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # Check the signature instead of calling `make`, which may itself raise a TypeError.
+    # Check the signature instead of calling `make`, since a call might raise a TypeError for other reasons.
     if call_fault(make) is not None:
         remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
@@ -178,7 +178,7 @@ def _ticks(run: OperatorRun) -> list[tuple[int, int]]:
     return [(number, tick) for number, (tick, kind, _) in enumerate(run.notes) if kind == "next"]
 
 
-# One subscription
+# Rules for one subscription
 
 
 @OPERATOR_RULES.rule("cold", "nothing happens before it is subscribed to")
@@ -258,7 +258,7 @@ def _left_over(tested: Tested) -> None:
         expect(run.left_over is None, f"after {when} {run.left_over}")
 
 
-# Several subscriptions
+# Rules for several subscriptions
 
 
 @OPERATOR_RULES.rule("afresh", "a second subscription emits the same items as the first")
@@ -283,7 +283,7 @@ def _apart(tested: Tested) -> None:
     _expect_same("the second of two concurrent subscriptions", alone, runs[2].notes)
 
 
-# Unusual sources and subscribers
+# Rules for unusual sources and subscribers
 
 
 @OPERATOR_RULES.rule("at_once", "a source that emits everything at once gives the same items, and take(1) releases it")
@@ -339,7 +339,7 @@ def _subscriber(tested: Tested) -> None:
             expect(source.released(tick), f"item {number} failed at {tick}, but the source was used at {source.uses}")
 
 
-# Events
+# Rules for events
 
 
 @OPERATOR_RULES.rule("consistent", "deltas, completions, messages and results agree")

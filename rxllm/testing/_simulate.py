@@ -291,7 +291,7 @@ class _Run:
 
 @contextlib.contextmanager
 def _without_collector() -> Generator[None]:
-    # A garbage collection may run finalizers, and the time at which it happens depends on earlier work of the process.
+    # The garbage collector may run finalizers, at times that depend on what the process has done before.
     was_enabled = gc.isenabled()
     gc.disable()
     try:

@@ -100,7 +100,7 @@ LACKING = (
 TIMER_SECONDS = 1e-9
 """Virtual seconds that it takes to set a timer.
 
-Because of this time, two timers with the same delay fire in the order in which they were set, but in the same turn.
+As a result, two timers with the same delay fire in the order in which they were set, but in the same turn.
 """
 
 

@@ -16,7 +16,7 @@ from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt,
 E = TypeVar("E", bound=Event)
 
 ENCODER_RULES = RuleTable()
-"""The rules that `assert_encoder` checks, by name."""
+"""Maps the name of each rule that `assert_encoder` checks to its text."""
 
 RESULTS: tuple[Any, ...] = (
     "sunny",
@@ -89,7 +89,7 @@ def _pure(encoder: Encoder) -> None:
 Executor = Callable[[Tool, Any, ToolContext], Any]
 
 EXECUTOR_RULES = RuleTable()
-"""The rules that `assert_executor` checks, by name."""
+"""Maps the name of each rule that `assert_executor` checks to its text."""
 
 
 def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> None:

@@ -173,7 +173,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # its context is the block's exception, which this error may have caused
+            raise self.errors[0]  # the block's exception is its context, and perhaps its consequence
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -399,7 +399,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame whose one choice has this `delta`. `more` are other top-level fields, such as ``usage=...``."""
+    """Return a frame with one choice, whose delta is `delta`. `more` are other fields of the frame, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
