@@ -182,10 +182,7 @@ def _understood(run: AdapterRun) -> None:
         except ValidationError as error:
             raise AssertionError(f"{chunk!r} is not valid: {error}") from error
         for event in feeder.feed(chunk):
-            expect(
-                not isinstance(event, RawChunk) or _is_raw(chunk),
-                f"{chunk!r} became only {clip(event)}",
-            )
+            expect(not isinstance(event, RawChunk) or _is_raw(chunk), f"{chunk!r} became only {clip(event)}")
     for event in feeder.close():
         expect(not isinstance(event, RawChunk), f"no tool call started for {event!r}")
 

@@ -399,7 +399,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice, whose delta is `delta`. `more` are other fields of the frame, such as ``usage``."""
+    """Return a frame with one choice, whose delta is `delta`. `more` are other top-level fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
