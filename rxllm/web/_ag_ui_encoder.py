@@ -220,7 +220,7 @@ class Encoder:
     def _end_agents(
         self, lane: Lane, call: str | None = None, error: LLMError | None = None, interrupts: Iterable[str] = ()
     ) -> list[Frame]:
-        """Return the frames that end a lane's inner agents, innermost first; with `call`, end only that call's agent."""
+        """Return the frames that end a lane's inner agents, innermost first, or only the agent that `call` runs."""
         frames: list[Frame] = []
         for id in [id for id in reversed(lane.agents) if call in (None, id)]:
             agent = lane.agents.pop(id)

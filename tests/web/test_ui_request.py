@@ -203,7 +203,7 @@ def test_a_second_tab_that_answers_later_asks_no_model(verdict: bool) -> None:
         (web.from_ag_ui, again),
         (web.from_ag_ui, {**again, "resume": []}),
     ):
-        with pytest.raises(ValidationError, match="must answer a waiting call, or hold a new message"):
+        with pytest.raises(ValidationError, match="must answer a waiting call or contain a new message"):
             way_in(body, done)
 
 
