@@ -178,7 +178,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return message metadata with the usage. The browser merges metadata, so a counter that is gone is sent as None."""
+        """Return message metadata with the usage. Counters that have disappeared are None, since browsers merge it."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))

@@ -152,8 +152,8 @@ def test_a_failure_is_that_of_every_watcher(path: str, caplog: pytest.LogCapture
             for name, message in {
                 "raises": "the factory 'raises' raised KeyError: 'key'",
                 "returns": "the factory 'returns' must be a function that returns a stream",
-                "emits": "the factory 'emits' emits a int, not events",
-                "chats": r"the factory 'chats' emits a ChatResult, not events; write rxllm.stream\(...\)",
+                "emits": "the factory 'emits' emits int items, not events",
+                "chats": r"the factory 'chats' emits ChatResult items, not events; use rxllm.stream\(...\)",
                 "turns": "the factory 'turns' raised TypeError: .* 'session'",
             }.items():
                 with pytest.raises(RunError, match=message) as failed:
