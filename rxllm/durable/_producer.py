@@ -251,7 +251,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, so that the stream's repetitions are dropped, and void a step that is incomplete."""
+        """Count the ends in the log, so that the stream's copies of them are dropped, and void an incomplete step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -322,11 +322,11 @@ def _error_json(error: Exception) -> bytes:
 
 
 class Suspects:
-    """The suspects of this process, which take turns. A suspect is a run that has been produced by several dead processes.
+    """The suspects of this process. A suspect is a run during which several processes have died.
 
-    One of them is probably what kills the processes, so each is produced while the others wait. Its turn lasts until
-    ``is_alone()`` returns False, because it has ended or made progress. The run with the most deaths is first. Ties are
-    broken at random, so that a slow run is not always ahead of the run that kills its process.
+    Suspects take turns, because one of them is probably what kills the processes. The turn of a suspect lasts until
+    ``is_alone()`` returns False, because it has ended or made progress. The run with the most deaths goes first. Ties
+    are broken at random, so that a slow run is not always ahead of the run that kills its process.
     """
 
     def __init__(self) -> None:

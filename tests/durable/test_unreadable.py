@@ -64,7 +64,7 @@ def test_half_an_emoji_of_a_caller_is_refused_at_the_call(make_store: MakeStore,
     async def main() -> None:
         async with opened(make_store) as runs:
             with pytest.raises(
-                ValidationError, match=r"input has half a surrogate pair.*; pass text that can be encoded"
+                ValidationError, match=r"input contains a lone surrogate.*; pass text that can be encoded"
             ):
                 runs.start("chat", input)
             assert await runs.list() == []
