@@ -109,14 +109,14 @@ class Log:
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
         """Return an entry's data, and the event number of the end that it refers to, or 0 if there is none."""
-        with reading(f"the event {number}", self._id):
+        with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
                 raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
             if not 0 <= data["before"] < number:
-                raise ValueError(f"it refers to the event {data['before']!r}, which is not an earlier event")
+                raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]
 
     async def _find(self, number: int) -> None:
@@ -131,7 +131,7 @@ class Log:
             self._decode(number, data)
 
     def _decode(self, number: int, data: dict[str, Any]) -> Event:
-        with reading(f"the event {number}", self._id):
+        with reading(f"event {number}", self._id):
             is_entry = "type" not in data
             event: Event = serializer.from_data(data["event"] if is_entry else data, local_files=True)
             path, end = _unnest(event)

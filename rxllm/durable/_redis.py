@@ -361,7 +361,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for event `number` of these runs, or every call that waits for them if it is None."""
+        """Wake the calls that wait for event `number` of these runs. If it is None, wake all calls for the runs."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)

@@ -1,7 +1,7 @@
 """The scripts that change runs in Redis. The server runs each script atomically and with its own clock.
 
-If the answer to a call is lost, the call is sent again. Some scripts must not take effect twice. They are passed a token
-that identifies the call. If the token shows that the call was made before, the script only repeats its first answer.
+If the answer to a call is lost, the call is sent again. Some scripts must not take effect twice, so they are passed a
+token that identifies the call. If the token shows that the call was made before, the script only repeats its answer.
 """
 
 from __future__ import annotations

@@ -296,8 +296,8 @@ class Runs:
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
         """Continue up to `limit` runs that no process is producing and that have one of our factories. Emit their ids.
 
-        With `every`, repeat this at intervals of `every` seconds, until the stream is disposed or `close` is called. Ids
-        are then emitted whenever there are any. If the store is unavailable, it is tried again after the interval.
+        With `every`, repeat this every `every` seconds, until the stream is disposed or `close` is called. Ids are then
+        emitted whenever there are any. If the store is unavailable, it is tried again the next time.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")

@@ -289,7 +289,7 @@ def test_a_watcher_gets_what_can_be_read_and_then_an_error(make_store: MakeStore
         async with opened(make_store) as runs:
             for after in (0, 1):
                 seen: list[Any] = []
-                with pytest.raises(RunError, match=r"run error \(run\): the event 3 cannot be read: "):
+                with pytest.raises(RunError, match=r"run error \(run\): event 3 cannot be read: "):
                     await runs.watch("run", after=after).do_action(seen.append)
                 assert [type(event) for event in seen] == [MessageStarted, TextDelta][after:]
         await store.close()
