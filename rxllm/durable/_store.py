@@ -110,7 +110,7 @@ class Store(Protocol):
         ...
 
     async def release(self, lease: Lease) -> None:
-        """End the lease now, so that other producers need not wait until it expires. If the lease is lost, do nothing."""
+        """End the lease now, so that another producer can claim the run. If the lease has been lost, do nothing."""
         ...
 
     async def append(

@@ -90,7 +90,7 @@ Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
 
 
 class Interposed(_Base):
-    """Wraps a `store`, and calls ``before(method, arguments)`` and ``after(method, arguments)`` around every call to it.
+    """Wraps a `store`. Around every call to it, calls ``before(method, arguments)`` and ``after(method, arguments)``.
 
     If `before` raises, the store is not called. If `after` raises, the caller gets that error instead of the result, as
     if the store's answer had been lost. If the call to the store fails, `after` is not called. Both functions can be

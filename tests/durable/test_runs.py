@@ -179,7 +179,7 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
     with pytest.raises(rxllm.ValidationError, match="flush_after must be"):
         open_runs(path, FACTORIES, flush_after=-1)
     with open_runs(path, FACTORIES) as runs:
-        with pytest.raises(RunError, match=r"'caht' \(did you mean 'chat'\?\); there are: story, chat, slow"):
+        with pytest.raises(RunError, match=r"'caht' \(did you mean 'chat'\?\); the factories are: story, chat, slow"):
             runs.start("caht")
         with pytest.raises(rxllm.ValidationError, match="has no JSON form"):
             runs.start("chat", object())

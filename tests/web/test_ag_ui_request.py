@@ -101,7 +101,7 @@ def test_files_of_the_user() -> None:
     [
         ({"type": "url", "value": "file:///etc/passwd"}, "must begin with http:"),
         ({"type": "url", "value": "data:image/png;base64,cG5n"}, "must begin with http:"),
-        ({"type": "data", "value": "no base64!", "mimeType": "image/png"}, "not a data: URL"),
+        ({"type": "data", "value": "no base64!", "mimeType": "image/png"}, "valid data: URL"),
         ({"type": "data", "value": "cG5n"}, "must have a mimeType"),
         ({"type": "url"}, "must begin with http:"),
     ],
@@ -215,7 +215,7 @@ def test_the_result_of_a_clients_tool() -> None:
     assert from_ag_ui(body, stored, client_tools=["locate"]).results == {"c1": "Oslo"}
     failed = sent(HI, {"role": "tool", "toolCallId": "c1", "content": "", "error": "denied"})
     assert from_ag_ui(failed, stored, client_tools=["locate"]).results == {"c1": {"error": "denied"}}
-    assert "does not run in the client" in fault(body, stored)[1]
+    assert "result of a tool that runs on the server" in fault(body, stored)[1]
     assert (
         fault(sent(HI, **resumed("c1", payload={"approved": True})), stored, client_tools=["locate"])[0][0] == "resume"
     )
