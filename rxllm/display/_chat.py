@@ -28,7 +28,7 @@ from rxllm.values import Turn
 from rxllm.values.argument_checks import check, check_instance
 
 CARDS = 60
-"""How many messages and answers a panel shows."""
+"""The maximum number of messages and answers that a panel shows."""
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:

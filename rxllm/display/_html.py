@@ -16,7 +16,7 @@ from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_s
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""How many characters of arguments, progress or a result are shown."""
+"""The maximum number of characters shown of a call's arguments, its progress or its result."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:

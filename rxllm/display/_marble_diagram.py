@@ -32,7 +32,7 @@ REDRAW_SECONDS = 0.25
 """Seconds between two redraws of a cell while the streams are running."""
 
 VIRTUAL_SECONDS = 86_400.0
-"""How many seconds a run in virtual time can last."""
+"""The maximum duration of a run in virtual time, in seconds."""
 
 
 class MarbleDiagram:

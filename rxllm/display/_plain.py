@@ -34,7 +34,7 @@ Path = tuple[str, ...]
 """The ids of the tool calls that an agent's event is inside of. Events of the chat itself have an empty path."""
 
 WIDTH = 200
-"""How many characters of a tool's result or progress are printed."""
+"""The maximum number of characters printed of a tool's result or progress."""
 
 
 def ipython_shell() -> Any:
@@ -87,7 +87,7 @@ class Plain(Screen):
             print(text, file=sys.stderr)
         elif kind == "start":
             if self._latest is not None and self._latest[0] == path:
-                self._latest = (path, kind)  # so that the text of this response begins a new paragraph
+                self._latest = (path, kind)  # makes the text of this response begin a new paragraph
         elif text and (is_answer or not self._text_only):
             self._print(path, kind, text)
 

@@ -27,7 +27,7 @@ BATCH = 256
 """As soon as this many events are waiting, they are committed without further delay."""
 
 MOST = 1024
-"""How many events can wait for a slow store before the stream itself is paused."""
+"""The number of events that can wait for a slow store before the stream itself is paused."""
 
 APPENDING_SECONDS = 0.25
 """Seconds between an append and the next renewal. The append has already checked for a request to cancel."""
@@ -36,13 +36,13 @@ FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""How many seconds later than in the original run a replayed response may be disposed before the run fails."""
+"""A replayed response must be disposed at most this many seconds later than in the original run, or the run fails."""
 
 QUIET_SECONDS = 5.0
-"""How long a request or tool waits for recorded tools to be replayed if nothing at all is replayed in that time."""
+"""A request or tool that waits for recorded tools gives up if nothing has been replayed for this many seconds."""
 
 LOOK_SECONDS = 0.01
-"""How often that wait checks whether the tools have been replayed."""
+"""Seconds between two checks of whether those tools have been replayed."""
 
 DIVERGED = (
     "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "

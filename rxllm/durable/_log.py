@@ -43,10 +43,10 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""How many events are read from the store at a time."""
+"""The number of events that are read from the store at a time."""
 
 WINDOW = 1024
-"""How many events a tail keeps in memory. A watcher that is further behind reads from the store."""
+"""The number of events that a tail keeps in memory. A watcher that is further behind reads from the store."""
 
 WAIT_SECONDS = 30.0
 

@@ -30,7 +30,7 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""How many seconds a suspect can block the other suspects without making progress."""
+"""A suspect that makes no progress blocks the other suspects for at most this many seconds."""
 
 LOOK_SECONDS = 0.05
 

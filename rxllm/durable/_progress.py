@@ -11,10 +11,10 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""How many bytes of progress a tool call can write without delay."""
+"""The number of bytes of progress that a tool call can write without delay."""
 
 RATE = 4 * 1024
-"""How many bytes of progress per second a tool call can write after that."""
+"""The number of bytes of progress per second that a tool call can write after that."""
 
 LOOK_SECONDS = 0.25
 

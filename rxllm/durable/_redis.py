@@ -26,13 +26,13 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""How many seconds a call to the store waits before it fails."""
+"""A call to the store fails if it takes longer than this many seconds."""
 
 CONNECTIONS = 32
 """The maximum number of connections per event loop. If all are in use, further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""How many seconds the connection that receives changes stays open when no call is waiting for a change."""
+"""The connection that receives changes is closed if no call has waited for a change for this many seconds."""
 
 ALIVE_SECONDS = 15.0
 """After this many seconds of silence, a connection is pinged. The answer must arrive within the same time."""
@@ -124,7 +124,7 @@ class RedisStore:
         entries = [msgspec.msgpack.encode(record) for record in records]
         token = token or uuid4().hex
         holder = lease.run_id, *_holder(lease)
-        # If the last token in the store is none of these, the store has lost commits.
+        # If the last token in the store is not in this list, the store has lost commits.
         tokens = self._tokens.get(holder)
         known = json.dumps([*tokens]) if tokens else ""
         if tokens:

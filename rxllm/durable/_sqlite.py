@@ -29,7 +29,7 @@ APPLICATION = 0x72786C6C
 """The number in a file's header that identifies it as a store of runs: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
-"""How many seconds to wait for the transaction of another process."""
+"""The maximum number of seconds to wait for the transaction of another process."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 

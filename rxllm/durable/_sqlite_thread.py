@@ -22,7 +22,7 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""How many seconds a call waits, for example if the disk hangs. A locked file is reported earlier than that."""
+"""A call fails after this many seconds, for example if the disk hangs. A locked file is reported earlier."""
 
 QUEUE = 10_000
 """The maximum number of pending calls. Further calls are refused."""

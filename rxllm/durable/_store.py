@@ -65,7 +65,7 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """How a run ends. It is committed together with the run's last events. The `error` is JSON."""
+    """The end of a run, which is committed together with the run's last events. The `error` is JSON."""
 
     status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None

@@ -19,7 +19,7 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""How many seconds it can take, on a busy machine, until a waiting call is woken."""
+"""The maximum number of seconds until a waiting call is woken, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05

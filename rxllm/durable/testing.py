@@ -31,7 +31,7 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""How many seconds the check of a rule can take."""
+"""The maximum number of seconds that the check of a rule can take."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:

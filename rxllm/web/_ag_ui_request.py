@@ -99,7 +99,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """What to pass to ``rxllm.stream_resume``, including the client's `tools`, and the options for the encoder."""
+    """A client's request: arguments for ``rxllm.stream_resume``, the client's `tools`, and the encoder's options."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""

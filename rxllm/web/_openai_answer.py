@@ -45,7 +45,7 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""How many runs `Memory` keeps. If a request continues a run that is not kept, the client's copy is used as it is."""
+"""The number of runs that `Memory` keeps. If a request continues any other run, the client's copy is used as it is."""
 
 
 class Memory:

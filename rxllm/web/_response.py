@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""How many events can wait for a slow browser, in addition to those in its socket, before the model is paused."""
+"""The number of events that can wait for a slow browser, besides those in its socket, before the model is paused."""
 
 HEARTBEAT = b":\n\n"
 """An empty comment. Clients of server-sent events ignore it."""
