@@ -261,10 +261,17 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
     return marbles, uses
 
 
-WIDTH, MARGIN = 680, 70  # the width of a cell on a small screen, and the space at the right for the last labels
-CHARACTER = 6.7  # the width of a character in the monospaced font
-STACK = 15  # the vertical distance between simultaneous marks
-LABEL = 30  # how many characters of a lane's label are drawn
+WIDTH, MARGIN = 680, 70
+"""The width of a cell on a small screen, and the space at the right for the last labels."""
+
+CHARACTER = 6.7
+"""The width of a character in the monospaced font."""
+
+STACK = 15
+"""The vertical distance between simultaneous marks."""
+
+LABEL = 30
+"""The maximum number of characters that are drawn of a lane's label."""
 
 MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
 """A row with more than `MAX_LABELS` marks has no labels. Nearby marks are joined, so that a burst becomes a bar."""

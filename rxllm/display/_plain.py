@@ -70,8 +70,9 @@ class Plain(Screen):
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        self._latest: tuple[Path, str] | None = None  # the path and the kind of what was printed last
-        self._names: dict[Path, str] = {}  # the names of the tools, by path
+        # The path and the kind of what was printed last, and the name of each tool by path.
+        self._latest: tuple[Path, str] | None = None
+        self._names: dict[Path, str] = {}
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):

@@ -38,10 +38,17 @@ from rxllm.values import (
     ValidationError,
 )
 
-OPEN, FOLDED = 8, 100  # how many messages at the end are open, and how many before them can be unfolded
-ROOM = 300_000  # when a thread's HTML has this many characters, no more of its older messages are drawn
-LONG = 50_000  # how many characters of a text are shown
-MANY = 200  # how many parts of a message, images, or rows of a table are shown
+OPEN, FOLDED = 8, 100
+"""The number of messages at the end of a thread that are open, and of those before them that can be unfolded."""
+
+ROOM = 300_000
+"""When the HTML of a thread has this many characters, no more of the thread's older messages are drawn."""
+
+LONG = 50_000
+"""The maximum number of characters that are shown of a text."""
+
+MANY = 200
+"""The maximum number of parts of a message, of images, or of rows in a table that are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
 """A body, the texts of the status line, and the look, which is a card's look or ``value``."""

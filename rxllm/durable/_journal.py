@@ -124,7 +124,7 @@ class Writer:
             self._fail(RunError("lease_lost", run_id=self._lease.run_id))
 
     async def keep_lease(self) -> None:
-        """Keep renewing the lease, and watch for a request to cancel. Raises ``RunError`` if it no longer can."""
+        """Keep renewing the lease, and watch for a request to cancel. Raises ``RunError`` when that fails."""
         while True:
             # Start the wait before the renewal. The renewal reports earlier cancel requests, so none gets missed.
             batches = self._batches
@@ -314,7 +314,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # Any other error is not the model's, for example one from a closing loop. The request is then sent again.
+            # Other errors are not recorded, so that the request is sent again. They have causes such as a closing loop.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -355,7 +355,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Number the uses of the key. A hedge sends the same request twice, and each must be replayed separately."""
+        """Number the uses of a key. A hedge sends the same request twice, and each of the two has its own response."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"

@@ -59,7 +59,7 @@ class _End(NamedTuple):
 
 
 class Log:
-    """Reads the events of the run `id` page by page, and encodes new events. It keeps all ends in memory for that."""
+    """Reads the events of the run `id` in pages, and encodes new ones. It keeps the ends that later ends refer to."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id

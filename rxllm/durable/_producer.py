@@ -51,7 +51,7 @@ class Producer:
     situation                           reaction
     ==================================  ================================================================================
     the stream ends                     Commit the last events and the end of the run.
-    a request to cancel the run         Dispose the stream. Commit the events so far, and end the run as cancelled.
+    the run is cancelled                Dispose the stream. Commit the events so far, and end the run as cancelled.
     the lease is lost                   Dispose the stream. The run now belongs to the process that has the new lease.
     `stop` is called or the loop ends   Dispose the stream, commit the events so far, and release the lease.
     `abandon` is called                 Dispose the stream, and commit nothing.
@@ -74,8 +74,9 @@ class Producer:
         self._stopped: asyncio.Future[None] = self._loop.create_future()
         self._to_drop = 0  # how many ends of steps and chats to drop, because the log already has them
         self._input, self._name = b"", ""
-        self._last: StepCompleted | ChatCompleted | None = None  # the last of these ends
-        self._steered: list[Event] = []  # the `Steered` events that follow it in the log
+        # The last of the ends in the log, and the `Steered` events that follow it there.
+        self._last: StepCompleted | ChatCompleted | None = None
+        self._steered: list[Event] = []
         self._log, self._count = Log(store, lease.run_id), 0  # the log, and how many events it has
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
@@ -88,7 +89,7 @@ class Producer:
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to other processes. Once that is done, `ended` is set. Can be called on any thread."""
+        """Leave the run to other processes. When that is done, `ended` is set. Can be called on any thread."""
         self._set(self._stopped)
 
     def abandon(self) -> None:

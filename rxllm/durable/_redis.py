@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start the generator whose end closes the connections. ``asyncio.run`` closes it when the loop shuts down."""
+        """Start a generator that closes the connections when it is closed. ``asyncio.run`` closes it with the loop."""
         await anext(self._lifetime)
 
     async def close(self) -> None:

@@ -76,7 +76,8 @@ class AGUIDecoder(FrameDecoder):
         self._chunks = Chunks()
         self._agents = Decoder()  # decodes the inner agents' frames
         self._calls: dict[str, int] = {}
-        self._undecided: set[str] = set()  # calls that seem to be for client tools but might be the agent's own
+        # Calls that seem to be for client tools, but might turn out to be the agent's own.
+        self._undecided: set[str] = set()
         self._thinking: str | None = None  # the message id of the latest block if it is a thinking block
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:

@@ -88,8 +88,9 @@ class Lanes:
     def __init__(self) -> None:
         self.is_ours = False
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
-        self.messages: list[tuple[int, Path, Frame]] = []  # each with its number and its agent's path
-        self.count = 0  # the number of the latest message
+        # Each message has its number and the path of its agent. `count` is the number of the latest message.
+        self.messages: list[tuple[int, Path, Frame]] = []
+        self.count = 0
         self._by_id: dict[str, Frame] = {}  # the same messages, by id
         self._prefix = ""
 
@@ -143,20 +144,24 @@ class Lanes:
 class Lane:
     """One agent's part of a stream: either the outermost agent, or an agent that runs as a tool.
 
-    Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path.
+    Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
+    contain only those that are still open. `names` has the tool name of every call. `agents` has the inner agents that
+    are running, by the id of the call that runs each of them. `mark` is the number of the last message before the
+    current step, and `parent` is the id of the message that the next call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and message id
-        self.calls: dict[str, Call] = {}  # the open calls, by the id that they have on the wire
-        self.names: dict[str, str] = {}  # the tool name of every call, by call id
-        self.agents: dict[str, Lane] = {}  # the running inner agents, by the id of the call that runs each
+        # `blocks` is keyed by kind and message id, `calls` by the id that a call has on the wire.
+        self.blocks: dict[tuple[str, str], Block] = {}
+        self.calls: dict[str, Call] = {}
+        self.names: dict[str, str] = {}
+        self.agents: dict[str, Lane] = {}
         self.step: str | None = None
         self.steps = 0
-        self.mark = 0  # the number of the last message before the current step
-        self.parent: str | None = None  # the id of the message that the next call belongs to
+        self.mark = 0
+        self.parent: str | None = None
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
         self._ended: Block | None = None  # a thinking block that has ended; its signature might be the next frame
@@ -290,7 +295,7 @@ class ForeignRun:
         self._lanes = lanes
         self._open = open
         self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
-        self._has_response = False  # whether a response is open
+        self._has_response = False
         self._has_results = False  # whether the latest response has ended but its step has not
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:

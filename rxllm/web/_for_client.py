@@ -114,12 +114,15 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        *("id", "model", "logprobs", "budget", "partial"),  # messages and responses
-        *("server", "error", "interrupted"),  # tool calls
+        # The first line is for messages and responses, and the second for tool calls.
+        *("id", "model", "logprobs", "budget", "partial"),
+        *("server", "error", "interrupted"),
+        # These are for steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
-        *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # steps and chats
+        *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        "unused_steering",  # the client's own messages
+        # This has messages that the client itself has sent.
+        "unused_steering",
     }
 )
 """The metadata entries that a client may see, because it needs them to continue the conversation."""

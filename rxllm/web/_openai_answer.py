@@ -14,7 +14,7 @@ calls to the engine's own tools,    nothing
 their results, inner agents
 a question to the user              the question, as text; if an inner agent asks it, an error
 usage                               the total for all steps and agents
-``StepRestarted``                   nothing; but an error if a part of the step has been sent, since it cannot be undone
+``StepRestarted``                   nothing, or an error if part of the step has already been sent
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
@@ -99,28 +99,36 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """Turns the events of a run into chunks. If it `holds`, it keeps all chunks back until the chat has ended."""
+    """Turns the events of a run into chunks. If it `holds`, it keeps all chunks back until the chat has ended.
+
+    `usage` is the total for all steps and inner agents.
+    """
 
     def __init__(self, id: str, chat: Chat, *, holds: bool) -> None:
         self.result: ChatResult | None = None
         self.error: Exception | None = None
         self.finish_reason = ""
-        self.usage = Usage()  # the total for all steps and inner agents
+        self.usage = Usage()
         self._head: Frame = {"id": id, "created": int(time.time()), "model": chat.model}
         self._structured = chat.is_structured
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        self._role: Frame = {"role": "assistant"}  # sent with the first delta
-        self._deltas: list[Frame] = []  # deltas of this step that have not been sent
-        self._earlier: list[Frame] = []  # deltas of earlier steps that have not been sent
-        self._sent = False  # whether any delta of this step has been sent
-        self._open = set[type[ev.Event]]()  # the delta classes that have been seen for blocks that are still open
-        self._cited = 0  # how many sources there have been
-        self._has_text = False  # whether this step has text
-        self._had_text = False  # whether an earlier step had text
-        self._indexes: dict[str, int] = {}  # the index of each call to a client's tool, by call id
-        self._unsent = set[str]()  # the ids of the calls whose arguments have not been sent at all
+        # The role is sent with the first delta. Two lists hold the unsent deltas of this step and of earlier steps.
+        # `_sent` is whether any delta of this step has been sent.
+        self._role: Frame = {"role": "assistant"}
+        self._deltas: list[Frame] = []
+        self._earlier: list[Frame] = []
+        self._sent = False
+        # The delta classes of the blocks that are open, and the number of sources so far.
+        self._open = set[type[ev.Event]]()
+        self._cited = 0
+        # Whether this step has text, and whether an earlier step had text.
+        self._has_text = False
+        self._had_text = False
+        # The index of each call to a client's tool, by call id, and the ids of the calls whose arguments are unsent.
+        self._indexes: dict[str, int] = {}
+        self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
         at_once = CurrentThreadScheduler.singleton()
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)

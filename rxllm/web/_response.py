@@ -1,4 +1,4 @@
-"""Return a stream from a web server: an ASGI application that sends the events to the browser as server-sent events.
+"""An ASGI application that sends a stream to a browser, as server-sent events.
 
 ============================  ==========================================================================================
 situation                     reaction

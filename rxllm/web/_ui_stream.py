@@ -59,7 +59,8 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        self._step: str | None = None  # "open", or "reset" until it begins again
+        # The step's state: "open", "reset" until it begins again, or None if there is no step.
+        self._step: str | None = None
         self._counters: dict[str, None] = {}  # the names of the usage counters that have been sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
@@ -210,11 +211,13 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
-        self.calls: dict[str, list[str]] = {}  # the pieces of arguments of each open tool call, by call id
-        self.names: dict[str, str] = {}  # the tool name of every call, by call id
+        # `blocks` has the open blocks, by kind and name. By call id, `calls` has the pieces of the arguments of each
+        # open call, and `names` has the tool name of every call.
+        self.blocks: dict[tuple[str, str], Block] = {}
+        self.calls: dict[str, list[str]] = {}
+        self.names: dict[str, str] = {}
         self._covered = 0  # how many of the next frames must not be turned into events
-        self._is_ended = False  # whether a finish or error frame has been read
+        self._is_ended = False
         self._is_finished = False
 
     def feed(self, frame: Frame) -> list[ev.Event]:
