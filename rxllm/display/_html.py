@@ -16,7 +16,7 @@ from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_s
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""The maximum number of characters shown of a call's arguments, its progress or its result."""
+"""Arguments, progress and results are cut after this many characters."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:

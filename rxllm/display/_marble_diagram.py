@@ -145,10 +145,10 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended,
-    or disposes them after `until` seconds. Errors are drawn and not raised. A notebook shows the picture while it
-    grows. The text uses the notation of ``rxllm.testing.marbles``, so if a character is 1 s, you can pass it to the
-    ``check`` function of that module.
+    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
+    With `until`, it disposes them after that many seconds. Errors are drawn and not raised. A notebook shows the
+    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``, so if a character is 1 s, you can
+    pass it to the ``check`` function of that module.
 
     You can pass several streams as a list or a dict. Each of them gets a lane. The first operator must then combine
     them, as in ``marble_diagram([a, b], rxllm.race)``. It is called with the streams in the list as its arguments, or

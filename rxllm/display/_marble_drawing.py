@@ -84,7 +84,7 @@ class Span:
 
 
 class Lane:
-    """A place in a pipe that is drawn, with a span for each subscription there."""
+    """A place in a pipe whose items are drawn, with a span for each subscription."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -271,7 +271,7 @@ STACK = 15
 """The vertical distance between simultaneous marks."""
 
 LABEL = 30
-"""The maximum number of characters that are drawn of a lane's label."""
+"""The maximum length of a lane's label in the picture."""
 
 MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
 """A row with more than `MAX_LABELS` marks has no labels. Nearby marks are joined, so that a burst becomes a bar."""
@@ -348,7 +348,7 @@ class _Picture:
             paths.setdefault(mark.kind, []).append(_shape(mark.kind[0], x, height, self._bar(mark)))
         for span in spans:
             until = self._x(span.latest if span.outcome else self._duration)
-            until += 12 * (until in columns)  # draw the end next to a mark at the same time, not on it
+            until += 12 * (until in columns)  # if there is a mark at the same time, draw the end next to it
             self.add_path("soft", "line", [f"M{self._x(span.start)} {y}H{until}"])
             if span.outcome:
                 taken.append((until - 1, until + 1, y - 6, y + 6))

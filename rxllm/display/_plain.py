@@ -31,10 +31,10 @@ from rxllm.values import Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that an agent's event is inside of. Events of the chat itself have an empty path."""
+"""The ids of the tool calls that enclose an agent's event, outermost first. The chat's own events have an empty path."""
 
 WIDTH = 200
-"""The maximum number of characters printed of a tool's result or progress."""
+"""A tool's result or progress is cut after this many characters."""
 
 
 def ipython_shell() -> Any:
@@ -44,7 +44,7 @@ def ipython_shell() -> Any:
 
 
 class Screen:
-    """A place where cards are drawn. `add` gets every item, on the thread that reads. `draw` runs on a `thread`."""
+    """A place where cards are drawn. The thread that reads the stream calls `add` for every item; another calls `draw`."""
 
     thread: type[threading.Thread] = threading.Thread
 

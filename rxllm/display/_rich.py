@@ -23,7 +23,7 @@ THINKING = 300
 
 
 class Terminal(Screen):
-    """A terminal. While the stream is running, it shows only the last lines, if not all lines fit on the screen."""
+    """A terminal. While the stream is running, it shows the last lines that fit on the screen."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()

@@ -39,16 +39,16 @@ from rxllm.values import (
 )
 
 OPEN, FOLDED = 8, 100
-"""The number of messages at the end of a thread that are open, and of those before them that can be unfolded."""
+"""The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""
 
 ROOM = 300_000
 """When the HTML of a thread has this many characters, no more of the thread's older messages are drawn."""
 
 LONG = 50_000
-"""The maximum number of characters that are shown of a text."""
+"""A longer text is cut after this many characters."""
 
 MANY = 200
-"""The maximum number of parts of a message, of images, or of rows in a table that are shown."""
+"""At most this many parts of a message, images, or rows of a table are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
 """A body, the texts of the status line, and the look, which is a card's look or ``value``."""

@@ -24,7 +24,7 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry in a run's journal. For example, if a tool call starts, `kind` is ``"begin"``, and `key` is its place.
+    """An entry in a run's journal. For the start of a tool call, `kind` is ``"begin"`` and `key` identifies the call.
 
     The `data` is JSON.
     """

@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses that are worth a retry. They are sent as a header, because the SDKs would otherwise retry a 500 too."""
+"""The statuses after which a client should retry. They are marked with a header, because the SDKs would also retry a 500."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """A request was refused or has failed. `status`, `headers` and `body` are the response to the client."""
+    """A refusal or failure of a request. `status`, `headers` and `body` are the response to the client."""
 
     def __init__(
         self,

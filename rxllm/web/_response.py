@@ -158,7 +158,7 @@ def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
-# The connection to a client, also for `rxllm.web._openai_app`
+# `rxllm.web._openai_app` uses everything below, too.
 
 
 class GoneError(Exception):

@@ -59,7 +59,7 @@ class Runs:
         return run and run.stream
 
     def cancel(self, id: str) -> bool:
-        """Stop a run with ``StreamError("cancelled")``. Return whether it was still running."""
+        """Stop a run. Its browsers get ``StreamError("cancelled")``. Return whether the run was still active."""
         with self._lock:
             run = self._runs.get(id)
         if run is None or run.ended is not None:
