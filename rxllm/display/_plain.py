@@ -31,7 +31,7 @@ from rxllm.values import Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that enclose an agent's event, outermost first. The chat's own events have an empty path."""
+"""The ids of the tool calls that enclose an agent's event, outermost first. It is empty for the chat itself."""
 
 WIDTH = 200
 """A tool's result or progress is cut after this many characters."""
@@ -44,7 +44,7 @@ def ipython_shell() -> Any:
 
 
 class Screen:
-    """A place where cards are drawn. The thread that reads the stream calls `add` for every item; another calls `draw`."""
+    """A place where cards are drawn. The reading thread calls `add` for every item, and another thread calls `draw`."""
 
     thread: type[threading.Thread] = threading.Thread
 
