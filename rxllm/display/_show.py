@@ -85,7 +85,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
         streams = cast(Mapping[str, Observable[Any]], stream)
         source, labels = merge_labelled(streams), list(streams)
     else:
-        expected = "an Observable, such as rxllm.stream(...) returns, or a mapping of labels to Observables"
+        expected = "an Observable, such as rxllm.stream(...), or a mapping of labels to Observables"
         check_instance("stream", stream, Observable, expected)
         source, labels = stream, []
     showing = Showing[Any](source, labels, choose_screen())

@@ -42,7 +42,7 @@ OPEN, FOLDED = 8, 100
 """The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""
 
 ROOM = 300_000
-"""When the HTML of a thread has this many characters, no more of the thread's older messages are drawn."""
+"""No more of a thread's older messages are drawn when the HTML has more than this many characters."""
 
 LONG = 50_000
 """A longer text is cut after this many characters."""

@@ -95,7 +95,7 @@ class Producer:
     def abandon(self) -> None:
         """Stop without using the store, which no longer responds and is about to close. Can be called on any thread."""
         if not self.ended.done():
-            log.warning("the run %s is left to others: its store does not respond", self._lease.run_id)
+            log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
@@ -112,9 +112,9 @@ class Producer:
         try:
             await self._produce()
         except RunError as error:
-            log.warning("the run %s is left to others: %s", self._lease.run_id, error)
+            log.warning("the run %s is no longer produced here: %s", self._lease.run_id, error)
         except Exception as error:  # a bug in the store, because a store must only raise RunError
-            log.error("the run %s is left to others: its store failed", self._lease.run_id, exc_info=error)
+            log.error("the run %s is no longer produced here: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
                 with suppress(Exception):  # if this fails, the lease will expire
@@ -146,7 +146,7 @@ class Producer:
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Wait until the stream has ended. Return how the run ends, or None if it is left to others."""
+        """Wait until the stream has ended. Return how the run ends, or None if other processes can continue it."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -218,7 +218,7 @@ class Producer:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
             id = self._lease.run_id
-            message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
+            message = f"run error ({id}): {dead} processes have died at the same place in this run; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
             # The first record is the attempt itself. A second record proves that the run has made progress.

@@ -161,10 +161,10 @@ class Runs:
         ``RunError("exists")`` if there is a run with the same id, and with ``RunError("conflict")`` if the session has
         changed since it was loaded or has an open turn. In both cases no request is sent to a model.
         """
-        check_instance("id", id, str | None, "text, or None for a new one")
-        check("id", id, id is None or is_name(id), "text, or None for a new one")
+        check_instance("id", id, str | None, "a non-empty string, or None for a new id")
+        check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
         if session is not None:
-            check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
+            check_instance("session", session, SavedSession, "a SavedSession from Runs.session")
             check_session(session.session)
             check("id", id, id is None, "omitted if there is a session, because each turn gets its own id")
         if factory not in self._factories:
@@ -409,7 +409,7 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
 
 
 def _check_id(id: Any) -> None:
-    check("id", id, is_name(id), "a string, such as the id that start emits")
+    check("id", id, is_name(id), "a non-empty string, such as the id that start emits")
 
 
 def _check_text(item: Any) -> None:

@@ -26,7 +26,7 @@ VERSION = 1
 """The version of the database schema."""
 
 APPLICATION = 0x72786C6C
-"""The number in a file's header that identifies it as a store of runs: "rxll" in ASCII."""
+"""The number in a file's header that identifies the file as a run store: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
 """The maximum number of seconds to wait for the transaction of another process."""
@@ -263,7 +263,7 @@ class SQLiteStore:
         is_file = isinstance(error, OSError)
         fault = _FAULTS.get(sqlite3.SQLITE_CANTOPEN if is_file else getattr(error, "sqlite_errorcode", 0) & 0xFF)
         why = f"{fault} ({error})" if fault else str(error)
-        unavailable = RunError("store_unavailable", f"the store of runs {str(self._path)!r} does not work: {why}")
+        unavailable = RunError("store_unavailable", f"the run store {str(self._path)!r} does not work: {why}")
         unavailable.__cause__ = error if isinstance(error, BaseException) else None
         return unavailable
 

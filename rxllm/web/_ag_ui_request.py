@@ -227,7 +227,7 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
         edited = verdict.edited_args if is_edit else True
         conversation.approve(id, edited if verdict.approved else verdict.reason or False, "resume", i)
     elif id not in conversation.known:
-        raise wrong("must answer a tool call of the stored conversation", "resume", i)
+        raise wrong("must answer a tool call in the stored conversation", "resume", i)
 
 
 def _new_messages(entries: list[_Message]) -> list[Message]:

@@ -8,9 +8,9 @@ part of a request                      treatment
 =====================================  ================================================================================
 a system or developer message          ignored
 the user's text and files              read as a user message; a file must be a web address or a base64 ``data:`` URL
-earlier messages                       ignored if stored, otherwise read as the history
-a repeated message                     ignored if it ends the stored thread unanswered, as when the client retries after
-                                       a failure
+earlier messages                       ignored if there is a stored copy, otherwise read as the history
+a repeated message                     ignored if it is an unanswered message at the end of the stored thread; clients
+                                       repeat such messages when they retry after a failure
 a tool call without a result           ignored
 an answer to an approval request       accepted if the stored call is waiting for one; refused without a stored copy
 an answer to an answered call          ignored; if the request contains nothing else, it is refused

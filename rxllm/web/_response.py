@@ -74,7 +74,7 @@ def streaming_response(
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
-    check_instance("stream", stream, Observable, "a stream of events, as rxllm.stream(...) returns")
+    check_instance("stream", stream, Observable, "a stream of events, such as rxllm.stream(...)")
     is_none_or_positive = heartbeat is None or is_positive(heartbeat)
     check("heartbeat", heartbeat, is_none_or_positive, "a number of seconds above 0, or None")
     check("send_timeout", send_timeout, is_positive(send_timeout), "a number of seconds above 0")

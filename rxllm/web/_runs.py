@@ -44,7 +44,7 @@ class Runs:
         ``StreamError("overflow")`` if `most` runs are active.
         """
         check_instance("id", id, str, "a string")
-        check_instance("stream", stream, Observable, "a stream of events, as rxllm.stream(...) returns")
+        check_instance("stream", stream, Observable, "a stream of events, such as rxllm.stream(...)")
         with self._lock:
             self._make_room(id)
             run = self._runs[id] = _Run(stream, self._grace)

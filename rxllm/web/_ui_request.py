@@ -192,7 +192,7 @@ def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> 
             if approval.approved is None:
                 raise wrong("must be true or false", *path, "approval", "approved")
             if id not in conversation.known:
-                raise wrong("must answer a tool call of the stored conversation", *path, "approval")
+                raise wrong("must answer a tool call in the stored conversation", *path, "approval")
             if id in conversation.pending:
                 conversation.approve(id, approval.approved or approval.reason or False, *path, "approval")
         elif part.is_answered:

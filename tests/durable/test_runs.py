@@ -187,7 +187,7 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
             with pytest.raises(rxllm.ValidationError, match="after must be"):
                 runs.watch("id", wrong)  # type: ignore[arg-type]
         for wrong in ("", 7):
-            with pytest.raises(rxllm.ValidationError, match="id must be text, or None"):
+            with pytest.raises(rxllm.ValidationError, match="id must be a non-empty string, or None"):
                 runs.start("story", id=wrong)  # type: ignore[arg-type]
         with pytest.raises(rxllm.ValidationError, match="every must be"):
             runs.recover(every=0)
