@@ -211,7 +211,7 @@ def to_input(request: Request) -> Frame:
         "threadId": uuid4().hex,
         "runId": uuid4().hex,
         "protocolVersion": VERSION,
-        "state": {},  # servers older than 1.0 require this field, even if it is empty
+        "state": {},  # servers from before 1.0 require this field, even if it is empty
         "messages": [{"id": f"message_{i}", **entry} for i, entry in enumerate(entries)],
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in request.tools
