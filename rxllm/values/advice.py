@@ -385,7 +385,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "prepare history_processors max_history num_history_messages": (
             "write `rxllm.Engine(..., prepare=[rxllm.trim_thread(tokens=8000)])`"
         ),
-        "operators observers": "it is an option of the engine: write `rxllm.Engine(..., operators=[...], observers=[...])`",
+        "operators observers": "pass it to the engine: write `rxllm.Engine(..., operators=[...], observers=[...])`",
         "provider custom_llm_provider model_provider": "write the engine as 'provider:model'",
         "verbose debug": (
             "write `on_event=print`; to see what the library logs, call `logging.basicConfig()` and "
