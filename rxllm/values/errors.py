@@ -93,7 +93,7 @@ class LLMError(Exception):
 class AdapterError(LLMError):
     """The provider refused the request, or could not be reached.
 
-    `status` is the HTTP status, and `code` is the provider's error code. `retry_after` is the number of seconds that the
+    `status` is the HTTP status, and `code` is the provider's error code. `retry_after` is the time in seconds that the
     provider asks the client to wait. `request_id` is the provider's id for the call.
     """
 
