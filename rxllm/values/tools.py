@@ -50,7 +50,7 @@ ToolTimeout = float | Literal["default"] | None
 class ToolCall(Value):
     """A model's call to a tool.
 
-    `arguments` is the parsed JSON object, and `raw_arguments` is its text. If `arguments` is passed as text, the text is
+    `arguments` is the parsed JSON object, and `raw_arguments` is its text. If you pass text as `arguments`, it is
     parsed. If the text is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and
     ``metadata["error"]`` has the reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows
     such calls, but does not run them.
@@ -166,7 +166,7 @@ class Tool(Value):
         return {**vars(self), "handler": portable(self.handler, f"the handler of the tool {self.name!r}")}
 
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
-        """Make a tool from `function` with these settings; this is the decorator ``@tool(name="lookup", approval=True)``."""
+        """Make a tool from `function` with these settings, as the decorator ``@tool(name="lookup", approval=True)``."""
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
