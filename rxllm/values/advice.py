@@ -1,6 +1,6 @@
 """Advice for users who write another library's name or an unknown option, or who forget ``.run()``.
 
-All advice is in the table `ADVICE`. It has a section for each place where a user can write a wrong name. To give new
+All advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name. To add
 advice, add an entry to the table.
 
 >>> advice("Response", "stop_reason")
@@ -71,7 +71,7 @@ def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the error message for an unknown option `name` of a call or, if `owner` is given, of that class."""
+    """Return the error message for an unknown option `name`, passed to a call or, if `owner` is given, to that class."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -286,7 +286,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # Options: a text that is just a name is rxllm's name for the same option.
+    # Options: if a text is a single name, it is rxllm's own name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -313,7 +313,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "write `retry={'max_attempts': {attempts}}`, which counts the first attempt too, or `retry=False`"
         ),
         "max_attempts": "write `retry={'max_attempts': {count}}`, which counts the first attempt too, or `retry=False`",
-        "top_k top_a": _PASS_ON,  # some providers have these options; rxllm's options with similar names differ
+        "top_k top_a": _PASS_ON,  # provider options; rxllm's similar option `top_p` means something else
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
         ),

@@ -98,7 +98,7 @@ def is_positive(value: Any) -> bool:
 
 
 def is_name(value: Any) -> bool:
-    """Whether `value` is a non-empty string that UTF-8 can encode. It cannot encode a lone surrogate."""
+    """Whether `value` is a non-empty string without lone surrogates, which UTF-8 cannot encode."""
     return isinstance(value, str) and bool(value) and is_encodable(value)
 
 
@@ -126,7 +126,7 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the ``TypeError`` that a call of `function` with these arguments would raise; None if they fit.
+    """Return the ``TypeError`` that calling `function` with these arguments would raise, or None if they fit.
 
     If `function` has no signature to check, this also returns None.
     """

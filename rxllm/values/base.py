@@ -55,7 +55,7 @@ class Value(DataClassJsonMixin):
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
         """Return the fields as JSON data; fields that have their default value are omitted.
 
-        Raises ``ValidationError("not_serializable")`` if an object inside has no JSON form. The error has its path.
+        Raises ``ValidationError("not_serializable")``, with the path, if an object inside has no JSON form.
         """
         return encode_fields(self, self._written_fields)
 
@@ -63,7 +63,7 @@ class Value(DataClassJsonMixin):
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
         """Return the value that has these fields.
 
-        Raises ``ValidationError("invalid_request")`` if a field does not fit or is missing. The error has its path.
+        Raises ``ValidationError("invalid_request")``, with the path, if a field does not fit or is missing.
         """
         return decode_value(cls, kvs)
 
@@ -117,8 +117,8 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    if not spec.metadata:  # an inherited field already has metadata
-        # dataclasses-json uses this metadata if a user's own dataclass contains the value.
+    if not spec.metadata:  # an inherited field already has it.
+        # If a user's own dataclass contains the value, dataclasses-json uses this metadata.
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

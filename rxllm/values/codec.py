@@ -14,7 +14,7 @@ fields             `encode_fields`               `decode_fields`  the fields by 
 =================  ============================  ===============  ====================================================
 
 Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;
-``to_json`` and ``from_json`` do the same and convert the data to text or back.
+``to_json`` and ``from_json`` also convert the data to text and back.
 
 rxllm uses msgspec for two other conversions. It turns the objects that tools return, such as models, dataclasses, times
 and sets, into plain data. It also reads data from outside: models' answers, which become the caller's types (see
@@ -109,7 +109,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
             return encode(plain)
         case _:
             name = type(item).__name__
-            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set that field to None")
+            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set its field to None")
 
 
 def encode_result(item: Any) -> Any:
@@ -405,7 +405,7 @@ def _base(option: Any) -> type:
     """Return the class whose instances fit `option`, or ``object`` if any data fits."""
     base = get_origin(option) or option
     if base is Literal:
-        return EllipsisType  # no data has this class
+        return EllipsisType  # no data has this class.
     if base is Iterable:  # the annotation of ``errors`` in ValidationError
         return tuple
     return base if isinstance(base, type) and option is not Any else object

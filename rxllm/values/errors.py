@@ -67,7 +67,7 @@ class LLMError(Exception):
         return f"{self.TITLE}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that are not empty, by name."""
+        """Return the non-empty fields, by name."""
         values = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
         values |= {name: getattr(self, name) for name in self.FIELDS}
         return {name: value for name, value in values.items() if value not in (None, {}, ())}
@@ -352,7 +352,7 @@ class RunError(LLMError):
 
 
 def with_origin(error: E, original: LLMError) -> E:
-    """Copy the cause and the context of `original` to `error`, which replaces it, and return `error`."""
+    """Copy the cause and the context of `original` to its replacement, `error`, and return the replacement."""
     error.__cause__, error.__context__ = original.__cause__, original.__context__
     error.__suppress_context__ = original.__suppress_context__
     return error

@@ -101,7 +101,7 @@ def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value` if it is a tool; make a tool of it, as ``@tool`` does, if it is a function.
+    """Return `value` as a tool. If it is a function, make a tool from it, as ``@tool`` does.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))
@@ -120,7 +120,7 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # if it is missing, getattr would search for similar names
+    if vars(result).get("unbound"):  # if the attribute is missing, getattr would search for similar names
         message = f"the tool {result.name!r} is a method that is not bound to an object; pass obj.{result.name}"
         raise ValidationError("invalid_tool", message)
     return result

@@ -50,7 +50,7 @@ class Image(Value):
     def from_file(cls, path: str | Path) -> Image:
         """Return an image that refers to a file.
 
-        The MIME type is guessed from the file name. It is None if the name does not end like the name of an image.
+        The MIME type is guessed from the file name. It is None if the name does not have an image extension.
         """
         import mimetypes  # not needed until the first call
 
@@ -105,7 +105,7 @@ class Image(Value):
                 raise self._invalid("remote_source")
 
     def to_base64(self) -> str:
-        """Return the image as base64 text. If it already is base64 text, it is not checked."""
+        """Return the image as base64 text. If the image already is base64 text, that text is not checked."""
         if self.source == "base64" and isinstance(self.data, str):
             return self.data
         return base64.b64encode(self.to_binary()).decode()
@@ -113,7 +113,8 @@ class Image(Value):
     def to_data_uri(self) -> str:
         """Return the image as a data URI, ``data:image/png;base64,...``.
 
-        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown, and the errors of `to_binary`.
+        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown. Also raises the errors of
+        `to_binary`.
         """
         if self.mime_type is None and self.source != "url":
             raise self._invalid("missing_mime_type")
@@ -147,7 +148,7 @@ class Image(Value):
                 return {self.mime_type: base64.b64encode(self.to_binary()).decode(), **plain}
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
-            return plain  # an image that cannot be read still has a repr
+            return plain  # an image that cannot be read still has a repr.
         import html  # loads a large table, which is needed only to show an image
 
         return {"text/html": f'<img src="{html.escape(address)}">', **plain}

@@ -29,7 +29,7 @@ UNREADABLE = (ValueError, RecursionError)
 """The errors that `read_json` raises if the text is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""Maximum number of levels in nested data. Parsers accept more levels, but other code is recursive."""
+"""Maximum number of levels in nested data. Parsers accept more levels, but code that walks the data is recursive."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
 """The values of JSON's constants. NaN is always the same object, so that data that is read twice compares equal."""
@@ -106,7 +106,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return the data in a standard JSON text. For other text, raise the errors that `read_json` raises."""
+    """Return the data in standard JSON text. Raises the errors of `read_json` for any other text."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
@@ -168,7 +168,7 @@ def well_formed(text: str) -> str:
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded as UTF-8. Text with surrogates cannot."""
+    """Whether `text` can be encoded as UTF-8. Text that contains surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -37,7 +37,7 @@ class ImagePart(Value):
 
 @value
 class ThinkingPart(Value):
-    """The model's thinking. `signature` and `provider_data` are sent back unchanged to the provider they are from."""
+    """The model's thinking. `signature` and `provider_data` are sent back unchanged to the provider that sent them."""
 
     text: str
     signature: str | None = None
@@ -55,8 +55,8 @@ class SourcePart(Value):
 class FilePart(Value):
     """A file that is sent to the model, or an image or audio that the model returns.
 
-    `file` has the keys ``"mime_type"``, ``"data"`` (bytes) or ``"url"``, and ``"name"`` if the file has a name. The
-    function `user` makes such parts from paths, URLs and bytes.
+    `file` has the key ``"mime_type"``, either ``"data"`` (bytes) or ``"url"``, and ``"name"`` if the file has a name.
+    The function `user` makes such parts from paths, URLs and bytes.
     """
 
     file: dict[str, Any]
@@ -100,14 +100,14 @@ class Message(Value):
 
     @property
     def text(self) -> str:
-        """The text of the content: that is, its text parts joined. A mapping has no text."""
+        """The text of the content, with all text parts joined. It is empty if the content is a mapping."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as parts, even if it is plain text."""
+        """The content as a tuple of parts, even if it is plain text."""
         if isinstance(self.content, str):
             return (TextPart(self.content),) if self.content else ()
         return () if isinstance(self.content, dict) else self.content
@@ -255,10 +255,10 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     * an `Image`, or a Pillow image;
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
-    The same items can be passed in a list. The message has its parts in the order of the items. To send more than one
-    text, pass each further text as a ``TextPart(...)``. Files are read at once, and URLs are not fetched. The MIME type
-    is recognized from the first bytes or from the name. An image becomes an `ImagePart`, and any other file becomes a
-    `FilePart`.
+    The same items can be passed in a list. The parts of the message keep the order of the items. To send more than
+    one text, pass each further text as a ``TextPart(...)``. Files are read at once, and URLs are not fetched. The MIME
+    type is recognized from the first bytes or from the name. An image becomes an `ImagePart`, and any other file
+    becomes a `FilePart`.
 
     Raises ``ValidationError("invalid_message")`` for anything else, and for a file that cannot be read, is empty or has
     an unknown type.
@@ -344,7 +344,7 @@ def data_uri_part(uri: str) -> Part:
         image = Image.from_data_uri(uri)
         data = image.to_binary()
     except ValidationError as error:
-        raise _wrong(must_be("data:, a type, ;base64, a comma and base64 text", uri)) from error
+        raise _wrong(must_be("a data: URI such as data:image/png;base64,iVBORw0K", uri)) from error
     if data and (image.mime_type or "").startswith("image/"):
         return ImagePart(image)
     return data_part(data, mime_type=image.mime_type)

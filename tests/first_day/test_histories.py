@@ -196,7 +196,7 @@ def test_a_response_alone_has_no_question() -> None:
         ),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}]}],
-            "messages.0.content.0 must be data:, a type",
+            "messages.0.content.0 must be a data: URI",
         ),
         (
             [{"role": "user", "content": [{"type": "file", "file": {"file_data": "?"}}]}],
