@@ -71,7 +71,7 @@ def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the error message for an unknown option `name`, passed to a call or, if `owner` is given, to that class."""
+    """Return the error message for an unknown option `name`, passed to a call or, if given, to the class `owner`."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)

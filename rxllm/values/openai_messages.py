@@ -17,7 +17,7 @@ fields ``reasoning_content`` and ``reasoning``          `ThinkingPart`
 field ``annotations``                                   `SourcePart`
 ======================================================  ===============================================================
 
-Fields that are None or empty are ignored. An unknown field raises an error, because its meaning would be lost.
+Fields that are None or empty are ignored. An unknown field raises an error, so that its meaning is not lost.
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
 """
 
@@ -279,7 +279,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``. If this raises, the paths in the error begin with `path`, as does its message."""
+    """Return ``convert(item)``. If this raises, the error's paths and its message begin with `path`."""
     try:
         return convert(item)
     except ValidationError as error:

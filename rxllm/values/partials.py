@@ -218,8 +218,8 @@ class Node:
         self.end = sys.maxsize
         # Most nodes are strings and numbers. They all share the same empty containers, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
-        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the children's keys, as the model wrote them
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # indexes of children, by name
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the children's keys, as the model wrote them.
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # Indexes of children, by name.
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
         """Add a child. In an object, `key` is the child's JSON key and `name` is the name of its field."""
@@ -272,9 +272,9 @@ class Shape:
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
-        self._names: dict[str, str] = {}  # field names, by JSON key
-        self._known: dict[str | int, list[Any]] = {}  # type hints, by field name or tuple index
-        self._others: dict[type, list[Any]] = {str: [], int: []}  # type hints for all other keys and indexes
+        self._names: dict[str, str] = {}  # field names, by JSON key.
+        self._known: dict[str | int, list[Any]] = {}  # Type hints, by field name or tuple index.
+        self._others: dict[type, list[Any]] = {str: [], int: []}  # Type hints for all other keys and indexes.
         self._children: dict[str | int | type, Shape] = {}
         self._decode: Any = None
         options = list(_options(hint))

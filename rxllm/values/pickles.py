@@ -70,7 +70,7 @@ class _ByValue:
 def portable(value: Any, what: str) -> Any:
     """Return `value` if it can be pickled, otherwise a stand-in that can be pickled.
 
-    Raises ``pickle.PicklingError`` if there can be no stand-in. The message uses `what` as the name of the value.
+    Raises ``pickle.PicklingError`` if there can be no stand-in. Its message refers to the value as `what`.
     """
     try:
         pickle.dumps(value)
@@ -80,14 +80,14 @@ def portable(value: Any, what: str) -> Any:
 
 
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
-    """Return a stand-in for `value`, which can be pickled. `reason` explains why `value` itself cannot be pickled."""
+    """Return a stand-in for `value` that can be pickled. `reason` explains why `value` itself cannot be pickled."""
     cloudpickle = _cloudpickle()
     if cloudpickle is None:
         remedy = "define it in a module, or install cloudpickle: pip install 'rxllm[cluster]'"
         raise NotPortable(f"{what} cannot be pickled: {reason}; {remedy}")
     try:
         return _ByValue(cloudpickle.dumps(value))
-    except NotPortable as error:  # an object inside `value` raised it
+    except NotPortable as error:  # an object inside `value` raised this error
         raise error if str(error).startswith(what) else NotPortable(f"{what}: {error}") from None
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool

@@ -1,4 +1,4 @@
-"""Request keys: a key is a text that identifies a request, and is the same in every process."""
+"""Make request keys. A key is text that identifies a request, and it is the same in every process."""
 
 from __future__ import annotations
 

@@ -35,10 +35,10 @@ class Response(Value, Generic[T]):
     `id` and `model` are the values that the provider reports. A stream that fails midway gives a Response too: its
     `finish_reason` is ``"error"``, `error` is the error, and the other fields contain what arrived before the error.
 
-    `parsed` is the parsed answer, if the call has a `response_format` or if the fold has a `parse` function. In JSON,
-    `parsed` is plain data; ``serializer.from_json(text, response_format=...)`` restores the object. Type checkers
-    assume that `parsed` is present, but it is None if the response calls tools or has failed. `generate_many` can also
-    return responses that have failed.
+    `parsed` is the parsed answer, if the call has a `response_format` or if `parse` was passed to the operator that
+    made the response. In JSON, `parsed` is plain data; ``serializer.from_json(text, response_format=...)`` restores the
+    object. Type checkers assume that `parsed` is present, but it is None if the response calls tools or has failed. The
+    results of `generate_many` can include responses that have failed.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
     ``"service_tier"``, ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, and keys
@@ -105,9 +105,10 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    Of the `total` number of requests, `done` have ended; this includes the `failed` requests, which have no answer.
-    `usage` is the total usage of the requests that have ended. `journaled` is the number of requests that were answered
-    from the journal instead of being sent. `retries` is the number of attempts that failed and were then repeated.
+    `total` is the number of requests, `done` is the number of requests that have ended, and `failed` is the number of
+    requests that ended without an answer. `usage` is the total usage of the requests that have ended. `journaled` is
+    the number of requests that were answered from the journal instead of being sent. `retries` is the number of
+    attempts that failed and were then repeated.
     """
 
     done: int

@@ -289,7 +289,7 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the fragments that a reference to `schema` can use. In old drafts, an id such as "#a" is a fragment."""
+    """Return the fragments that a reference to `schema` can use. In old drafts, an id such as "#a" is one of them."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 

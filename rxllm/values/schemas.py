@@ -122,7 +122,7 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`. The text has no object around the value.
+    """Return the function that reads JSON text as the type `hint`. No object is wrapped around the value.
 
     The function raises ``ValidationError("invalid_output")`` if the text does not fit the type. `decoder` itself raises
     msgspec's error if JSON cannot express the type.
@@ -216,7 +216,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether every part of `schema` is closed: no mapping has arbitrary keys, and no value or list has any type."""
+    """Whether `schema` leaves nothing open: mappings have fixed keys, and values and lists have a specified type."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -260,7 +260,7 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
     """Return the `value` of the object in `text`. If `text` is a bare value, return that."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # a lone surrogate raises a different error than DecodeError
+    except Exception:  # a lone surrogate raises an error other than DecodeError
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())

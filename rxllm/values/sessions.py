@@ -51,10 +51,10 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 class Session(Value):
     """A conversation as data, which can be stored as JSON between turns.
 
-    A session is immutable; methods that change something return a new session. Tools receive `id` as their
-    session id. They also receive `context`: its entries override the engine's context, and the call's context overrides
-    them. `metadata` collects the metadata of the results of all turns. If the status is ``error``,
-    ``metadata["error"]`` is the reason.
+    A session is immutable; methods that change something return a new session. Tools receive `id` as their session id.
+    They also receive `context`: its entries override the engine's context, and the call's context overrides them.
+    `metadata` collects the metadata of the results of all turns. If the status is ``error``, ``metadata["error"]`` is
+    the reason.
     """
 
     id: str | None = None
@@ -90,7 +90,7 @@ class Session(Value):
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """Return the session with these messages added to the end of its thread, and no other changes."""
+        """Return the session with these messages added to the end of its thread, and nothing else changed."""
         return replace(self, thread=self.thread + messages)
 
     def append_user(self, text: str) -> Session:

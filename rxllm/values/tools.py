@@ -166,7 +166,7 @@ class Tool(Value):
         return {**vars(self), "handler": portable(self.handler, f"the handler of the tool {self.name!r}")}
 
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
-        """Make a tool from `function` with these settings, as the decorator ``@tool(name="lookup", approval=True)``."""
+        """Make a tool from `function` with these settings, as in ``@tool(name="lookup", approval=True)``."""
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
@@ -176,9 +176,9 @@ class Tool(Value):
         return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """Return the handler with its arguments bound to it.
+        """Return the handler with its arguments bound.
 
-        They are the mapping `arguments` and, if the handler takes two arguments, the context. Raises
+        The handler receives the mapping `arguments` and, if it takes two arguments, the context. Raises
         ``ToolError("not_found")`` if there is no handler.
         """
         if self.handler is None:
@@ -342,7 +342,7 @@ def _name_of(function: Any) -> str:
 
 
 def _find_object(module: str, name: str) -> Any:
-    """Return the object called `name` in `module`; None if there is none."""
+    """Return the object called `name` in `module`, or None if there is no such object."""
     try:
         return attrgetter(name)(import_module(module))
     except (AttributeError, ImportError):

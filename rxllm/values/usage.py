@@ -17,9 +17,9 @@ class Usage(Value):
     """The tokens that a response used, and their cost. A field is None if the provider does not report it.
 
     `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens. These tokens
-    have fields of their own as well. `total_tokens` is the provider's own total, and `total` is computed if there is
-    none. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names. To
-    add up several responses, write ``a + b`` or ``sum(usages, Usage())``.
+    have fields of their own as well. `total_tokens` is the provider's own total; if it is None, `total` is the sum of
+    input and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own
+    names. To add up several responses, write ``a + b`` or ``sum(usages, Usage())``.
     """
 
     input_tokens: int | None = None
