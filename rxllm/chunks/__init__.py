@@ -1,10 +1,10 @@
-"""Two chunk dialects of other systems. Chunks can be folded into one result, or converted to rxllm's events.
+"""Two chunk dialects from other systems. Chunks can be folded into one result, or converted to rxllm's events.
 
 =============  ==================================================  ====================  ========================
 dialect        chunk class                                         fold into one result  conversion to events
 =============  ==================================================  ====================  ========================
-StreamChunk    `StreamChunk`; `text`, `thinking`, `tool_call`,     `ChunkAccumulator`    `from_chunks`
-               `meta` and `content_part` create its chunks
+StreamChunk    `StreamChunk`, created by `text`, `thinking`,       `ChunkAccumulator`    `from_chunks`
+               `tool_call`, `meta` and `content_part`
 completion     `CompletionChunk`, which contains `ToolCallDelta`   `collect_completion`  `from_completion_chunks`
                objects (not the event of the same name)
 =============  ==================================================  ====================  ========================

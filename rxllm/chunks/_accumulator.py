@@ -52,8 +52,8 @@ _META_KEYS = frozenset(
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     """The immutable state after a number of chunks. Its ``finalize_`` methods return the results.
 
-    A push takes O(1), because successive states share one append-only log, of which each state has its own length. If
-    two chunks are pushed to the same state, the log is copied. Two states are equal if all their ``finalize_`` methods
+    Successive states share one append-only log, and each state records its own length, so a push takes O(1). If two
+    chunks are pushed to the same state, the log is copied. Two states are equal if all their ``finalize_`` methods
     return equal results.
 
     >>> from reactivex import of
@@ -133,7 +133,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Return text, thinking and whole parts in order of arrival, with adjacent pieces of the same kind joined."""
+        """Return text, thinking and whole parts in order of arrival. Adjacent pieces of text or thinking are joined."""
         kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
         runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]

@@ -264,8 +264,8 @@ class _LiveCall:
         self.position = position
         self.call = call
         self.leading_space = ""
-        self.opened = False  # True once a fragment with more than white space has arrived
-        self.has_fragments = False  # True once any fragment has arrived, even an empty one
+        self.opened = False  # True once a fragment with more than white space has arrived.
+        self.has_fragments = False  # True once any fragment has arrived, even an empty one.
 
 
 class _LiveCalls:
@@ -377,7 +377,7 @@ def _message_of(error: Any) -> str:
 class Feeder(Protocol[T_in]):
     """Converts chunks to events.
 
-    `started` is True once the first event has been created, and `ended` once the last event has been created.
+    `started` is True once the first event has been created, and `ended` is True once the last event has been.
     """
 
     @property
@@ -397,8 +397,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
     """Return an operator that makes a feeder for each subscription, with `make`, and feeds the chunks to it.
 
     If the source, ``feed`` or ``close`` raises an error, the operator emits the events that ``fail`` returns for it,
-    and completes. There are two exceptions that go to ``on_error``: an ``LLMError`` from the source before the first
-    event, and any error that ``fail`` raises.
+    and completes. Two kinds of errors go to ``on_error`` instead: an ``LLMError`` from the source before the first event,
+    and any error that ``fail`` raises.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
@@ -406,8 +406,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # events wait here while an earlier event is being delivered
-            delivering = False  # stays True if a subscriber raises, because then the stream has not failed
+            pending = deque[Event]()  # events wait here while an earlier event is being delivered.
+            delivering = False  # Stays True if a subscriber raises, because the stream itself has not failed.
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering

@@ -5,15 +5,15 @@ fields, such as ``{"type": "content", "text": "Hi"}``, is accepted in place of a
 
 These metadata keys have a meaning:
 
-* in a ``thinking`` chunk: ``signature`` ends the thinking block, and is sent back to the provider with all other keys.
+* In a ``thinking`` chunk: ``signature`` ends the thinking block, and is sent back to the provider with all other keys.
   If ``stream_only?`` is True, the thinking is shown, but is not part of the message.
-* in a ``tool_call`` chunk: ``id``, and ``index``, by which fragments refer to the call (0 by default). If ``start``,
+* In a ``tool_call`` chunk: ``id``, and ``index``, by which fragments refer to the call (0 by default). If ``start``,
   ``expects_arg_fragments`` or ``args_fragment_expected?`` is True, fragments will follow. ``raw_arguments`` is the
   first fragment. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the call.
-* in a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
+* In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
   ``{"index": 0, "metadata": {...}}``; the lists ``reasoning_details``, ``logprobs`` and ``annotations``;
   ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.
-* in a ``content_part`` chunk: ``stream_only?``, with the same meaning as for thinking.
+* In a ``content_part`` chunk: ``stream_only?``, with the same meaning as for thinking.
 
 Metadata can contain any values, so the functions that read it never raise.
 """
@@ -118,7 +118,7 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """Check that the fields of `chunk` fit its type, and return the chunk.
 
-    Raises ``ValidationError("invalid_message")`` if they do not. The `errors` of that error name the field.
+    Raises ``ValidationError("invalid_message")``, whose `errors` name the field, if they do not.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):

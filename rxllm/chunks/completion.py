@@ -111,7 +111,7 @@ def _no_usage() -> Usage:
 class CompletionResponse(Value):
     """A whole completion. `content` is None if there is no text. Calls are in the order of their indexes.
 
-    `dropped` contains the calls that never received an id. It is impossible to answer them.
+    `dropped` contains the calls that never received an id, and therefore cannot be answered.
     """
 
     content: str | None = None
@@ -234,8 +234,8 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread.
-    Any chunk can have usage or a finish reason. The largest number of each usage counter is kept. If there is no finish
-    reason but a final chunk, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the
+    Any chunk can have usage or a finish reason. The largest number of each usage counter is kept. If there is a final
+    chunk but no finish reason, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the
     error is ``StreamError("truncated")``.
 
     If the source fails, all open blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before
