@@ -397,8 +397,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
     """Return an operator that makes a feeder for each subscription, with `make`, and feeds the chunks to it.
 
     If the source, ``feed`` or ``close`` raises an error, the operator emits the events that ``fail`` returns for it,
-    and completes. Two kinds of errors go to ``on_error`` instead: an ``LLMError`` from the source before the first event,
-    and any error that ``fail`` raises.
+    and completes. Two kinds of errors go to ``on_error`` instead: an ``LLMError`` from the source before the first
+    event, and any error that ``fail`` raises.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
