@@ -310,9 +310,9 @@ ADVICE: dict[str, dict[str, str]] = {
             "for several answers, write `rxllm.generate_many(engine, [request] * {count})`"
         ),
         "max_retries num_retries retries": (
-            "write `retry={'max_attempts': {attempts}}`, which counts the first attempt too, or `retry=False`"
+            "write `retry={'max_attempts': {attempts}}`, which includes the first attempt, or `retry=False`"
         ),
-        "max_attempts": "write `retry={'max_attempts': {count}}`, which counts the first attempt too, or `retry=False`",
+        "max_attempts": "write `retry={'max_attempts': {count}}`, which includes the first attempt, or `retry=False`",
         "top_k top_a": _PASS_ON,  # provider options; rxllm's similar option `top_p` means something else
         "system system_prompt system_message system_instruction instructions": (
             f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
@@ -416,7 +416,7 @@ ADVICE: dict[str, dict[str, str]] = {
             'pass the model to the engine, `Engine({owner}(...), model="...")`, or to the call, `model="..."`'
         ),
         "max_retries retry": (
-            'write `Engine({owner}(...), retry={"max_attempts": 3})`, which counts the first attempt too'
+            'write `Engine({owner}(...), retry={"max_attempts": 3})`, which includes the first attempt'
         ),
         "temperature top_p max_tokens stop seed reasoning_effort tools response_format": (
             'pass it to the call or, for all calls, to the engine: `params={"{name}": ...}`'
@@ -427,12 +427,12 @@ ADVICE: dict[str, dict[str, str]] = {
         "default_headers extra_headers": "write `headers={...}`",
     },
     "Fake(...)": {
-        "delay": 'put it into the script: `Fake([("delay", {data}), "Hello"])`',
-        "usage": 'put it into the script: `Fake(["Hello", rxllm.Usage(3, 5)])`',
-        "tool_calls": 'put it into the script: `Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")`',
-        "error": 'put it into the script: `Fake(("error", "rate_limited"))`',
-        "finish_reason": 'put it into the script: `Fake(["Hello", ("finish", "length")])`',
-        "thinking": 'put it into the script: `Fake([("thinking", "hm"), "Hello"])`',
+        "delay": 'put it in the script: `Fake([("delay", {data}), "Hello"])`',
+        "usage": 'put it in the script: `Fake(["Hello", rxllm.Usage(3, 5)])`',
+        "tool_calls": 'put it in the script: `Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")`',
+        "error": 'put it in the script: `Fake(("error", "rate_limited"))`',
+        "finish_reason": 'put it in the script: `Fake(["Hello", ("finish", "length")])`',
+        "thinking": 'put it in the script: `Fake([("thinking", "hm"), "Hello"])`',
         "responses answers turns messages text response content": (
             'pass one argument for each answer: `Fake("first", "second")`'
         ),

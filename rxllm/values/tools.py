@@ -81,7 +81,7 @@ class ToolCall(Value):
             if arguments is None:
                 vars(self)["metadata"] = {**self.metadata, "error": "invalid_json"}
         elif not isinstance(text, Mapping):
-            fault = must_be("a dict, or its JSON as text", text)
+            fault = must_be("a dict or JSON text", text)
             raise ValidationError("invalid_message", errors=[(("arguments",), fault)])
 
     def __repr__(self) -> str:
