@@ -67,10 +67,25 @@ def pieces_of_code(path: Path) -> Iterator[Piece]:
             alone.add(id(node.value))
             yield Piece("docstring", name, node.lineno, without_code(node.value.value))
     for node in ast.walk(tree):
-        is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in alone
-        if is_text and len(re.findall(r"[A-Za-z]+ ", node.value)) >= 3:
-            yield Piece("message", name, node.lineno, node.value)
+        if isinstance(node, ast.JoinedStr):
+            alone.update(map(id, node.values))
+        message = _message(node)
+        if message is not None and id(node) not in alone and len(re.findall(r"[A-Za-z]+ ", message)) >= 3:
+            yield Piece("message", name, node.lineno, message)
     yield from _comments(name, text)
+
+
+def _message(node: ast.AST) -> str | None:
+    """Return a string's text; what an f-string computes stands in braces."""
+    match node:
+        case ast.Constant(value=str(text)):
+            return text
+        case ast.JoinedStr(values=parts):
+            return "".join(_message(part) or "" for part in parts)
+        case ast.FormattedValue(value=value):
+            return f"{{{ast.unparse(value)}}}"
+        case _:
+            return None
 
 
 def _comments(name: str, text: str) -> Iterator[Piece]:

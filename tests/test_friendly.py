@@ -48,13 +48,15 @@ def test_what_is_no_local_model(given: Any) -> None:
 )
 def test_a_provider_that_is_nearly_one(name: str, meant: str) -> None:
     for make in (lambda: Engine.from_model(name), lambda: rxllm.generate(name, "Hi")):
-        with pytest.raises(EngineError, match=rf"\(did you mean '{meant}'\?\); there are: .*Write provider:model"):
+        with pytest.raises(
+            EngineError, match=rf"\(did you mean '{meant}'\?\); the providers are: .*Write provider:model"
+        ):
             make()
 
 
 @pytest.mark.parametrize("name", ["zzz", "gtp-5"])
 def test_one_that_is_none_is_not_guessed(name: str) -> None:
-    with pytest.raises(EngineError, match=f"there is no provider '{name}'; there are"):
+    with pytest.raises(EngineError, match=f"there is no provider '{name}'; the providers are"):
         Engine.from_model(name)
 
 

@@ -1,8 +1,9 @@
-"""Adapters, one package per wire. An adapter encodes values as an HTTP request, and decodes the response into events.
+"""The adapters, in one package for each provider API.
 
-Each package has ``request`` (values to the HTTP body), ``decoder`` (frames to events, and error codes),
-``frames`` (frame types and usage counters) and, for some wires, ``images``. Other packages also use ``http_base``,
-``images`` and ``profiles``.
+An adapter encodes a request as HTTP and decodes the response into events. In most packages, ``request`` builds the
+HTTP body, ``decoder`` turns frames into events and maps error codes, and ``frames`` defines the frame types and usage
+counters. Some packages also have ``images``, which contains an image adapter. Other parts of rxllm use the modules
+``http_base``, ``images`` and ``profiles`` too.
 """
 
 from typing import TYPE_CHECKING
@@ -54,8 +55,9 @@ __all__ = [
     "providers",
 ]
 
-if not TYPE_CHECKING:  # otherwise a type checker would accept every name
-    # A program needs only one or two adapters; the modules of the rest are not imported.
+# If type checkers saw the __getattr__, they would accept any name.
+if not TYPE_CHECKING:
+    # A program needs only one or two adapters, so each adapter's module is imported on first use.
     __getattr__ = lazy_exports(
         __name__,
         {

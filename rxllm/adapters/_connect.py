@@ -1,4 +1,4 @@
-"""`connect`, which returns a provider's shared adapter, and the adapter for providers with a profile."""
+"""`connect`, which returns the adapter for a provider, and `Compatible`, the adapter for providers with a profile."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ if TYPE_CHECKING:
 
 
 def connect(provider: str, model: str = "", **options: Any) -> Any:
-    """Return the adapter for `provider`, one of `providers`; its key comes from the usual places.
+    """Return the adapter for `provider`, which must be one of the names that `providers` returns.
 
-    Callers that pass the same name share one adapter and its connections; with `options`, such as `api_key` and
-    `base_url`, they get a new one. Raises ``EngineError``: ``unknown_provider``, with the known names;
-    ``unknown_option``, with the adapter's options; ``missing_dependency`` or ``invalid_engine``, with the package of
-    the plugin that failed.
+    Without `options`, all callers that pass the same name share one adapter and its connections. The adapter looks up
+    its key as described in ``rxllm.keys``. With `options`, such as `api_key` and `base_url`, each call returns a new
+    adapter.
+
+    Raises ``EngineError``: ``unknown_provider`` (the message lists the known names), ``unknown_option`` (the message
+    lists the adapter's options), and ``missing_dependency`` or ``invalid_engine`` (the message names the package of the
+    plugin that failed).
     """
     if provider in OWN or provider in PROFILES:
         _warn_of_taken_names()
@@ -41,7 +44,7 @@ def connect(provider: str, model: str = "", **options: Any) -> Any:
         raise EngineError("unknown_provider", unknown_provider(provider, model), provider=provider) from None
 
 
-@lru_cache  # bounded, because each local model's path is a key
+@lru_cache  # bounded, because each local model adds an entry
 def _shared(provider: str, model: str, settings: tuple[Any, ...]) -> Any:
     return _make(provider, model, {})
 
@@ -50,7 +53,7 @@ def _make(provider: str, model: str, options: Mapping[str, Any]) -> Any:
     make, arguments = _class_of(provider), [model or None] if provider == "local" else []
     names = [name for name in signature(make).parameters if name != "model"]
     if unknown := sorted(options.keys() - {*names}):
-        message = f"the adapter of {provider} has no option {unknown[0]!r}{did_you_mean(unknown[0], names)}; it takes "
+        message = f"the adapter for {provider} has no option {unknown[0]!r}{did_you_mean(unknown[0], names)}; it takes "
         raise EngineError("unknown_option", message + ", ".join(names), provider=provider)
     return Compatible(provider, **options) if provider in PROFILES else make(*arguments, **options)
 
@@ -60,14 +63,14 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the base URL that the environment sets, and the transport; a change to either selects another adapter."""
+    """Return the base URL from the environment, and the chosen transport. If either changes, a new adapter is made."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
     return keys.from_environment(variable) if variable else None, chosen_transport()
 
 
-@cache  # reading the entry points of all packages takes some milliseconds
+@cache  # reading the entry points of all packages takes a few milliseconds
 def _warn_of_taken_names() -> None:
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
 
@@ -83,7 +86,7 @@ class Compatible(OpenAIChat):
         self.profile = PROFILES[provider]
         self.provider = provider
         self.default_base_url = self.profile.base_url
-        self.base_url_variable = None  # OPENAI_BASE_URL is OpenAI's
+        self.base_url_variable = None  # OPENAI_BASE_URL applies to OpenAI only
         self.key_variable = self.profile.key_variable
         self.needs_key = self.key_variable is not None
         self.thoughts_field = self.profile.thoughts_field
@@ -103,7 +106,7 @@ class Compatible(OpenAIChat):
 
 
 def _fit_ids(message: Message, pattern: str) -> Message:
-    # Another provider's ids may not match the pattern. A call and its result get the same new id.
+    # Ids from another provider might not match the pattern. A tool call and its result are given the same new id.
     calls = tuple(replace(call, id=_fit_id(call.id, pattern)) for call in message.tool_calls)
     result_id = message.tool_call_id
     return replace(message, tool_calls=calls, tool_call_id=result_id and _fit_id(result_id, pattern))

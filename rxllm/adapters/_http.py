@@ -1,4 +1,4 @@
-"""The base class for adapters that stream over HTTP, and the exchange that counts a request's tokens."""
+"""`HTTPAdapter`, the base class for adapters that stream over HTTP, and `counted`, which requests a token count."""
 
 from __future__ import annotations
 
@@ -40,29 +40,32 @@ E = TypeVar("E", bound=LLMError)
 
 
 class HTTPAdapter(HTTPBase):
-    """Adds ``stream`` to a class that has `build`, `decoder` and `error`. See `HTTPBase` for its arguments."""
+    """Base class that provides ``stream``; subclasses define `build`, `decoder` and `error`.
+
+    See `HTTPBase` for the arguments.
+    """
 
     @abstractmethod
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the request as it would be sent. Nothing is sent."""
+        """Return the HTTP request for `request`, without sending it."""
 
     @abstractmethod
     def decoder(self, request: Request, *, raw: bool = False) -> Decoder:
-        """Return a new decoder for the response to `request`; with `raw`, it emits ``RawChunk`` events too."""
+        """Return a new decoder for the response to `request`. If `raw` is true, it also emits ``RawChunk`` events."""
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Do what must happen before `build`; most adapters need nothing."""
+        """Do any work that must be done before `build`. The default does nothing."""
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
-        """Read the `headers` of a successful response, before its body; most adapters need nothing."""
+        """Process the headers of a successful response before its body is read. The default does nothing."""
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return the events of the answer. Each subscription sends the request again."""
+        """Return a stream of the answer's events. Each subscription sends a new request."""
         return http_stream(lambda: HTTPExchange(self, request, call))
 
 
 class HTTPExchange:
-    """One call, as the HTTP source sees it: its request, decoder and errors."""
+    """Provides what `http_stream` needs for one call: the client, the request, the decoder and the errors."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build | None = None) -> None:
         self.provider, self.model, self.request_id = adapter.provider, request.model, call.request_id
@@ -111,7 +114,7 @@ class HTTPExchange:
 
 
 class _GuardedDecoder:
-    """Wraps a decoder that, unlike a `FrameDecoder`, does not catch its own errors; an error ends the stream."""
+    """Wraps a decoder that, unlike `FrameDecoder`, does not catch its own errors. An error ends the stream."""
 
     def __init__(self, decoder: Decoder, provider: str) -> None:
         self._decoder = decoder
@@ -121,7 +124,8 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Lines are fed one by one, so that the events before a broken line are emitted, wherever the bytes are split.
+        # Lines are fed one at a time. If one is malformed, the events before it have already been emitted, no matter
+        # where the bytes were split.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -143,7 +147,7 @@ class _GuardedDecoder:
 
 
 class _RedactingDecoder:
-    """Wraps a decoder, and removes secrets from its errors."""
+    """Wraps a decoder and removes secrets from its errors."""
 
     def __init__(self, decoder: Decoder, redact: Callable[[LLMError], LLMError]) -> None:
         self._decoder = decoder
@@ -156,20 +160,20 @@ class _RedactingDecoder:
         return self._redacted(self._decoder.close())
 
     def _redacted(self, events: list[Event]) -> list[Event]:
-        last = events[-1] if events else None  # an error is the last event of a stream
+        last = events[-1] if events else None  # an error is always the last event of a stream
         return [*events[:-1], ErrorEvent(self._redact(last.error))] if type(last) is ErrorEvent else events
 
 
 LONGEST_COUNT = 1 << 20
-"""The maximum size of the response in bytes; it holds a single number."""
+"""The maximum size of a token-count response, in bytes. The response holds a single number."""
 
 _NO_SUCH_PATH = (404, 405, 501)
 
 
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
-    """Send the request that `build` returns, and emit the count in the response's `field`.
+    """Send the request that `build` returns, and emit the token count in the response's `field`.
 
-    If a compatible server lacks the path, the count is an estimate; at the provider's own address, that is an error.
+    If a server other than the provider's own does not know the path, emit an estimate instead of an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -189,7 +193,7 @@ def _count_or_raise(item: Any) -> TokenCount:
 
 
 class _Counting(HTTPExchange):
-    """A token-count exchange. It is its own decoder: it collects the body, and reads the number at the end."""
+    """The exchange for a token count. It is also its own decoder: it collects the body, then reads the number in it."""
 
     def __init__(self, adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> None:
         super().__init__(adapter, request, call, build)
@@ -203,20 +207,20 @@ class _Counting(HTTPExchange):
     def feed(self, data: bytes) -> list[Any]:
         self._body += data
         if len(self._body) > LONGEST_COUNT:
-            raise self._malformed(f"it has more than {LONGEST_COUNT} bytes")
+            raise self._malformed(f"the response has more than {LONGEST_COUNT} bytes")
         return []
 
     def close(self) -> list[Any]:
         try:
             answer = read_json(bytes(self._body))
-        except UNREADABLE:  # if the connection has failed, the source reports its own error
-            message = "the count of tokens ended early"
+        except UNREADABLE:  # if the connection failed, the HTTP source replaces this error with its own
+            message = "the response with the token count ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:
-            return [ErrorEvent(self._malformed(f"it has no number of tokens in {self._field!r}"))]
+            return [ErrorEvent(self._malformed(f"the field {self._field!r} is missing or is not a number of tokens"))]
         return [TokenCount(tokens)]
 
     def _malformed(self, fault: str) -> AdapterError:
-        message = f"the count of tokens cannot be read: {fault}"
+        message = f"the token count cannot be read: {fault}"
         return AdapterError("malformed_response", message, provider=self.provider)

@@ -1,10 +1,12 @@
-"""Conversion of provider errors to `AdapterError`: every provider's codes and statuses, and what they mean.
+"""Conversion of provider errors to `AdapterError`s, with the reason for each error code and HTTP status.
 
-Providers agree on little. The first rule that applies decides the reason:
+Providers use different codes and statuses for the same error. The first of these rules that applies decides the reason:
 
-1. a code, or words in the message, that mean too long a context or filtered content, which have no status of their own;
-2. words in the message that mean a rejected key, for which some servers send 400;
-3. with 400 or without a status, the first code other than ``invalid_request``; then the status, and then the last code.
+1. A code or the wording of the message shows that the context is too long or that content was filtered. Neither
+   error has a status of its own.
+2. The wording of the message shows that the key was rejected. Some servers send status 400 in this case.
+3. If the status is 400 or unknown, the first code with a reason other than ``invalid_request`` decides.
+4. The status decides. If it has no reason, the last known code decides.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ _TOO_LONG = re.compile(
     r"|token count.*exceeds|too long.{0,40}\btokens",
     re.IGNORECASE,
 )
-_UNKNOWN_KEY = re.compile(  # xAI's message has these words in a URL
+_UNKNOWN_KEY = re.compile(  # the "%20" is for xAI, whose message has these words in a URL
     r"(incorrect|invalid)( |%20)api( |%20)key|api( |%20)key( |%20)(is |was )?(not valid|invalid|incorrect|missing)",
     re.IGNORECASE,
 )
@@ -111,12 +113,12 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest ``retry_after``, in seconds; much larger values overflow the timers."""
+"""The longest ``retry_after`` that is accepted, in seconds. Much larger values would overflow the timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 
 def http_error(provider: str, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
-    """Return the error for an HTTP answer with a status of 300 or more."""
+    """Return the error for an HTTP response with a status of 300 or more."""
     fields = {name.lower(): text for name, text in headers.items()}
     try:
         payload = read_json(body)
@@ -157,7 +159,10 @@ def provider_error(
 
 
 def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Return the seconds to wait, from ``retry-after-ms`` or ``retry-after``; a date is relative to ``date``."""
+    """Return the number of seconds to wait, read from ``retry-after-ms`` or ``retry-after``.
+
+    If ``retry-after`` is a date, the wait starts at the time in the ``date`` header, or now if there is none.
+    """
     for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
         try:
             return _parse_seconds(headers[name], unit)
@@ -166,13 +171,14 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
     try:
         due = parsedate_to_datetime(headers["retry-after"]).timestamp()
         now = parsedate_to_datetime(headers["date"]).timestamp() if "date" in headers else time.time()
-    except (KeyError, ValueError, TypeError, OverflowError):  # malformed dates raise any of these
+    except (KeyError, ValueError, TypeError, OverflowError):  # a malformed date can raise any of these
         return None
     return max(0.0, due - now)
 
 
 def _flatten(payload: Any) -> dict[str, Any]:
-    # Forms: {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
+    # A payload has one of these forms:
+    # {"error": {...}}, {"error": "..."}, {"detail": ...}, {"message": ...}, [{"error": ...}], "..."
     if isinstance(payload, list):
         return _flatten(cast(list[Any], payload)[0]) if payload else {}
     if not isinstance(payload, dict):
@@ -187,7 +193,7 @@ def _flatten(payload: Any) -> dict[str, Any]:
 
 
 def _upstream_error(error: Mapping[str, Any]) -> dict[str, Any]:
-    # OpenRouter's {"metadata": {"raw": ...}} is the error from the provider behind it, as JSON or text.
+    # OpenRouter sends the upstream provider's error in {"metadata": {"raw": ...}}; raw is JSON or text.
     metadata = error.get("metadata")
     raw = cast(dict[str, Any], metadata).get("raw") if isinstance(metadata, dict) else None
     if not isinstance(raw, str):
@@ -223,7 +229,7 @@ def _reason_of_status(status: int | None) -> str | None:
             return "authentication_failed"
         case 408:
             return "timeout"
-        case 402 | 429:  # used-up credit (402) is a limit, too, but waiting does not lift it, so it is not retried
+        case 402 | 429:  # 402 means that the credit is used up, so a retry would not help
             return "rate_limited"
         case int() if status >= 500:
             return "provider_unavailable"
@@ -238,13 +244,13 @@ def _last(reasons: list[str]) -> str:
 
 
 def _retry_delay(details: list[dict[str, Any]]) -> float | None:
-    # Google's RetryInfo is {"retryDelay": "34.5s"}.
+    # Google sends the delay in a RetryInfo: {"retryDelay": "34.5s"}.
     delays = (re.fullmatch(r"(\d+\.?\d*)s", str(detail.get("retryDelay"))) for detail in details)
     return next((_parse_seconds(delay[1]) for delay in delays if delay), None)
 
 
 def _parse_seconds(text: str, unit: int = 1) -> float:
-    """Return the seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` for text that is not a number."""
+    """Return the seconds to wait, at most `LONGEST_WAIT`. Raises ``ValueError`` if `text` is not a number."""
     seconds = float(text) / unit
     if math.isnan(seconds):
         raise ValueError("not a time")

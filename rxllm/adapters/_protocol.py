@@ -1,4 +1,4 @@
-"""The adapter protocol: an object with ``stream``, or an async generator function with the same arguments."""
+"""The adapter protocol, and the wrappers that turn objects and async generator functions into adapters."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 @runtime_checkable
 class Adapter(Protocol):
-    """Turns a request into a cold Observable of events, which follow the rules in ``rxllm.events``."""
+    """Turns a request into a cold Observable of events. The events follow the rules in ``rxllm.events``."""
 
     def stream(self, request: Request, call: Call) -> Observable[Event]: ...
 
@@ -47,11 +47,12 @@ class Adapter(Protocol):
 def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
-    An async generator function (an object's ``stream`` may also be one) may omit the bookends (``MessageStarted``,
-    completions, ``MessageCompleted``). Instead of events it may yield `StreamChunk`s, plain mappings of their fields,
-    or `CompletionChunk`s of ``rxllm.chunks``. Blocks without an id get one.
+    `adapter` can be an async generator function, or an object whose ``stream`` is one. The generator may leave out the
+    bookends (``MessageStarted``, completions and ``MessageCompleted``); they are added. Instead of events, it may yield
+    `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block without an
+    id is given one.
 
-    Raises ``EngineError``: ``missing_adapter`` for None, ``missing_stream_adapter`` for a value that cannot stream.
+    Raises ``EngineError``: ``missing_adapter`` if `adapter` is None, ``missing_stream_adapter`` if it cannot stream.
     """
     if adapter is None:
         raise EngineError("missing_adapter", "the engine has no adapter; pass one, as in Engine('openai:gpt-5')")
@@ -60,7 +61,7 @@ def as_adapter(adapter: Any) -> Adapter:
         return _GeneratorAdapter(stream) if inspect.isasyncgenfunction(stream) else _ObjectAdapter(adapter)
     if inspect.isasyncgenfunction(adapter):
         return _GeneratorAdapter(adapter)
-    remedy = "pass an object with stream(request, call), or an async generator function of the same arguments"
+    remedy = "pass an object with stream(request, call), or an async generator function that takes the same arguments"
     raise EngineError("missing_stream_adapter", f"{shown(adapter)} is not an adapter; {remedy}")
 
 
@@ -74,18 +75,18 @@ class _ObjectAdapter:
             source = cast(Observable[Event], events)
             return source if _has_own_decoder(self._adapter) else _check_events(source)
         fault = f"stream(request, call) of {shown(self._adapter)} returned {shown(events)}, which is not an Observable"
-        message = f"{fault}; rxllm.from_async_iter makes one of an async generator"
+        message = f"{fault}; use rxllm.from_async_iter to make one from an async generator"
         raise EngineError("missing_stream_adapter", message)
 
 
 def _has_own_decoder(adapter: Adapter) -> bool:
-    """Whether one of rxllm's own decoders makes the adapter's events, so that they need no check."""
+    """Whether the adapter uses one of rxllm's own decoders, whose events need not be checked."""
     decoder = getattr(type(adapter), "decoder", None)
     return getattr(decoder, "__module__", "").startswith("rxllm.adapters.")
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Check and emit the events of `source`; at the first malformed one, complete open blocks and emit an error."""
+    """Check the events of `source` and emit them. At a malformed event, complete the open blocks and emit an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -114,16 +115,17 @@ def _check_events(source: Observable[Event]) -> Stream[Event]:
 
 
 class _EventCheck:
-    """Checks the events of one adapter's stream as they arrive; the table in ``event_rules`` lists the checks."""
+    """Checks the events of a stream as they arrive. The table in ``rxllm.collector.event_rules`` lists the checks."""
 
     def __init__(self) -> None:
         self._ids = BlockIds()
         self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return `event` in its current form, see `current_form`; if it belongs to a block, with the block's id.
+        """Return `event` in its current form (see `current_form`). If it belongs to a block, give it the block's id.
 
-        Return None for an old-form event whose usage has not changed. Raises ``StreamError`` for a malformed event.
+        Return None for a usage event in its old form if the usage has not changed. Raises ``StreamError`` if the event
+        is malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)
@@ -149,7 +151,7 @@ class _EventCheck:
 
 
 def failure_events(error: LLMError, unfinished: Unfinished, has_begun: bool) -> list[Event]:
-    """Return the completions of open blocks and calls, then the error."""
+    """Return the last events of a failed stream: the completions of open blocks and tool calls, then the error."""
     start = [] if has_begun else [MessageStarted(Message("assistant"))]
     return [*start, *unfinished.close(), ErrorEvent(error)]
 
@@ -161,7 +163,7 @@ class _GeneratorAdapter:
     ) -> None:
         fault = call_fault(function, None, None)
         if fault is not None:
-            message = f"the adapter {shown(function)} is called with (request, call): {fault}"
+            message = f"the adapter {shown(function)} cannot be called with (request, call): {fault}"
             raise EngineError("missing_stream_adapter", message)
         self._function = function
 
@@ -170,7 +172,7 @@ class _GeneratorAdapter:
 
 
 async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[Event]:
-    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # few programs have such an adapter
+    from rxllm.chunks import ChunkFeeder, CompletionChunk, StreamChunk  # imported here, because few programs need it
     from rxllm.chunks.completion import CompletionFeeder
 
     feeder: Any = _Bookends()
@@ -196,7 +198,7 @@ async def _events(items: AsyncIterator[Any], request: Request) -> AsyncIterator[
 
 
 class _Bookends:
-    """Adds the events that a generator may omit. One block is open at a time; any other content closes it."""
+    """Adds the events that a generator leaves out. Only one block is open at a time; any other content closes it."""
 
     def __init__(self) -> None:
         self._emitted: list[Event] = []
@@ -211,7 +213,7 @@ class _Bookends:
 
     @property
     def ended(self) -> bool:
-        """Whether the last event has been emitted."""
+        """Whether the stream's final event has been emitted."""
         return self.started and isinstance(self._emitted[-1], MessageCompleted | ErrorEvent)
 
     def feed(self, event: Event) -> list[Event]:
@@ -228,7 +230,7 @@ class _Bookends:
         return self._emit([*missing, *self._complete_before(checked), checked])
 
     def _complete_before(self, event: Event) -> list[Event]:
-        """Return the completion that `event` implies; keep a delta's text for its own block's completion."""
+        """Return the completion that must precede `event`, if any. Store a delta's text until its block completes."""
         match event:
             case TextDelta() | ThinkingDelta():
                 block = (type(event), event.id)
@@ -246,14 +248,14 @@ class _Bookends:
                 return self._close_block()
 
     def fail(self, error: LLMError) -> list[Event]:
-        """Return the completions of open blocks and calls, then the error."""
+        """Return the completions of open blocks and tool calls, then the error."""
         unfinished = Unfinished()
         for event in self._emitted:
             unfinished.see(event)
         return self._emit(failure_events(error, unfinished, self.started))
 
     def close(self) -> list[Event]:
-        """Return the events that are missing at the end."""
+        """Return the final events that the generator left out."""
         start = [] if self.started else [MessageStarted(Message("assistant"))]
         last = self._emit([*start, *self._close_block()])
         message = fold_message(self._emitted)

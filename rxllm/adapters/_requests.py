@@ -1,24 +1,29 @@
-"""Helpers for every wire's request builder: the parts that a wire carries, response format, merged options.
+"""Helpers for the modules that build requests: choosing the parts to send, response formats, and merging options.
 
-Each ``request.py`` has a table of the kinds of parts that its wire carries for each role. Any other part is refused
-before anything is sent, except in an assistant's message: parts there may suit only another provider, so they are
-omitted, and the logger ``rxllm`` notes it at DEBUG.
+Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its API accepts. A request
+with any other part is refused before anything is sent. Assistant messages are an exception: they can contain parts that
+only another provider accepts, so such parts are left out, and the logger ``rxllm`` records them at level DEBUG.
 
-========================================================================  ==============================================
-kind                                                                      part
-========================================================================  ==============================================
-``text``                                                                  `TextPart`
-``image``                                                                 `ImagePart`; `FilePart` of a type ``image/*``
-``pdf``, ``text file``, ``wav``, ``mp3``, ``audio``, ``video``, ``file``  `FilePart`, by its type; ``file`` is any other
-``thinking``                                                              `ThinkingPart` with only its text
-``own thinking``, ``reasoning details``, ``another's thinking``           `ThinkingPart` with its provider's data
-``own part``, ``another's part``                                          `ProviderPart`
-``source url_citation``, ...                                              `SourcePart`, with its type if it has one
-``tool call``                                                             `ToolCallPart`
-========================================================================  ==============================================
+=========================================  =============================================================================
+kind                                       part
+=========================================  =============================================================================
+``text``                                   `TextPart`
+``image``                                  `ImagePart`, or a `FilePart` with a type ``image/*``
+``pdf``, ``text file``                     `FilePart` with that type
+``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
+``file``                                   `FilePart` with any other type
+``thinking``                               `ThinkingPart` that has only text
+``own thinking``                           `ThinkingPart` with data from the provider that receives the request
+``another's thinking``                     `ThinkingPart` with data from another provider, or with only a signature
+``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
+``own part``                               `ProviderPart` from the provider that receives the request
+``another's part``                         `ProviderPart` from another provider
+``source url_citation``, ...               `SourcePart`; the second word is its type, and is missing if it has none
+``tool call``                              `ToolCallPart`
+=========================================  =============================================================================
 
-Images and files of these kinds contain their data; ``image by url`` and ``pdf by id`` are separate kinds. On a wire
-that does not carry text files, they are sent as text.
+A part of one of these kinds contains its data. An image or a file that is given by its URL or id is of another kind,
+such as ``image by url`` or ``pdf by id``. If an API does not accept text files, their content is sent as text.
 """
 
 from __future__ import annotations
@@ -50,7 +55,7 @@ from rxllm.values.argument_checks import must_be
 _log = logging.getLogger("rxllm")
 
 Carries = Mapping[Role, Set[str]]
-"""The kinds of parts that a wire carries, by role."""
+"""The kinds of message parts that an API accepts, by role."""
 
 _TEXT = re.compile(r"text/.*|application/(.*\+)?(json|xml|yaml)|application/(x-)?(javascript|sh|toml|yaml)")
 _TYPES = {
@@ -67,16 +72,16 @@ TAKEN_BY = {
     "video": "gemini",
     "file": "openai-responses or gemini",
 }
-"""Providers to suggest, by kind."""
+"""Maps each kind of part to the providers that an error message suggests for it."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""File fields in Gemini's responses that mean nothing in other messages."""
+"""Fields that Gemini sets in the files of its responses. They have no meaning in messages with another role."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the wire carries; opaque parts must come from `provider`.
+    """Return `request` with only the parts that the API named `wire` accepts; the API belongs to `provider`.
 
-    Raises ``ValidationError("invalid_request")`` for a refused part, with its path and a remedy.
+    Raises ``ValidationError("invalid_request")`` if a part is refused; the error contains its path and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -105,12 +110,12 @@ def select_parts(request: Request, wire: str, provider: str, carries: Carries) -
         messages[index] = replace(message, content=tuple(parts))
     if omitted:
         kinds = ", ".join(f"{count} {kind}" for kind, count in omitted.items())
-        _log.debug("left out of the assistant's messages, as %s does not take them: %s", wire, kinds)
+        _log.debug("left out of the assistant's messages, because %s does not accept them: %s", wire, kinds)
     return replace(request, messages=tuple(messages))
 
 
 def kind_of(part: Part, provider: str) -> str:
-    """Return the kind of `part` on a wire that belongs to `provider`.
+    """Return the kind of `part` in a request to `provider`.
 
     >>> kind_of(FilePart({"mime_type": "application/pdf", "url": "https://example.org/a.pdf"}), "anthropic")
     'pdf by url'
@@ -141,7 +146,7 @@ def mime_type_of(file: Mapping[str, Any]) -> str:
 
 
 def name_of(file: Mapping[str, Any]) -> str:
-    """Return a file's name; the default has the extension for its type, because some servers rely on it."""
+    """Return a file's name. The default name has the right extension for the type, because some servers need it."""
     return str(file.get("name") or f"file{mimetypes.guess_extension(mime_type_of(file)) or ''}")
 
 
@@ -168,7 +173,7 @@ def _is_utf_8(data: bytes) -> bool:
 
 
 def _decode_data_uri(part: Part) -> Part:
-    """Return `part`; an image given as a data URI is replaced by its data."""
+    """Return `part`. If it is an image with a data URI, decode the URI."""
     match part:
         case ImagePart(image=Image(source="url", data=str(url))) if url.startswith("data:"):
             return replace(part, image=Image.from_data_uri(url))
@@ -177,7 +182,10 @@ def _decode_data_uri(part: Part) -> Part:
 
 
 def _simplify(part: Part, carried: Set[str]) -> Part:
-    """Return `part` in its simplest form: a data URI as data, an image file as an image, a text file as text."""
+    """Return `part` in its simplest form: turn data URIs into data, image files into images, and text files into text.
+
+    A text file is left unchanged if the API accepts text files.
+    """
     match part:
         case ImagePart():
             return _decode_data_uri(part)
@@ -204,7 +212,7 @@ def _simplify(part: Part, carried: Set[str]) -> Part:
 def _describe_fault(part: Part, kind: str, wire: str, role: Role, carries: Carries) -> str:
     remedy = _suggest_remedy(part, kind, carries.get(role, carries["user"]), carries["user"])
     article = "an" if isinstance(part, ImagePart) else "a"
-    return f"is {article} {type(part).__name__} ({kind}), which {wire} does not take in a {role} message; {remedy}"
+    return f"is {article} {type(part).__name__} ({kind}), which {wire} does not accept in a {role} message; {remedy}"
 
 
 def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users: Set[str]) -> str:
@@ -213,9 +221,9 @@ def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users:
         case _ if kind == "file without data":
             return 'write {"mime_type": ..., "data": bytes} or {"mime_type": ..., "url": str}'
         case _ if base != kind and (base in carried or base == "text file"):
-            return "pass its data, or the path of a file, instead"
+            return "pass its data or a file path instead"
         case _ if kind in carried_for_users or base in carried_for_users:
-            return "put it into a user's message"
+            return "put it into a user message"
         case ImagePart() | FilePart():
             return f"write its content as text, or use a provider that takes it: {TAKEN_BY[base]}"
         case ProviderPart(provider=owner) if kind == "another's part":
@@ -228,7 +236,7 @@ _SCHEMA_FIELDS = ("type", "name", "description", "strict", "schema")
 
 
 def response_format(request: Request) -> dict[str, Any] | None:
-    """Return the response format of `request` as one mapping; None for plain text.
+    """Return the response format of `request` as a mapping, or None for plain text.
 
     ===========================================  ===================================================================
     ``request.response_format``                  result
@@ -240,8 +248,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. A format that only one provider has
-    belongs in ``Request.options``.
+    Raises ``ValidationError("invalid_request")`` for anything else. If only one provider supports a format, pass it in
+    ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}
@@ -258,7 +266,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
 
 
 def invalid_field(name: str, value: object, expected: str) -> ValidationError:
-    """Return the error for a request whose field `name` does not have an `expected` value.
+    """Return the error for the request field `name`, whose `value` should have been `expected`.
 
     >>> invalid_field("reasoning_effort", "ultra", "none, low or high").errors
     ((('reasoning_effort',), "must be none, low or high, not 'ultra'"),)
@@ -267,12 +275,12 @@ def invalid_field(name: str, value: object, expected: str) -> ValidationError:
 
 
 def image_url(image: Image) -> str:
-    """Return the URL of `image`: its own, or a data URI."""
+    """Return the URL of `image`, or a data URI if it has no URL."""
     return str(image.data) if image.source == "url" else image.to_data_uri()
 
 
 def merge(body: Mapping[str, Any], options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return `body` with `options` merged over it, objects field by field; None removes a field.
+    """Return a copy of `body` updated with `options`. Nested objects are merged too; a value of None removes its field.
 
     >>> merge({"a": {"b": 1, "c": 2}, "d": 3}, {"a": {"c": None, "e": 4}})
     {'a': {'b': 1, 'e': 4}, 'd': 3}

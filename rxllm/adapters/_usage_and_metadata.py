@@ -1,25 +1,27 @@
-"""Response metadata, under the same names on every wire, and providers' counters as `Usage`.
+"""Conversion of response metadata to names that all adapters share, and of usage counters to `Usage`.
 
 ==========================  =======================================================================================
-name                        value
+metadata                    value
 ==========================  =======================================================================================
-``service_tier``            the tier that answered: ``"default"``, ``"priority"``, ``"on_demand"``, ``"standard"``
-``system_fingerprint``      the configuration of the server
-``provider``                the provider behind a router (OpenRouter)
-``native_finish_reason``    the finish reason in that provider's words
-``timings``                 how long each step took, in the server's own names and units
-``content_filter_results``  Azure's most severe verdict on the answer in each category
-``prompt_filter_results``   Azure's verdicts on the prompts; ``content_filters``: both, from its Responses API
-``moderation``              the verdicts of a requested moderation; ``safety_ratings``: Gemini's
-``traffic_type``            how Vertex bills the answer
-``speed``                   Anthropic's speed: ``"standard"`` or ``"fast"``
-``content_filter_result``   why Azure's filter did not run
-``channel``                 the last channel of the model's thinking (Groq)
+``service_tier``            the tier that served the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
+``system_fingerprint``      an identifier for the server's configuration
+``provider``                the provider to which a router, such as OpenRouter, passed the request
+``native_finish_reason``    the finish reason that the provider behind a router gave, in its own words
+``timings``                 how long each step took; the server chooses the names and units
+``content_filter_results``  the most severe verdict of Azure's content filter on the answer, in each category
+``prompt_filter_results``   the verdicts of Azure's content filter on the prompts
+``content_filters``         the verdicts of Azure's content filter on the prompts and the answer (Responses API)
+``content_filter_result``   the reason why Azure's content filter did not run
+``moderation``              the moderation verdicts, if the request asked for moderation
+``safety_ratings``          Gemini's safety ratings
+``traffic_type``            how Vertex AI bills the request
+``speed``                   the speed at which Anthropic ran the model: ``"standard"`` or ``"fast"``
+``channel``                 the channel of the model's latest thinking, as sent by Groq
 ``executed_tools``          the tools that Groq ran, with their results
-``related_questions``       suggested questions (Perplexity)
-``venice_parameters``       Venice's settings, with the pages of its search
-``provider_metadata``       the request's route through Vercel's gateway, and its cost
-``warnings``                watsonx's warnings, for example that a model will be withdrawn
+``related_questions``       follow-up questions that Perplexity suggests
+``venice_parameters``       the settings that Venice used, and the web pages that its search found
+``provider_metadata``       the route that Vercel's gateway chose for the request, and its cost
+``warnings``                warnings from watsonx, for example that a model will be withdrawn
 ==========================  =======================================================================================
 """
 
@@ -56,7 +58,7 @@ _SEVERITIES = ("safe", "low", "medium", "high")
 
 
 def metadata_of(part: Any) -> dict[str, Any]:
-    """Return the response metadata in `part` of a frame; empty if `part` is not an object.
+    """Return the response metadata in one part of a frame, or an empty dict if `part` is not an object.
 
     >>> metadata_of({"id": "1", "service_tier": "default", "system_fingerprint": None})
     {'service_tier': 'default'}
@@ -71,7 +73,7 @@ def metadata_of(part: Any) -> dict[str, Any]:
 
 
 def metadata_of_usage(counters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the metadata in a usage object; some servers (Groq) put timings among the counters."""
+    """Return the metadata in a usage object. Some servers, such as Groq, list timings among the counters."""
     times = {name: counters[name] for name in _TIMES if name in counters}
     return metadata_of(counters) | ({"timings": times} if times else {})
 
@@ -99,13 +101,13 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Cost counters in xAI's and GitHub Copilot's own units, with the number of units in a dollar."""
+"""The cost counters of xAI and GitHub Copilot, and how many of their units make up one dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
-    """Return `counters` as a `Usage`; `names` has the provider's names for each field, the most trusted first.
+    """Return `counters` as a `Usage`. For each field, `names` lists the provider's names, the most trusted first.
 
-    Nested counters have dotted names. Counters that match no field are in `extra`.
+    A nested counter has a dotted name. Counters that match no field are put into `extra`.
 
     >>> to_usage({"prompt_tokens": 3, "details": {"cached": 1, "audio": 0}}, {"input_tokens": ("prompt_tokens",)})
     Usage(input_tokens=3, extra={'details.cached': 1, 'details.audio': 0})
@@ -121,9 +123,9 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs that `part` of a frame has outside its usage object, as counters for `to_usage`.
+    """Return the costs in a frame that are outside its usage object, as counters that `to_usage` can read.
 
-    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``, GitHub Copilot ``copilot_usage``, and Vercel's gateway
+    Venice sends ``{"cost": {"usd": ..., "diem": ...}}``. GitHub Copilot sends ``copilot_usage``. Vercel's gateway sends
     a string: ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.
     """
     match part:
@@ -159,17 +161,17 @@ def _first_number(flat: Mapping[str, Any], names: Iterable[str], read: Callable[
 
 
 def _count_thoughts_as_output(usage: Usage) -> Usage:
-    # xAI does not include thoughts in the output: its total is the sum of all three.
+    # xAI does not count thoughts as output, so its total is the sum of all three counters.
     prompt, output, thoughts = usage.input_tokens or 0, usage.output_tokens or 0, usage.reasoning_tokens or 0
     is_beside = thoughts and usage.total_tokens == prompt + output + thoughts
     return replace(usage, output_tokens=output + thoughts) if is_beside else usage
 
 
 def dicts(value: Any) -> list[dict[str, Any]]:
-    """Return the objects in a list; empty if `value` is not a list."""
+    """Return the objects in the list `value`, or an empty list if `value` is not a list."""
     return [item for item in cast(list[Any], value) if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def text_of(value: Any) -> str:
-    """Return `value` if it is a string, otherwise an empty string."""
+    """Return `value` if it is a string, or an empty string otherwise."""
     return value if isinstance(value, str) else ""

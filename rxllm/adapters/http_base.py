@@ -1,4 +1,4 @@
-"""The base class of all HTTP adapters: address, key, client, headers, timeout, and requests."""
+"""`HTTPBase`, the base class of all HTTP adapters: it holds their connection settings and builds requests."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 File = tuple[str, tuple[str, bytes, str]]
-"""A file in a form: the field's name, and the file's name, bytes and type."""
+"""A file in a form, as ``(field name, (file name, bytes, MIME type))``."""
 
 _TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -36,17 +36,19 @@ _WRITTEN_BY_TRANSPORT = ("content-length", "transfer-encoding")
 _NOT_FOUND = re.compile(
     r"HTTP 40[45]|(404 )?(page |file |route |path )?not found\.?|method not allowed\.?|invalid url .*", re.IGNORECASE
 )
-"""What servers say about an unknown address; messages about an unknown model are worded differently."""
+"""Matches a server's message about an unknown address. Messages about an unknown model are worded differently."""
 
 
 class HTTPBase(ABC):
     """An adapter's connection to its server.
 
-    `client` is an ``httpx.AsyncClient`` or ``httpx2.AsyncClient``, or a function that makes one, such as
-    ``adapters.aiohttp_client``; with ``http2=True``, disposing a call does not end it at the server. `api_key` may be
-    a function that returns the key, see ``rxllm.keys``. `headers` are sent with every request, and the call's `headers`
-    override them. `timeout` is how long the model may stay silent, in seconds; messages that a server sends only to
-    keep the connection open do not count.
+    `client` is an ``httpx.AsyncClient``, an ``httpx2.AsyncClient``, or a function that returns one, such as
+    ``adapters.aiohttp_client``. With a client that was created with ``http2=True``, disposing a call does not stop it
+    on the server.
+
+    `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
+    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; messages that a
+    server sends only to keep the connection open do not count as output.
     """
 
     provider: str
@@ -61,7 +63,7 @@ class HTTPBase(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        # The variable belongs to the provider, so it does not redirect a subclass that has its own address.
+        # The variable sets the provider's address, so it must not redirect a subclass that has an address of its own.
         if "default_base_url" in vars(cls) and "base_url_variable" not in vars(cls):
             cls.base_url_variable = None
 
@@ -83,7 +85,7 @@ class HTTPBase(ABC):
         self._clients = Clients(client)
 
     def __getstate__(self) -> dict[str, Any]:
-        # Only the configuration is pickled; a restored adapter looks up the key and makes clients itself.
+        # Only the settings are pickled. An unpickled adapter looks up its key and creates its own clients.
         own = self._own_secrets()
         secret = (*self.secret_arguments, *self._left_behind)
         return {
@@ -98,7 +100,7 @@ class HTTPBase(ABC):
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:
-        """The arguments that hold a key, which a pickle leaves out."""
+        """The arguments that hold secrets; they are left out when the adapter is pickled."""
         in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
         secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
         return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
@@ -116,7 +118,7 @@ class HTTPBase(ABC):
         return self._copy_with(self._settings())
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        for shared in (self._client, self._api_key):  # a client or a function belongs to its owner, so it is shared
+        for shared in (self._client, self._api_key):  # they belong to the caller, so the copy shares them
             memo[id(shared)] = shared
         return self._copy_with(deepcopy(self._settings(), memo))
 
@@ -130,7 +132,7 @@ class HTTPBase(ABC):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL for the value of `base_url_variable`; an SDK may add a version to the value."""
+        """Return the base URL for `text`, the value of `base_url_variable`. Some SDKs append an API version to it."""
         return text
 
     def _environment_url(self) -> str | None:
@@ -150,19 +152,19 @@ class HTTPBase(ABC):
         """Return the error for a response with an HTTP status of 300 or more."""
 
     async def aclose(self) -> None:
-        """Close the running loop's connections. The adapter can be used again."""
+        """Close the connections that were opened on the running event loop. The adapter remains usable."""
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
-        """Return the API key for `call`, or None: a server other than the provider's may not need one.
+        """Return the API key for `call`, or None if there is no key and the server might not need one.
 
         Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        # During a call, `with_key` has put the key into `call`.
+        # When a request is built, `call` already contains the key: `with_key` has put it there.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
-            fault = f"the api_key of {self.provider} is a function, which is not called here"
-            message = f"{fault}; write Call(api_key=...) with the key itself"
+            fault = f"the api_key for {self.provider} is a function, which cannot be called here"
+            message = f"{fault}; pass the key itself: Call(api_key=...)"
             raise EngineError("missing_key", message, provider=self.provider)
         if key is None and self._left_behind and not any(map(is_secret_name, call.headers)):
             raise keys.left_behind(self.provider, self._left_behind, self.key_variable)
@@ -171,26 +173,27 @@ class HTTPBase(ABC):
         return key
 
     async def with_key(self, call: Call) -> Call:
-        """Return `call` with its key, for `build`; a function that returns the key is called here."""
+        """Return `call` with the key that `build` needs. If `api_key` is a function, call it to get the key."""
         key = self._find_key(call)
         return call if key is None else replace(call, api_key=await keys.resolved(self.provider, key))
 
     def _check_model(self, model: str | None) -> None:
-        """Raise ``ValidationError`` for an engine's name, "provider:model", if the server is the provider's own."""
-        # Other servers, and servers without a key, may have such names: Ollama has "mistral:7b".
+        """Raise ``ValidationError`` if `model` is the name of an engine, such as ``"openai:gpt-5"``."""
+        # Only a provider's own server is checked, and only if it needs a key. On other servers, a model can have such
+        # a name: Ollama has "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
-            fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
+            fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a POST of `body` as JSON to `path` under the base URL; an empty `path` means the base URL itself."""
+        """Build a request that POSTs `body` as JSON to `path` below the base URL; an empty `path` adds nothing."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
         self, path: str, fields: Mapping[str, Any], files: Sequence[File], call: Call, *, headers: Mapping[str, str]
     ) -> httpx.Request:
-        """Build a POST of a form with files, ``multipart/form-data``."""
+        """Build a request that POSTs a form with files, as ``multipart/form-data``."""
         data = {name: well_formed(text) if isinstance(text, str) else text for name, text in fields.items()}
         return self._post(path, call, headers, data=data, files=list(files))
 
@@ -211,22 +214,23 @@ class HTTPBase(ABC):
                 raise
             raise failure from None
         if not 0 <= (built.url.port or 0) < 1 << 16:
-            message = f"{address(built)} has an invalid port; write one from 1 to 65535 in the base_url"
+            message = f"{address(built)} has an invalid port; the port in the base_url must be from 1 to 65535"
             raise AdapterError("invalid_request", message, provider=self.provider)
         return built
 
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
     ) -> LLMError:
-        """Return the adapter's error; if the fault is not in the request, its message names the server.
+        """Return the adapter's error for a refused request.
 
-        It gives the address if the base_url may be wrong, otherwise the provider and the model.
+        Unless the request is at fault, the message names the server: by its address if the base_url could be wrong,
+        otherwise by the provider and the model.
         """
         try:
             error = self.error(status, headers, body)
         except LLMError as raised:
             error = raised
-        except Exception as raised:  # the adapter cannot read the body, but the status is known
+        except Exception as raised:  # the adapter cannot read the body, but the status is enough for an error
             error = http_error(self.provider, status, headers, b"")
             error.__cause__ = raised
         if status < 400 or status in (404, 405):
@@ -242,7 +246,7 @@ class HTTPBase(ABC):
         return with_origin(located, error)
 
     def _secrets(self, request: Request | ImageRequest, call: Call, built: httpx.Request | None) -> list[str]:
-        """Return the strings that no error of `call` may contain."""
+        """Return the secret strings that must not appear in an error from `call`."""
         key = self._find_key(call)
         sources = [self.headers, call.headers, dict(built.headers) if built else {}, request.options]
         urls = [self.base_url, *([str(built.url)] if built else [])]
@@ -262,15 +266,15 @@ class HTTPBase(ABC):
 def _check_key(api_key: Any) -> ApiKey | None:
     if api_key is None or isinstance(api_key, str) or callable(api_key):
         return cast("ApiKey | None", api_key)
-    # Only the class of a wrong value is shown, since the value may be a key in another form.
-    fault = f"must be a string, a function that returns one, or None, not a value of the class {type(api_key).__name__}"
+    # The message shows only the class of the value, because the value could be a key in another form.
+    fault = f"must be a string, a function that returns one, or None, not a value of type {type(api_key).__name__}"
     raise invalid_option("api_key", fault)
 
 
 def _read_headers(headers: Any) -> dict[str, str]:
     if headers is None:
         return {}
-    kind = type(headers).__name__  # the values may be API keys
+    kind = type(headers).__name__  # only the type is shown, because the values could be API keys
     if isinstance(headers, Mapping):
         pairs = dict(cast(Mapping[Any, Any], headers))
         if all(isinstance(text, str) for pair in pairs.items() for text in pair):
@@ -279,7 +283,7 @@ def _read_headers(headers: Any) -> dict[str, str]:
 
 
 def versioned(url: str, version: str) -> str:
-    """Return `url` with an API version added, unless it already ends in one.
+    """Return `url` with the API version `version` appended, unless it already ends in a version.
 
     >>> versioned("https://proxy.example/", "v1"), versioned("https://proxy.example/v1beta", "v1")
     ('https://proxy.example/v1', 'https://proxy.example/v1beta')
@@ -295,25 +299,26 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Return a URL that cannot be parsed, minus its user and password; a password may contain "/" or "#"."""
+    """Return an invalid URL without its user name and password. A password can contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 
 def _check_headers(headers: Mapping[str, str]) -> None:
-    # A transport's error would show the header, and so the key. Some transports do not check names.
+    # Without this check, the transport would raise an error that shows the header, which could be the key. Some
+    # transports do not check header names at all.
     unsendable = [name for name, text in headers.items() if not (_NAME.fullmatch(name) and _TEXT.fullmatch(text))]
     if unsendable:
-        errors = [(("headers", name), "has characters that a header must not have") for name in unsendable]
+        errors = [(("headers", name), "has characters that are not allowed in a header") for name in unsendable]
         raise ValidationError("invalid_request", errors=errors)
     for name in _WRITTEN_BY_TRANSPORT:
         if name in headers:
-            fault = "is set by the transport; leave it out"
+            fault = "is set by the HTTP client; leave it out"
             raise ValidationError("invalid_request", errors=[(("headers", name), fault)])
 
 
 def missing_model(provider: str, adapter: HTTPBase | None = None) -> EngineError:
-    """Return the error for a call without a model; if the adapter has its own address, the remedy keeps it."""
-    remedy = f'model="...", or "{provider}:..." for the engine'
+    """Return the error for a call without a model. If the adapter has its own address, suggest a call that keeps it."""
+    remedy = f'model="...", or "{provider}:..." as the engine'
     if adapter is not None and adapter.base_url != adapter.default_base_url and type(adapter).provider == provider:
         remedy = f'model="..." in the call, or Engine({type(adapter).__name__}(...), model="...")'
     message = f"{provider} needs a model: write {remedy}"

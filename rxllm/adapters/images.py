@@ -1,6 +1,7 @@
-"""Image adapters: the protocol, and the HTTP base class, which also fetches images from URLs.
+"""The image adapter protocol, and the base class for HTTP image adapters, which also fetches images from URLs.
 
-Requests are connected, cancelled and closed as in ``rxllm.http.stream``. A response is closed before it is used.
+Requests are connected, cancelled and closed as described in ``rxllm.http.stream``. A response is read completely and
+closed before its content is used.
 """
 
 from __future__ import annotations
@@ -47,8 +48,8 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other is refused with
-    ``ImageAdapterError("unsupported_operation")``, before any I/O and before a key is looked up.
+    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other operation is
+    refused with ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
     """
 
     @property
@@ -58,12 +59,12 @@ class ImageAdapter(Protocol):
 
 
 def is_image_adapter(value: Any) -> TypeGuard[ImageAdapter]:
-    """Whether `value` is an image adapter, and not a class."""
+    """Whether `value` is an image adapter. A class is not one, even if its instances are."""
     return isinstance(value, ImageAdapter) and not isinstance(value, type)
 
 
 def as_image_adapter(value: Any) -> ImageAdapter:
-    """Return `value` if it is an image adapter. Raises ``EngineError("no_image_adapter")`` otherwise."""
+    """Return `value` if it is an image adapter; otherwise, raise ``EngineError("no_image_adapter")``."""
     if is_image_adapter(value):
         return value
     message = (
@@ -85,14 +86,14 @@ def refuse_operation(request: ImageRequest, provider: str, operations: Collectio
 
 
 ANSWER_BYTES = 1 << 28
-"""The largest accepted answer: four images of 4096 x 4096 pixels, in base64, are smaller."""
+"""The maximum size of a response, in bytes. Four images of 4096 x 4096 pixels fit into it as base64."""
 FETCH_BYTES = 25 * 1024 * 1024
 FETCH_SECONDS = 30.0
 FETCH_REDIRECTS = 5
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A whole HTTP response of any status."""
+    """A complete HTTP response, whatever its status."""
 
     status: int
     headers: Mapping[str, str]
@@ -100,39 +101,40 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class HTTPImageAdapter(HTTPBase):
-    """Base class for HTTP: a subclass defines `operations`, `build` and `read`; `refuse` runs before any I/O.
+    """Base class for image adapters that use HTTP; subclasses define `operations`, `build` and `read`.
 
-    For the arguments see `HTTPBase`.
+    See `HTTPBase` for the arguments. A subclass can also override `refuse`, which is called before any I/O.
     """
 
     operations: ClassVar[Collection[str]]
 
     @abstractmethod
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request, and send nothing."""
+        """Return the HTTP request for `request`, without sending it."""
 
     @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        """Return the response in `answer`, whose status is below 300.
+        """Return the image response that `answer` contains. Its HTTP status is below 300.
 
-        An exception that is not an `LLMError` becomes ``ImageAdapterError("malformed_response")``.
+        If `read` raises an exception that is not an `LLMError`, the call fails with
+        ``ImageAdapterError("malformed_response")``.
         """
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` for a request that cannot be sent, such as ``unsupported_operation``."""
+        """Raise an error if the request cannot be sent, for example because its operation is not supported."""
         refuse_operation(request, self.provider, self.operations)
         if not request.model:
             raise missing_model(self.provider, self)
 
     def needs_bytes(self, image: Image) -> bool:
-        """Whether an input image must be fetched, because the provider does not accept its URL."""
+        """Whether an input image must be fetched because the provider does not accept its URL."""
         return image.source == "url"
 
     def error(self, status: int, headers: Mapping[str, str], body: bytes) -> AdapterError:
         return http_error(self.provider, status, headers, body)
 
     def generate(self, request: ImageRequest, call: Call) -> Stream[ImageResponse]:
-        """Return a stream of one response; each subscription sends the request."""
+        """Return a stream that emits one response. Each subscription sends a new request."""
 
         async def body(pump: Pump[ImageResponse]) -> None:
             call_with_key = call
@@ -145,7 +147,7 @@ class HTTPImageAdapter(HTTPBase):
                 self.refuse(request)
                 self._check_model(request.model)
                 call_with_key = await self.with_key(call)
-                self.key(call_with_key)  # a missing key is an error before anything is fetched
+                self.key(call_with_key)  # if the key is missing, fail before anything is fetched
                 client = await self._clients.get()
                 with in_use(client):
                     return await self._exchange(request, call_with_key, Fetcher(client, pump, self.provider))
@@ -189,14 +191,14 @@ class HTTPImageAdapter(HTTPBase):
         return replace(request, input_images=tuple(images), mask=await load(request.mask) if request.mask else None)
 
     async def _convert(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
-        if source in (image.source, "url"):  # bytes that were sent instead of a URL stay as they are
+        if source in (image.source, "url"):  # if the server sends bytes instead of a URL, keep them
             return image
         if image.source == "url":
             image = await fetcher.fetch(image)
         try:
             data = image.to_binary() if source == "binary" else image.to_base64()
         except ValidationError as error:
-            message = "an image of the answer is not base64"
+            message = "an image in the answer is not valid base64"
             raise ImageAdapterError("malformed_response", message, provider=self.provider) from error
         return replace(image, source=source, data=data)
 
@@ -208,7 +210,7 @@ def _as_image_error(error: LLMError) -> LLMError:
 
 
 class Fetcher:
-    """Sends the requests of one subscription; disposing the subscription ends the current request."""
+    """Sends requests for one subscription. Disposing the subscription ends the current request."""
 
     def __init__(self, client: httpx.AsyncClient, pump: Pump[Any], provider: str) -> None:
         self._client = client
@@ -216,9 +218,10 @@ class Fetcher:
         self._provider = provider
 
     async def send(self, request: httpx.Request, limit: int, seconds: float | None = None, **options: Any) -> Answer:
-        """Return the answer: at most `limit` bytes, read within `seconds`. `options` are passed to the client.
+        """Send `request` and return the answer. `options` are passed to the client.
 
-        Raises ``AdapterError``: ``network_error``, ``timeout``, or ``malformed_response`` for a body that is too long.
+        Raises ``AdapterError``: ``network_error``, ``timeout`` if the answer takes longer than `seconds`, or
+        ``malformed_response`` if its body has more than `limit` bytes.
         """
         url = address(request)
         try:
@@ -238,9 +241,9 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Return `image` with the data and the type found at its URL.
+        """Fetch the URL of `image`, and return `image` with the data and MIME type found there.
 
-        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL; for the others, see `send`.
+        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason listed in `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
@@ -256,14 +259,14 @@ class Fetcher:
         if answer.status >= 300:
             raise self._fetch_error(url, f"the answer is HTTP {answer.status}")
         if not mime_type.startswith("image/"):
-            raise self._fetch_error(url, f"the answer has {mime_type or 'no type'} instead of image/...")
+            raise self._fetch_error(url, f"expected the type image/..., got {mime_type or 'no type'}")
         return replace(image, source="binary", data=answer.body, mime_type=mime_type)
 
     async def _get(self, url: str) -> Answer:
         target = url
         for _ in range(FETCH_REDIRECTS + 1):
             if urlsplit(target).scheme not in ("http", "https"):
-                raise self._fetch_error(url, "only http and https are fetched")
+                raise self._fetch_error(url, "only http and https URLs can be fetched")
             try:
                 answer = await self.send(self._build_fetch(target), FETCH_BYTES, FETCH_SECONDS, auth=None)
             except AdapterError as error:
@@ -275,7 +278,7 @@ class Fetcher:
         raise self._fetch_error(url, f"it redirects more than {FETCH_REDIRECTS} times")
 
     def _build_fetch(self, url: str) -> httpx.Request:
-        # The client may add headers to every request, such as a key, which the image's host must not receive.
+        # The client might add headers, such as a key, to every request. They must not be sent to the image's host.
         timing: dict[str, Any] = {"timeout": FETCH_SECONDS}
         request = self._client.build_request("GET", url, **timing)
         for name in [name for name in request.headers if name != "host"]:
@@ -295,6 +298,6 @@ class Fetcher:
             if len(body) > limit:
                 message = f"{address(response.request)} sent more than {limit} bytes"
                 raise AdapterError("malformed_response", message, provider=self._provider)
-            if self._pump.disposed:  # disposed while connecting, which cannot be cancelled
+            if self._pump.disposed:  # disposed during the connection attempt, which cannot be cancelled
                 break
         return bytes(body)

@@ -1,7 +1,7 @@
-"""Providers by name, and profiles of the providers that speak Chat Completions.
+"""The names of all providers, and the profiles of the providers that use the Chat Completions API.
 
-A profile is data: a provider's address, and the few points in which its server differs from OpenAI's. `providers` lists
-every name that ``Engine.from_model("provider:model")`` accepts, and `connect` creates a provider's adapter.
+A `Profile` holds a provider's address and the few ways in which its server differs from OpenAI's. `providers` returns
+every provider name that ``Engine.from_model("provider:model")`` accepts.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ __all__ = ["PROFILES", "Profile", "providers"]
 
 @dataclass(frozen=True)
 class Profile:
-    """A server that is compatible with OpenAI's: its address, and the environment variable of its key, if it needs one.
+    """A server that is compatible with OpenAI's, and the ways in which it differs from it.
 
-    `options` are merged into the body; the caller's options take precedence, and None removes a field. `names` maps
-    request fields to the server's names where they differ. `call_id` is the pattern that tool call ids must match.
-    `thoughts_field` is the message field in which thoughts are sent back: a server with such a field rejects a tool
-    result without the thoughts before it.
+    `base_url` is its address. `key_variable` is the environment variable with its key, or None if it needs no key.
+    `options` are merged into the request body; the caller's options take precedence, and None removes a field.
+    `names` maps request fields to the server's names for them, where these differ. `call_id` is a regular expression
+    that every tool call id must match. `thoughts_field` is the message field in which the model's thoughts are sent
+    back. A server with such a field rejects a tool result if the thoughts before it are missing.
     """
 
     base_url: str
@@ -44,14 +45,15 @@ PROFILES: dict[str, Profile] = {
     "huggingface": Profile("https://router.huggingface.co/v1", "HF_TOKEN"),
     "llamacpp": Profile("http://localhost:8080/v1", None),
     "lmstudio": Profile("http://localhost:1234/v1", None),
-    # By default MiniMax leaves thoughts in the text, between tags. Its max_tokens is deprecated, like xAI's.
+    # By default, MiniMax puts thoughts into the text, between tags. Like xAI, it has deprecated max_tokens.
     "minimax": Profile(
         "https://api.minimax.io/v1",
         "MINIMAX_API_KEY",
         {"reasoning_split": True},
         {"max_tokens": "max_completion_tokens"},
     ),
-    # Mistral rejects unknown fields, and tool call ids of any other form. It always sends its usage.
+    # Mistral rejects unknown fields and tool call ids that do not match this pattern. It always sends the usage, so it
+    # needs no stream_options.
     "mistral": Profile(
         "https://api.mistral.ai/v1",
         "MISTRAL_API_KEY",
@@ -78,11 +80,11 @@ OWN = {
     "openai": "OpenAIChat",
     "openai-responses": "OpenAIResponses",
 }
-"""The class in ``rxllm.adapters`` for each provider without a profile."""
+"""Maps each provider without a profile to its class in ``rxllm.adapters``."""
 
 
 def providers() -> list[str]:
-    """Return the names of all providers: built-in, compatible, and of installed plugins, which are not imported."""
+    """Return the names of all providers, including any that installed plugins add. The plugins are not imported."""
     plugins.tell_taken("rxllm.adapters", {*OWN, *PROFILES})
     return sorted({*OWN, *PROFILES, *plugins.names("rxllm.adapters")})
 
@@ -96,19 +98,19 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Model-name patterns, by the provider to suggest."""
+"""Maps providers to patterns that match their models' names, so that a provider can be suggested for a model."""
 
 
 def unknown_provider(provider: str, model: str) -> str:
-    """Return the error message, with a remedy, for a name whose first part is not a provider."""
+    """Return the error message for a name whose first part is not a provider. The message suggests what to write."""
     name, known = f"{provider}:{model}" if model else provider, providers()
     first, _, rest = name.partition("/")
     if first in known and rest:
-        return f"a model is named as 'provider:model', not {name!r}: write {f'{first}:{rest}'!r}"
+        return f"a model's name has the form 'provider:model', not {name!r}: write {f'{first}:{rest}'!r}"
     for family, pattern in _MODEL_PATTERNS.items():
         if re.match(pattern, name):
             return f"{name!r} names a model without its provider: write {f'{family}:{name}'!r}"
     near = did_you_mean(provider, known)
     if len(provider.split()) > 1 and not near:
         return f"{shown(name)} is not the name of a model; pass the engine first, as in generate('openai:gpt-5', 'Hi')"
-    return f"there is no provider {provider!r}{near}; there are: {', '.join(known)}. Write provider:model"
+    return f"there is no provider {provider!r}{near}; the providers are: {', '.join(known)}. Write provider:model"

@@ -1,14 +1,15 @@
-"""Two chunk dialects from other systems, each with a fold into one result and a conversion to rxllm's events.
+"""Two chunk dialects from other systems. Chunks can be folded into one result, or converted to rxllm's events.
 
-=============  ===================================================================  ======================
-dialect        chunks                                                               one result
-=============  ===================================================================  ======================
-StreamChunk    made by `text`, `thinking`, `tool_call`, `meta` and `content_part`   `ChunkAccumulator`
-completion     `CompletionChunk` and its `ToolCallDelta`, which is not the event    `collect_completion`
-=============  ===================================================================  ======================
+=============  ==================================================  ====================  ========================
+dialect        chunk class                                         fold into one result  conversion to events
+=============  ==================================================  ====================  ========================
+StreamChunk    `StreamChunk`, created by `text`, `thinking`,       `ChunkAccumulator`    `from_chunks`
+               `tool_call`, `meta` and `content_part`
+completion     `CompletionChunk`, which contains `ToolCallDelta`   `collect_completion`  `from_completion_chunks`
+               objects (not the event of the same name)
+=============  ==================================================  ====================  ========================
 
-`from_chunks` and `from_completion_chunks` convert them to events. An adapter may be an async generator of either kind,
-see ``rxllm.adapters.as_adapter``.
+An async generator that yields chunks of either dialect can serve as an adapter; see ``rxllm.adapters.as_adapter``.
 """
 
 from rxllm.chunks._accumulator import ChunkAccumulator

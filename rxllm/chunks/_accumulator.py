@@ -1,15 +1,16 @@
-"""The chunk fold: one reducer, for live streams and lists alike.
+"""Fold chunks into one result, for live streams and for lists.
 
-Its results have tool calls in two forms, which differ on purpose:
+The result contains tool calls in two forms, one for the response and one for the message. They differ on purpose:
 
-====================================  ======================================  ========================
-case                                  for the response                        for the message
-====================================  ======================================  ========================
-a call is                             a mapping                               a ``ToolCall``
-arguments are                         of any JSON type                        an object, and its text
-fragments are not JSON                the call's own, marked, with a warning  the call's own
-fragments are announced but missing   the call's own, marked, with a warning  the call's own
-====================================  ======================================  ========================
+===========================  =============================================  =================================
+subject                      in the response                                in the message
+===========================  =============================================  =================================
+type of a call               a mapping                                      a ``ToolCall``
+type of its arguments        any JSON type                                  an object, and its text
+if fragments are not JSON,   the call keeps its own arguments, has an       the call keeps its own arguments,
+or announced fragments are   error in its metadata, and causes a warning    and there is no warning
+missing
+===========================  =============================================  =================================
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """The immutable state after the chunks so far, at O(1) per chunk; its finalizers assemble the results.
+    """The immutable state after a number of chunks. Its ``finalize_`` methods return the results.
 
-    Successive states share one append-only log, each with its own length; a fork copies the log. States are equal if
-    their finalizers return equal results.
+    Successive states share one append-only log, and each state records its own length, so a push takes O(1). If two
+    chunks are pushed to the same state, the log is copied. Two states are equal if all their ``finalize_`` methods
+    return equal results.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
@@ -65,22 +67,22 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     length: int = 0
 
     def push(self, chunk: StreamChunk | Mapping[str, Any]) -> ChunkAccumulator:
-        """Return the state after `chunk`, or this state if the chunk adds nothing. Never raises."""
+        """Return the state after `chunk`, or this state if the chunk adds nothing to it. Never raises."""
         if not isinstance(chunk, StreamChunk):
             chunk = as_chunk(chunk)
         if not isinstance(chunk, StreamChunk) or not _is_used(chunk):
             return self
         log, length = self.log, self.length
-        if not length or len(log) != length:  # the empty state is shared by subscriptions: its log stays empty
+        if not length or len(log) != length:  # subscriptions share the empty state, so its log stays empty
             log = log[:length]
         log.append(chunk)
         return ChunkAccumulator(log, length + 1)
 
     def reduce(self, chunks: Iterable[StreamChunk | Mapping[str, Any]]) -> ChunkAccumulator:
-        """Return the state after all of `chunks`."""
+        """Return the state after all these chunks."""
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # The fields of the state are computed from the log when they are read, so that a push stays O(1).
+    # These properties are computed from the log when they are read. This way, a push takes only O(1).
 
     @property
     def text_content(self) -> str:
@@ -94,14 +96,14 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def tool_calls(self) -> list[dict[str, Any]]:
         """The tool calls in order of arrival.
 
-        Keys: ``id``, ``name``, ``arguments`` without fragments, ``index`` and, if they apply, ``builtin?``,
-        ``expects_arg_fragments`` and ``metadata``.
+        Each has the keys ``id``, ``name``, ``arguments`` (without the fragments) and ``index``. If they apply, it also
+        has the keys ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
         """
         return [call.record() for call in _assemble_calls(self._chunks())]
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
-        """The joined argument fragments so far, by the index of their call."""
+        """The argument fragments so far, joined, by the index of their call."""
         return _gather(self._chunks())[1]
 
     @property
@@ -127,11 +129,11 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return _join_text(chunk for chunk in self._chunks() if chunk.type == "thinking")
 
     def finalize_content_parts(self) -> list[Part]:
-        """Return the whole parts, in order of arrival."""
+        """Return the content parts that arrived whole, in order of arrival."""
         return [chunk.content_part for chunk in self._chunks() if chunk.type == "content_part"]
 
     def finalize_ordered_content(self, *, include_thinking: bool = True) -> list[Part]:
-        """Return text, thinking and whole parts in order of arrival; adjacent texts and thoughts are joined."""
+        """Return text, thinking and whole parts in order of arrival. Adjacent pieces of text or thinking are joined."""
         kinds = _CONTENT.keys() - (() if include_thinking else ("thinking",))
         runs = groupby((chunk for chunk in self._chunks() if chunk.type in kinds), attrgetter("type"))
         return [part for kind, run in runs for part in _CONTENT[kind](run)]
@@ -139,19 +141,21 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
         """Return the tool calls in order of arrival.
 
-        Keys: ``id``, ``name``, ``arguments`` and, if they apply, ``builtin?`` and ``metadata``. `arguments` is the
-        parsed JSON of the fragments, of any type; without fragments, it is the call's own arguments. A missing id
-        becomes ``call_<position>``. If the fragments are not JSON, or were announced but are missing, the call keeps
-        its own arguments, ``metadata["error"]`` is ``("args_lost", reason)``, and the logger ``"rxllm"`` warns with
-        the number of lost bytes, but not the bytes.
+        Each has the keys ``id``, ``name`` and ``arguments``. If they apply, it also has the keys ``builtin?`` and
+        ``metadata``. ``arguments`` is the parsed JSON of the fragments, which can have any type, or the call's own
+        arguments if there are no fragments. A missing id becomes ``call_<position>``.
+
+        If the fragments are not JSON, or were announced but are missing, the call keeps its own arguments, and its
+        ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning with the number of
+        bytes that were lost, but without the bytes themselves.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
-        """Return the assistant's message without its thinking; None if there is neither content nor a call.
+        """Return the assistant message without its thinking, or None if there is neither content nor a call.
 
-        Calls also have their arguments as text (`raw_arguments`). A call with lost arguments keeps its own, without a
-        warning. Calls that the provider runs have ``metadata["server"]``.
+        A call also has the text of its arguments, as `raw_arguments`. If the fragments of a call are lost, it keeps its
+        own arguments, and no warning is logged. Calls that the provider runs have ``metadata["server"]``.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
         calls = tuple(call.for_message() for call in _assemble_calls(self._chunks()))
@@ -161,9 +165,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, keeping the larger of two numbers; None if there are none.
+        """Return the merged counters, or None if there are none. Of two numbers, the larger one is kept.
 
-        ``total_tokens`` is the sum of input and output, which are also under the keys ``input`` and ``output``.
+        ``total_tokens`` is the sum of input and output tokens. These are also under the keys ``input`` and ``output``.
         """
         counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
         return reduce(merge_usage, counters, {}) if counters else None
@@ -220,7 +224,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
 
 
 def _is_used(chunk: StreamChunk) -> bool:
-    """Whether a finalizer would use anything in `chunk`."""
+    """Whether any ``finalize_`` method would use `chunk`."""
     match chunk.type:
         case "content":
             return isinstance(chunk.text, str) and chunk.text != ""
@@ -248,7 +252,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with everything that later chunks added; `text` is its joined fragments, or None without any."""
+    """A call with everything that later chunks added to it. `text` is its fragments, joined; None if it has none."""
 
     id: str
     call: CallRecord
@@ -256,7 +260,7 @@ class _AssembledCall(msgspec.Struct):
     metadata: dict[str, Any]
 
     def record(self) -> dict[str, Any]:
-        """Return the call for ``ChunkAccumulator.tool_calls``."""
+        """Return the call as ``ChunkAccumulator.tool_calls`` lists it."""
         call = self.call
         flags = {"builtin?": call.builtin, "expects_arg_fragments": call.expects_fragments}
         optional = {**flags, "metadata": self.metadata}
@@ -264,7 +268,7 @@ class _AssembledCall(msgspec.Struct):
         return record | {name: value for name, value in optional.items() if value}
 
     def for_response(self, *, warn: bool = True) -> dict[str, Any]:
-        """Return the call for ``ChunkAccumulator.finalize_tool_calls_for_response``."""
+        """Return the call as ``ChunkAccumulator.finalize_tool_calls_for_response`` lists it."""
         arguments, metadata, lost = self.call.arguments, self.metadata, None
         if self.text is None and self.call.expects_fragments:
             lost = "missing_fragments"
@@ -282,14 +286,14 @@ class _AssembledCall(msgspec.Struct):
         return result | ({"metadata": metadata} if metadata else {})
 
     def for_message(self) -> ToolCall:
-        """Return the call for ``ChunkAccumulator.finalize_message``."""
+        """Return the call as it is in the message from ``ChunkAccumulator.finalize_message``."""
         arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})
         return ToolCall(self.id, self.call.name, dict(mapping(_decode_or_default(raw, None))), raw, metadata)
 
     def _warn(self, reason: str) -> None:
-        # The text itself may contain a user's words, so it is not logged.
+        # The text of the arguments is not logged, because it may contain private data of a user.
         details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
@@ -298,7 +302,7 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls in order of arrival, each with the fragments and updates of its index."""
+    """Return the calls in order of arrival, each with the fragments and the metadata updates that have its index."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
@@ -307,7 +311,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls and, by index, the text of their fragments and the updates of their metadata."""
+    """Return the calls, the text of their fragments by index, and the updates to their metadata by index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -326,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return each call's id; a missing id becomes ``call_<k>``, with k its position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``; k is the call's position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

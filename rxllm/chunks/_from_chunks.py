@@ -1,7 +1,8 @@
-"""Conversion of chunks to events: the operator `from_chunks` and, without Rx, `ChunkFeeder`.
+"""Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
-Text, thinking, and the beginnings and fragments of calls are emitted at once. A call is completed only at the end,
-because fragments may arrive late, or before their call. A fragment belongs to the latest call with its index.
+Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
+the stream, because fragments can arrive late. They can also arrive before their call. A fragment belongs to the latest
+call that has its index.
 """
 
 from __future__ import annotations
@@ -54,7 +55,10 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""A decoder's notes on a first fragment that is not JSON by itself; all fragments together may be JSON."""
+"""Metadata keys with which a decoder reports that the first fragment alone is not JSON.
+
+They are ignored, because all fragments together may be JSON.
+"""
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
 
@@ -62,7 +66,7 @@ _NOTED = frozenset({"reasoning_details", "logprobs"})
 def from_chunks(
     messages: Iterable[Message] = (),
 ) -> Callable[[Observable[StreamChunk | Mapping[str, Any]]], Stream[Event]]:
-    """Turn one response's `StreamChunk`s, or plain mappings of their fields, into the events that every adapter emits.
+    """Convert the `StreamChunk`s of one response, or mappings of their fields, to the events that every adapter emits.
 
     ::
 
@@ -79,18 +83,20 @@ def from_chunks(
     >>> of(chunks.text("I will."), call, rest).pipe(from_chunks(), ops.to_response()).run()
     Response('I will.', calls=[add(a=1)], tool_calls, 0 tokens)
 
-    `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. If
-    the source fails, or a meta chunk has an ``error``, everything open is completed and an ``ErrorEvent`` ends the
-    stream; an ``LLMError`` before the first chunk goes to ``on_error``. If the source completes without a finish
-    reason, it is ``stop``. Calls whose arguments are not a JSON object, or were announced but are missing, have
-    ``metadata["error"]``. Chunks of unknown types and unknown keys become ``RawChunk``s.
+    `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread. If
+    the arguments of a call are not a JSON object, or were announced but are missing, the call has
+    ``metadata["error"]``. Chunks of unknown types, and unknown keys, become ``RawChunk``s. If the source completes
+    without a finish reason, the reason is ``stop``.
+
+    If the source fails, or a meta chunk has an ``error``, all open blocks and calls are completed, and an
+    ``ErrorEvent`` ends the stream. An ``LLMError`` before the first chunk goes to ``on_error`` instead.
     """
     messages = tuple(messages)
     return events_of(lambda: ChunkFeeder(messages))
 
 
 class ChunkFeeder:
-    """Converts the chunks of one response to events; new call ids differ from those in `messages`.
+    """Converts the chunks of one response to events. The call ids that it creates differ from all ids in `messages`.
 
     >>> from rxllm import chunks
     >>> feeder = ChunkFeeder()
@@ -126,9 +132,9 @@ class ChunkFeeder:
         return self._blocks.ended
 
     def feed(self, chunk: StreamChunk | Mapping[str, Any]) -> list[Event]:
-        """Return the events for a chunk.
+        """Return the events for `chunk`.
 
-        Raises ``StreamError("malformed_event")`` for any other item, and for a chunk whose text is not a string.
+        Raises ``StreamError("malformed_event")`` if `chunk` is not a chunk, or if its text is not a string.
         """
         if self.ended:
             return []
@@ -145,7 +151,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def close(self) -> list[Event]:
-        """Return the last events, after the last chunk. The default finish reason is ``stop``."""
+        """Return the last events, once all chunks have been fed. The default finish reason is ``stop``."""
         if not self.ended:
             self._calls.settle()
             self._blocks.note(self._notes)
@@ -154,7 +160,7 @@ class ChunkFeeder:
         return self._blocks.take()
 
     def fail(self, error: Exception) -> list[Event]:
-        """Return the last events of a failed stream: completions of open blocks and calls, then the error."""
+        """Return the last events of a failed stream: they complete the open blocks and calls, and report the error."""
         if not self.ended:
             self._fail(as_stream_error(error))
         return self._blocks.take()
@@ -181,7 +187,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # opaque data without text belongs to all thinking before it
+        if signature or (opaque and not text):  # opaque data without text applies to all thinking before it
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -197,7 +203,7 @@ class ChunkFeeder:
             self._fail(error if isinstance(error, LLMError) else StreamError("adapter_error", _message_of(error)))
 
     def _read_key(self, key: str, value: Any) -> bool:
-        """Read one key of a meta chunk; return False if the key is unknown or its value malformed."""
+        """Read one key of a meta chunk. Return False if the key is unknown or its value is malformed."""
         if value is None or key in _IGNORED:
             return True
         if key in _NOTED and isinstance(value, list):
@@ -225,8 +231,8 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Report a whole part; return False if it is not a part of a message."""
-        if not isinstance(part, SourcePart):  # a source may interrupt a block of text
+        """Report a whole part to the blocks. Return False if it is not a message part."""
+        if not isinstance(part, SourcePart):  # a source can arrive in the middle of a text block
             self._blocks.close_block()
         match part:
             case TextPart():
@@ -258,24 +264,24 @@ class _LiveCall:
         self.position = position
         self.call = call
         self.leading_space = ""
-        self.opened = False  # True once a fragment had more than white space
-        self.has_fragments = False  # True after an empty fragment, too
+        self.opened = False  # True once a fragment with more than white space has arrived.
+        self.has_fragments = False  # True once any fragment has arrived, even an empty one.
 
 
 class _LiveCalls:
-    """The calls of one response, reported to `blocks`; `before` is the number of earlier calls in the thread."""
+    """Reports the calls of one response to `blocks`. `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
         self._before = before
         self._calls: list[_LiveCall] = []
         self._latest: dict[Index, _LiveCall] = {}
-        # Fragments and updates may arrive before their call.
+        # Fragments and updates can arrive before their call.
         self._early_fragments: dict[Index, list[str]] = {}
         self._early_updates: dict[Index, dict[str, Any]] = {}
 
     def begin(self, chunk: StreamChunk) -> bool:
-        """Begin the chunk's call; return False if it has no name."""
+        """Begin the call in `chunk`. Return False if the call has no name."""
         call = read_call(chunk)
         if call is None:
             return False
@@ -293,7 +299,7 @@ class _LiveCalls:
         return True
 
     def add(self, entry: Any) -> bool:
-        """Read a ``tool_call_args`` entry; return False if it is malformed."""
+        """Read a ``tool_call_args`` entry. Return False if it is malformed."""
         fragment = read_fragment(entry)
         if fragment is None:
             return False
@@ -306,7 +312,7 @@ class _LiveCalls:
         return True
 
     def update(self, entry: Any) -> bool:
-        """Read a ``tool_call_metadata`` entry; return False if it is malformed."""
+        """Read a ``tool_call_metadata`` entry. Return False if it is malformed."""
         update = read_call_metadata(entry)
         if update is None:
             return False
@@ -319,7 +325,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Report the arguments of calls without fragments, and fragments and updates without a call."""
+        """Report the arguments of calls that got no fragments, and the fragments and updates that belong to no call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -341,17 +347,17 @@ class _LiveCalls:
                 live.leading_space = fragment
                 return
             live.opened = True
-            # Some decoders lose an opening brace that arrives with the name.
+            # Some decoders lose the opening brace if it arrives together with the name.
             fragment = "{" + fragment if text[0] in '"}' else fragment
         if fragment:
             self._blocks.call(live.position, None, None, fragment)
 
 
 def as_stream_error(error: Exception) -> LLMError:
-    """Return an exception as a `StreamError`; an `LLMError` is returned unchanged."""
+    """Convert an exception to a `StreamError`. Return an `LLMError` unchanged."""
     if isinstance(error, LLMError):
         return error
-    failure = StreamError("adapter_error", f"the source of chunks failed: {type(error).__name__}: {error}")
+    failure = StreamError("adapter_error", f"the chunk source failed: {type(error).__name__}: {error}")
     failure.__cause__ = error
     return failure
 
@@ -369,7 +375,10 @@ def _message_of(error: Any) -> str:
 
 
 class Feeder(Protocol[T_in]):
-    """Converts chunks to events. `started`: the first event has been created; `ended`: the last one, too."""
+    """Converts chunks to events.
+
+    `started` is True once the first event has been created, and `ended` is True once the last event has been.
+    """
 
     @property
     def started(self) -> bool: ...
@@ -385,10 +394,11 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator that feeds each subscription's chunks to a new ``make()``.
+    """Return an operator that makes a feeder for each subscription, with `make`, and feeds the chunks to it.
 
-    An error from the source, ``feed`` or ``close`` becomes the events of ``fail``, and the stream completes. An
-    ``LLMError`` from the source before the first event goes to ``on_error``, and so does an exception from ``fail``.
+    If the source, ``feed`` or ``close`` raises an error, the operator emits the events that ``fail`` returns for it,
+    and completes. Two kinds of errors go to ``on_error`` instead: an ``LLMError`` from the source before the first
+    event, and any error that ``fail`` raises.
     """
 
     def operator(source: Observable[T]) -> Stream[Event]:
@@ -396,8 +406,8 @@ def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream
             observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None
         ) -> abc.DisposableBase:
             feeder = make()
-            pending = deque[Event]()  # events wait here while an earlier one is delivered
-            delivering = False  # stays True after a subscriber's exception, which is not a failure of the stream
+            pending = deque[Event]()  # events wait here while an earlier event is being delivered.
+            delivering = False  # Stays True if a subscriber raises, because the stream itself has not failed.
 
             def on_next(chunk: T) -> None:
                 nonlocal delivering

@@ -1,25 +1,21 @@
-"""Chunks of the StreamChunk dialect, readers for their metadata, and tables of the dialect's names.
+"""Chunks of the StreamChunk dialect, functions that read their metadata, and tables of the names in the dialect.
 
-Adapter authors create them with `text`, `thinking`, `tool_call`, `meta` and `content_part`. The following metadata keys
-have a meaning:
+Adapter authors create chunks with `text`, `thinking`, `tool_call`, `meta` and `content_part`. A mapping of a chunk's
+fields, such as ``{"type": "content", "text": "Hi"}``, is accepted in place of a chunk.
 
-================  ====================================================================================================
-chunk             keys
-================  ====================================================================================================
-``thinking``      ``signature``: ends its block, and is sent back to the provider with all other keys;
-                  ``stream_only?``: shown, but not part of the message
-``tool_call``     ``id``; ``index`` (0), which fragments refer to; ``start``, ``expects_arg_fragments`` or
-                  ``args_fragment_expected?``: True announces fragments; ``raw_arguments``: the first one;
-                  ``builtin?``: the provider runs the tool. All other keys are kept with the call
-``meta``          ``tool_call_args`` (``{"index": 0, "fragment": '{"a"'}``), ``tool_call_metadata`` (``{"index": 0,
-                  "metadata": {...}}``), ``reasoning_details``, ``logprobs``, ``annotations`` (lists),
-                  ``finish_reason``, ``usage`` (counters, cumulative), ``error``, ``response_id``, ``model``
-``content_part``  ``stream_only?``
-================  ====================================================================================================
+These metadata keys have a meaning:
 
-A plain mapping of a chunk's fields is accepted in place of a chunk: ``{"type": "content", "text": "Hi"}``.
+* In a ``thinking`` chunk: ``signature`` ends the thinking block, and is sent back to the provider with all other keys.
+  If ``stream_only?`` is True, the thinking is shown, but is not part of the message.
+* In a ``tool_call`` chunk: ``id``, and ``index``, by which fragments refer to the call (0 by default). If ``start``,
+  ``expects_arg_fragments`` or ``args_fragment_expected?`` is True, fragments will follow. ``raw_arguments`` is the
+  first fragment. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the call.
+* In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
+  ``{"index": 0, "metadata": {...}}``; the lists ``reasoning_details``, ``logprobs`` and ``annotations``;
+  ``finish_reason``, ``usage`` (cumulative counters), ``error``, ``response_id`` and ``model``.
+* In a ``content_part`` chunk: ``stream_only?``, with the same meaning as for thinking.
 
-The readers never raise, because metadata may hold any value.
+Metadata can contain any values, so the functions that read it never raise.
 """
 
 from __future__ import annotations
@@ -34,14 +30,15 @@ from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be, shown
 
 REPR_CHARACTERS = 20
-"""The number of characters of a chunk's text that its repr shows."""
+"""Maximum number of characters of a chunk's text that its repr shows."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A chunk of a stream: its `type`, and the fields of that type.
+    """A chunk of a stream. The `type` determines which of the other fields it uses.
 
-    The constructor checks nothing; see `validate`. The class is not one of ``rxllm.values``, which would make it
-    eighteen times slower to create: ``rxllm.serializer`` does not support it, but ``msgspec.json`` does.
+    The constructor checks nothing; call `validate` to check a chunk. The class is not derived from ``Value``, because
+    it would then be eighteen times slower to create. Therefore, ``rxllm.serializer`` does not support chunks, but
+    ``msgspec.json`` does.
     """
 
     type: str
@@ -80,7 +77,7 @@ def text(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 
 
 def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk of the model's thinking. Raises like `text`.
+    """Return a chunk of the model's thinking. Raises the same error as `text`.
 
     >>> thinking("Hm.", {"signature": "c2ln"})
     StreamChunk(thinking, text='Hm.', metadata={'signature': 'c2ln'})
@@ -91,7 +88,7 @@ def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 def tool_call(
     name: str, arguments: Mapping[str, Any] | str | None = None, metadata: Mapping[str, Any] | None = None
 ) -> StreamChunk:
-    """Return a chunk that calls the tool `name`; later fragments may complete its arguments.
+    """Return a chunk that calls the tool `name`. Its arguments can be completed later by fragments.
 
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
@@ -100,7 +97,7 @@ def tool_call(
 
 
 def meta(metadata: Mapping[str, Any]) -> StreamChunk:
-    """Return a chunk of the stream's metadata.
+    """Return a chunk that contains metadata about the stream.
 
     >>> meta({"finish_reason": "stop"})
     StreamChunk(meta, metadata={'finish_reason': 'stop'})
@@ -109,7 +106,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 
 
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk of one whole content part: a file, an image, a source.
+    """Return a chunk that contains one whole content part, such as a file, an image or a source.
 
     >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
@@ -119,9 +116,9 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 
 
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
-    """Return `chunk` if its fields fit its type.
+    """Check that the fields of `chunk` fit its type, and return the chunk.
 
-    Raises ``ValidationError("invalid_message")``; its `errors` name the field.
+    Raises ``ValidationError("invalid_message")``, whose `errors` name the field, if they do not.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
@@ -138,7 +135,7 @@ def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
 
 def not_a_chunk(item: Any) -> str:
     """Return the error message for an item that is neither a chunk nor a mapping of its fields."""
-    remedy = f"for text, use chunks.text(...); a mapping needs a type, and only these keys: {', '.join(FIELDS)}"
+    remedy = f"for text, use chunks.text(...); a mapping needs a type, and can only have the keys {', '.join(FIELDS)}"
     return f"{shown(item)} is not a StreamChunk; {remedy}"
 
 
@@ -150,16 +147,16 @@ def as_text(text: str) -> str:
 
 
 def _find_fault(chunk: Any) -> tuple[str, str] | None:
-    """Return the first field that does not fit the chunk's type and a description of valid values."""
+    """Return the name of the first field that does not fit the chunk's type, and a description of its valid values."""
     match chunk.type:
         case "content" | "thinking" if not isinstance(chunk.text, str):
             return "text", "a string"
         case "tool_call" if not isinstance(chunk.name, str) or not chunk.name:
-            return "name", "a string that is not empty"
+            return "name", "a non-empty string"
         case "tool_call" if not isinstance(chunk.arguments, Mapping | str | None):
             return "arguments", "a mapping, a string or None"
         case "content_part" if not isinstance(chunk.content_part, Part):
-            return "content_part", "a part of a message"
+            return "content_part", "a message part"
         case "content" | "thinking" | "tool_call" | "meta" | "content_part":
             return None if isinstance(chunk.metadata, Mapping) else ("metadata", "a mapping")
         case _:
@@ -171,7 +168,7 @@ Index = str | int | None
 _EXPECTS_FRAGMENTS = ("expects_arg_fragments", "args_fragment_expected?", "start")
 
 CONTROL = frozenset({"id", "index", "name", "builtin?", "done_at_unix_nano", *_EXPECTS_FRAGMENTS})
-"""Metadata keys that control the assembly of a tool call; all other keys are kept with the call."""
+"""Metadata keys that control how a tool call is assembled. All other keys are kept with the call."""
 
 FINISH_REASONS: dict[str, FinishReason] = {
     "stop": "stop",
@@ -185,7 +182,7 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "content_filter": "content_filter",
     "error": "error",
 }
-"""Finish reasons by their names in chunks; any other name means ``other``."""
+"""Finish reasons by the names that chunks use for them. Any other name means ``other``."""
 
 _USAGE = {
     "input_tokens": ("input_tokens", "input"),
@@ -198,11 +195,11 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""Names of counters for each field of `Usage`, the most trusted first."""
+"""The names of the counters that can fill each field of `Usage`, with the most trusted name first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
-    """The contents of a tool call chunk, with its metadata as fields."""
+    """The content of a tool call chunk, with its metadata keys as fields."""
 
     id: str | None
     name: str
@@ -215,7 +212,7 @@ class CallRecord(msgspec.Struct, frozen=True):
 
 
 def read_call(chunk: StreamChunk) -> CallRecord | None:
-    """Return the call that a chunk begins; None if it has no name."""
+    """Return the call that `chunk` begins, or None if the call has no name."""
     metadata = mapping(chunk.metadata)
     name, id, raw = chunk.name or metadata.get("name"), metadata.get("id"), metadata.get("raw_arguments")
     if not isinstance(name, str) or not name:
@@ -233,19 +230,19 @@ def read_call(chunk: StreamChunk) -> CallRecord | None:
 
 
 def read_fragment(entry: Any) -> tuple[Index, str] | None:
-    """Return the index and the text of a ``tool_call_args`` entry; None if it is malformed."""
+    """Return the index and the text in a ``tool_call_args`` entry, or None if the entry is malformed."""
     fragment = mapping(entry).get("fragment")
     return (_index_of(entry), fragment) if isinstance(fragment, str) else None
 
 
 def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
-    """Return the index and the updates of a ``tool_call_metadata`` entry; None if it is malformed."""
+    """Return the index and the updates in a ``tool_call_metadata`` entry, or None if the entry is malformed."""
     updates = mapping(entry).get("metadata")
     return (_index_of(entry), _drop_control_keys(mapping(updates))) if isinstance(updates, Mapping) else None
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters; the larger number wins, because counters only grow and a late chunk may be all zeros."""
+    """Merge counters. The larger number wins, because counters only grow and a late chunk can contain only zeros."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -255,13 +252,13 @@ def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[st
 
 
 def latest_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters; the later number wins, because providers correct themselves; but 0 never replaces a number."""
+    """Merge counters. The later number wins, because providers correct themselves, but 0 never replaces a number."""
     updates = {name: n for name, n in more.items() if n is not None and not (n == 0 and usage.get(name))}
     return {**usage, **updates}
 
 
 def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters; the total is the sum of input and output, not the provider's total."""
+    """Merge counters. The total becomes the sum of input and output, not the provider's own total."""
     merged = merge_counters(usage, more)
     counts = (merged.get("input_tokens"), merged.get("output_tokens"))
     input, output = (count if _is_number(count) else 0 for count in counts)
@@ -269,7 +266,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Return the counters as `Usage`; counters that match no field are in `extra`.
+    """Convert the counters to a `Usage`. Counters that match no field are kept in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -285,7 +282,7 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
 
 
 def to_finish_reason(reason: Any) -> FinishReason:
-    """Return rxllm's finish reason for a provider's.
+    """Convert a provider's finish reason to one of rxllm's finish reasons.
 
     >>> to_finish_reason("end_turn"), to_finish_reason("pause_turn")
     ('stop', 'other')
@@ -294,7 +291,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return `arguments` as JSON text, or unchanged if they are text; None if they have no JSON form."""
+    """Return `arguments` as JSON text. Text is returned unchanged; None means that there is no JSON form."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -305,12 +302,12 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether a chunk is only shown, and is not part of the message."""
+    """Whether `chunk` is only meant to be shown, and is not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 
 def mapping(value: Any) -> Mapping[str, Any]:
-    """Return `value` if it is a mapping, otherwise an empty one."""
+    """Return `value` if it is a mapping, otherwise an empty mapping."""
     return cast(Mapping[str, Any], value) if isinstance(value, Mapping) else NOTHING
 
 
@@ -327,7 +324,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index_of(metadata: Mapping[str, Any]) -> Index:
-    # None is a separate index; a value that cannot be an index counts as missing.
+    # None is an index of its own. A value that cannot be an index is treated as missing, which means 0.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0
 

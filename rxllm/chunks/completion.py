@@ -1,4 +1,4 @@
-"""The completion dialect: its chunks, the fold to one response, and the conversion to events."""
+"""The completion dialect: its chunks, a fold that makes one response of them, and their conversion to events."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _USAGE: tuple[type, ...] = (Usage, type(None))
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of the tool call at `index`, counted from 0. Usually only the first has `id` and `name`.
+    """A piece of the tool call at `index`, which counts from 0. Usually, only the first piece has an `id` and a `name`.
 
-    `arguments_delta` is a piece of JSON text. Raises ``ValueError`` for a negative index.
+    `arguments_delta` is a piece of JSON text. Raises ``ValueError`` if `index` is negative.
     """
 
     index: int
@@ -40,7 +40,7 @@ class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
 
 class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of a completion: text and pieces of tool calls; the final one has usage and finish reason.
+    """A chunk of a completion, with text and pieces of tool calls. The final chunk has the usage and the finish reason.
 
     >>> CompletionChunk.text("Hi")
     CompletionChunk(delta='Hi')
@@ -54,12 +54,12 @@ class CompletionChunk(msgspec.Struct, frozen=True, repr_omit_defaults=True):
 
     @classmethod
     def text(cls, delta: str) -> CompletionChunk:
-        """Return a chunk of text. Raises ``ValidationError("invalid_message")`` unless it is a string."""
+        """Return a chunk of text. Raises ``ValidationError("invalid_message")`` unless `delta` is a string."""
         return cls(as_text(delta))
 
     @classmethod
     def final_chunk(cls, usage: Usage | None, reason: FinishReason | None) -> CompletionChunk:
-        """Return the final chunk. Raises ``ValidationError("invalid_message")`` for arguments of the wrong types."""
+        """Return the final chunk. Raises ``ValidationError("invalid_message")`` if an argument has the wrong type."""
         arguments = (("usage", usage, _USAGE), ("reason", reason, _TEXT))
         errors = [((name,), "wrong_type") for name, value, types in arguments if not isinstance(value, types)]
         if errors:
@@ -82,7 +82,7 @@ def check_chunk(item: Any) -> None:
     _check_field(item, "tool_calls", (tuple, list))
     for call in item.tool_calls:
         if not isinstance(call, ToolCallDelta):  # pyright: ignore[reportUnnecessaryIsInstance]
-            message = f"tool_calls of a CompletionChunk contains {shown(call)}; use ToolCallDelta(...)"
+            message = f"the tool_calls of a CompletionChunk contain {shown(call)}; use ToolCallDelta(...)"
             raise StreamError("malformed_event", message)
         for name in ("id", "name", "arguments_delta"):
             _check_field(call, name, _TEXT)
@@ -96,7 +96,7 @@ def _check_field(struct: msgspec.Struct, name: str, types: tuple[type, ...]) -> 
 
 @value
 class CompletionToolCall(Value):
-    """A complete tool call; `arguments` is the provider's text, which may not be JSON."""
+    """A complete tool call. `arguments` is the text that the provider sent; it might not be valid JSON."""
 
     id: str
     name: str
@@ -109,9 +109,9 @@ def _no_usage() -> Usage:
 
 @value
 class CompletionResponse(Value):
-    """A whole completion. `content` is None without text; calls are in index order.
+    """A whole completion. `content` is None if there is no text. Calls are in the order of their indexes.
 
-    `dropped` holds the calls that never received an id, and so cannot be answered.
+    `dropped` contains the calls that never received an id, and therefore cannot be answered.
     """
 
     content: str | None = None
@@ -137,12 +137,13 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call has its latest id and name and its joined arguments. A final chunk sets usage and finish reason, even
-    to None; a later final chunk replaces an earlier one. The defaults are zeros and ``"stop"``.
+    Each call has the latest id and name that arrived for it, and the pieces of its arguments, joined. The usage and the
+    finish reason are taken from the final chunk, or from the last one if there are several. If that chunk has no usage,
+    all counts are zero; if it has no finish reason, the reason is ``"stop"``.
 
-    An ``LLMError`` keeps its class and reason; any other error becomes the cause of a ``StreamError("adapter_error")``,
-    and an item that is not a chunk causes ``StreamError("malformed_event")``. The error's ``metadata["response"]`` is
-    the partial response, with the finish reason ``"error"``.
+    If the source fails with an ``LLMError``, the error keeps its class and reason. Any other error becomes the cause of
+    a ``StreamError("adapter_error")``. An item that is not a chunk causes a ``StreamError("malformed_event")``. In each
+    case, the error's ``metadata["response"]`` is the partial response, with the finish reason ``"error"``.
     """
 
     def operator(source: Observable[CompletionChunk]) -> Stream[CompletionResponse]:
@@ -180,7 +181,7 @@ class _Call:
 class _CompletionFold:
     def __init__(self) -> None:
         self._content: list[str] = []
-        self._calls: dict[int, _Call] = {}  # by index, so that a gap takes no memory
+        self._calls: dict[int, _Call] = {}  # by index; a dict takes no memory for gaps between indexes
         self._final = CompletionChunk()
 
     def feed(self, chunk: CompletionChunk) -> None:
@@ -217,14 +218,14 @@ class _CompletionFold:
 
 
 def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observable[CompletionChunk]], Stream[Event]]:
-    """Turn one response's `CompletionChunk`s into the events that every adapter emits.
+    """Convert the `CompletionChunk`s of one response to the events that every adapter emits.
 
     ::
 
         source                       --H--------i--final--|
         from_completion_chunks()     --(aH)-----i---------(bc|)
 
-    a: ``MessageStarted``, b: completions of open blocks and calls, c: ``MessageCompleted``.
+    a: ``MessageStarted``, b: the events that complete open blocks and calls, c: ``MessageCompleted``.
 
     >>> from reactivex import of
     >>> from rxllm.chunks import CompletionChunk
@@ -232,19 +233,20 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     >>> [type(event).__name__ for event in chunks.pipe(from_completion_chunks())]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `messages` is the thread that the response answers: a call without an id gets one that is unique in the thread. Any
-    chunk may have usage, whose largest numbers are kept, and a finish reason. Without a finish reason, a final chunk
-    means ``"stop"``; without a final chunk either, the source was cut off: ``StreamError("truncated")``.
+    `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread.
+    Any chunk can have usage or a finish reason. The largest number of each usage counter is kept. If there is a final
+    chunk but no finish reason, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the
+    error is ``StreamError("truncated")``.
 
-    If the source fails, everything open is completed and an ``ErrorEvent`` follows; an ``LLMError`` before the first
-    chunk goes to ``on_error``.
+    If the source fails, all open blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before
+    the first chunk goes to ``on_error`` instead.
     """
     messages = tuple(messages)
     return events_of(lambda: CompletionFeeder(messages))
 
 
 class CompletionFeeder:
-    """Converts the chunks of one response to events; `messages` is the thread that it answers."""
+    """Converts the chunks of one response to events. `messages` is the thread that the response answers."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

@@ -1,4 +1,4 @@
-"""``ask`` and ``chat``: the turns of a session, printed as they are received."""
+"""The commands ``ask`` and ``chat``, which print answers as they arrive."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from rxllm import operators as ops
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""Control characters, and their replacements: a model must not move the cursor or fill the clipboard."""
+"""Replacements for control characters, with which a model could move the cursor or write to the clipboard."""
 
-_LOCAL = "; or name another model, --model provider:name: the command providers lists the providers"
+_LOCAL = "; or choose another model with --model provider:name; for the providers, run python -m rxllm providers"
 
 
 def plain(text: str) -> str:
@@ -34,7 +34,7 @@ def plain(text: str) -> str:
 
 
 def report(error: Exception) -> None:
-    """Print `error` with its remedy, on one line."""
+    """Print `error` and its remedy on one line."""
     message = error.message if isinstance(error, LLMError) else f"{type(error).__name__}: {error} (see --debug)"
     if isinstance(error, EngineError) and (error.reason, error.provider) == ("missing_dependency", "local"):
         message += _LOCAL
@@ -42,7 +42,7 @@ def report(error: Exception) -> None:
 
 
 class Screen:
-    """Standard output and standard error, and which of them have an unfinished line."""
+    """Standard output and standard error, with a record of which of them have an unfinished line."""
 
     def __init__(self, *, events: bool, text: bool) -> None:
         self._events = events
@@ -50,9 +50,9 @@ class Screen:
         self._unfinished = set[TextIO]()
 
     def draw(self, event: Event) -> None:
-        """Print the visible part of `event`, or its JSON with `events`."""
+        """Print the visible part of `event` or, with ``--events``, the event as JSON."""
         if self._events:
-            if not (isinstance(event, Custom) and event.name == "session_turn"):  # holds the session before the call
+            if not (isinstance(event, Custom) and event.name == "session_turn"):  # its data holds a whole session
                 print(serializer.to_json(event), flush=True)
             return
         match event:
@@ -64,9 +64,9 @@ class Screen:
             case ToolCallCompleted():  # a provider's tool, such as a search
                 self._note(f"{event.tool_call!r}")
             case FileAdded(file=file):
-                self._note(f"a file that is not shown: {file.get('mime_type')}")
+                self._note(f"a file has arrived, but is not shown: {file.get('mime_type')}")
             case MessageCompleted(finish_reason="length" | "content_filter" as reason):
-                self._note(f"the answer is not complete: {reason}")
+                self._note(f"the answer is incomplete: {reason}")
             case _:
                 pass
 
@@ -76,7 +76,7 @@ class Screen:
             self._unfinished.add(sys.stderr)
 
     def end_lines(self) -> None:
-        """Finish the lines that are being written."""
+        """End each unfinished line."""
         for stream in [*self._unfinished]:
             print(file=stream, flush=True)
         self._unfinished.clear()
@@ -86,17 +86,17 @@ class Screen:
         self._write(sys.stderr, f"{plain(text)}\n")
 
     def _write(self, stream: TextIO, text: str) -> None:
-        # Both may be the same terminal. Only a terminal gets line breaks that are not in the text.
+        # Both streams may be the same terminal. Only a terminal gets line breaks that are not in the text.
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # before the print, during which Ctrl-C may arrive
+        if text:  # update this first, as Ctrl-C may arrive during the print
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 
 
 def ask(options: Namespace) -> int:
-    """Print the answer to one question: the prompt, followed by the text that is piped in."""
+    """Print the answer to one question, which is the prompt followed by any piped text."""
     piped = "" if sys.stdin.isatty() else sys.stdin.read().strip()
     text = "\n\n".join(part for part in (" ".join(options.prompt), piped) if part)
     if not text and not options.file:
@@ -107,7 +107,7 @@ def ask(options: Namespace) -> int:
 
 
 def chat(options: Namespace) -> int:
-    """Answer one line after another. Ctrl-C stops an answer; Ctrl-C twice, or Ctrl-D, leaves."""
+    """Answer each line that the user types. Ctrl-C stops an answer. Ctrl-D, or Ctrl-C twice, ends the program."""
     conversation, is_interrupted = _Conversation(options), False
     files: list[str] = options.file
     while True:
@@ -121,13 +121,13 @@ def chat(options: Namespace) -> int:
             if is_interrupted:
                 break
             is_interrupted = True
-            print("\nCtrl-C again, or Ctrl-D, leaves", file=sys.stderr)
+            print("\npress Ctrl-C again, or Ctrl-D, to quit", file=sys.stderr)
         except LLMError as error:
             if options.debug or not sys.stdin.isatty():
                 raise
             report(error)
     if sys.stdin.isatty():
-        print(file=sys.stderr)  # ends the prompt's line
+        print(file=sys.stderr)  # end the prompt's line
     return 0
 
 
@@ -143,7 +143,7 @@ class _Conversation:
         self._screen = Screen(events=options.events, text=not self._prints_json)
 
     def reply(self, message: Message) -> ChatResult:
-        """Print the answer to `message` and return its result, ``cancelled`` after Ctrl-C. Raise its error."""
+        """Print the answer to `message`, and return its result (``cancelled`` after Ctrl-C) or raise its error."""
         seen: list[Event] = []
         try:
             with rxllm.to_iter(session.stream_reply(self._engine, self._session, message)) as events:
@@ -155,7 +155,7 @@ class _Conversation:
         finally:
             self._screen.end_lines()
         turn = rxllm.run(from_iterable(seen).pipe(ops.to_session(self._session, parse=self._schema, keep_partial=True)))
-        # After an error, the next message may try again.
+        # After an error, the user can try again with the next message.
         self._session = replace(turn.session, status="idle") if turn.session.status == "error" else turn.session
         result = cast(ChatResult, turn.result).raise_for_error()
         if self._prints_json and result.halted_reason == "completed":

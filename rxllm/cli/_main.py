@@ -1,4 +1,4 @@
-"""The command line: its arguments and exit codes, the table of providers, and the package of a new plugin."""
+"""The command line: arguments, exit codes, the list of providers, and the package for a new plugin."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rxllm.cli import _conversation, _serve
 from rxllm.cli._conversation import plain, report
 
 TEMPLATE = Path(__file__).parent / "plugin"
-"""In the repository, a link to ``examples/plugin``; in an installed package, a folder with its files."""
+"""The example plugin: a link to ``examples/plugin`` in the repository, and a copy of it in an installed package."""
 
 _FILES = ("*.toml", "*.md", "src/*/*.py", "src/*/py.typed", "tests/*.py")
 
@@ -37,7 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes it once more at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # Python flushes stdout once more at exit
         return 1
     except Exception as error:
         if options.debug:
@@ -51,7 +51,7 @@ def _open_streams() -> None:
         if getattr(sys, name) is None:  # the shell or a service manager has closed it
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
         if isinstance(stream := getattr(sys, name), io.TextIOWrapper):
-            stream.reconfigure(errors="replace")  # piped text or a model's may not fit its encoding
+            stream.reconfigure(errors="replace")  # text from a pipe or a model may not fit the encoding
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -65,32 +65,38 @@ def _parser() -> argparse.ArgumentParser:
         added.add_argument("--debug", action="store_true", help="show tracebacks and logs")
         return added
 
-    ask = command("ask", _conversation.ask, "ask one question; text that is piped in is added to it")
+    ask = command("ask", _conversation.ask, "ask one question; piped text is added to it")
     ask.add_argument("prompt", nargs="*", help="the question")
     model = os.environ.get("RXLLM_MODEL") or "local"
-    for added in (ask, command("chat", _conversation.chat, "talk; Ctrl-C stops an answer, Ctrl-D leaves")):
-        added.add_argument("-m", "--model", default=model, help="provider:name; by default $RXLLM_MODEL or local")
+    for added in (ask, command("chat", _conversation.chat, "chat with a model; Ctrl-C stops an answer, Ctrl-D quits")):
+        added.add_argument("-m", "--model", default=model, help="provider:name; the default is $RXLLM_MODEL or local")
         added.add_argument("-s", "--system", metavar="TEXT", help="the system prompt")
-        temperature = "from 0 to 2; by default the model's"
+        temperature = "from 0 to 2; the default depends on the model"
         added.add_argument("-t", "--temperature", type=float, metavar="NUMBER", help=temperature)
-        added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; repeatable")
+        added.add_argument("-f", "--file", action="append", default=[], help="attach a file or a URL; can be repeated")
         added.add_argument("--json", metavar="SCHEMA", type=_schema, help="answer with JSON that fits this schema file")
-        added.add_argument("--events", action="store_true", help="print the events, each as a line of JSON")
-    serve = command("serve", _serve.serve, "serve models to programs in any language that speak to OpenAI")
-    serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; repeatable")
-    serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine gets in")
-    serve.add_argument("--port", type=int, default=8000, help="by default 8000; 0 takes a free one")
+        added.add_argument("--events", action="store_true", help="print each event as a line of JSON")
+    serve = command("serve", _serve.serve, "serve models to programs in any language, with an OpenAI-compatible API")
+    serve.add_argument("-m", "--model", action="append", help="provider:name, as for ask; can be repeated")
+    serve.add_argument("--host", default="127.0.0.1", help="the address; by default only this machine can connect")
+    serve.add_argument("--port", type=int, default=8000, help="the port; the default is 8000, and 0 chooses a free one")
     serve.add_argument("--key", metavar="VARIABLE", help="the environment variable with the key that clients must send")
     serve.set_defaults(default_model=model)
-    worker = command("worker", _serve.work, "continue durable runs that no process produces")
-    worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns it")
-    worker.add_argument("--every", type=float, default=1.0, metavar="SECONDS", help="time between looks; by default 1")
-    worker.add_argument("--most", type=int, default=100, help="maximum number of runs at once; by default 100")
-    grace = "time for its runs to end after SIGTERM or Ctrl-C; by default 30"
+    worker = command("worker", _serve.work, "continue durable runs that no process is producing")
+    worker.add_argument("runs", metavar="MODULE:RUNS", help="an rxllm.durable.Runs, or a function that returns one")
+    worker.add_argument(
+        "--every",
+        type=float,
+        default=1.0,
+        metavar="SECONDS",
+        help="seconds between searches for waiting runs; the default is 1",
+    )
+    worker.add_argument("--most", type=int, default=100, help="maximum number of runs at once; the default is 100")
+    grace = "seconds that runs have to end after SIGTERM or Ctrl-C; the default is 30"
     worker.add_argument("--grace", type=float, default=30.0, metavar="SECONDS", help=grace)
-    command("providers", list_providers, "list the providers, and which have a key")
+    command("providers", list_providers, "list the providers, and show which have a key")
     plugin = command("new-plugin", write_plugin, "write a package with an adapter, an operator and their tests")
-    plugin.add_argument("name", type=provider_name, help="the provider's name: acme makes the package rxllm-acme")
+    plugin.add_argument("name", type=provider_name, help="the provider's name; acme gives the package rxllm-acme")
     return parser
 
 
@@ -98,14 +104,14 @@ def _schema(path: str) -> dict[str, Any]:
     try:
         schema: Any = json.loads(Path(path).read_text(encoding="utf-8"))
         if not isinstance(schema, dict):
-            raise ValueError("a schema is an object")
+            raise ValueError("a schema must be an object")
     except (OSError, ValueError) as error:
         raise ArgumentTypeError(f"{path} must be a file with a JSON schema: {error}") from error
     return json_schema("answer", cast(dict[str, Any], schema))
 
 
 def list_providers(options: Namespace) -> int:
-    """Print the providers with their keys and addresses."""
+    """Print each provider, the variable and the state of its key, and its default address."""
     rows = [("provider", "key", "is", "default address"), *map(_row, rxllm.adapters.providers())]
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
@@ -125,21 +131,21 @@ def _row(name: str) -> tuple[str, str, str, str]:
     return name, variable, state, getattr(adapter, "default_base_url", "-")
 
 
-# A new plugin: the example package with an adapter and an operator, renamed
+# A new plugin is the example package under a new name. It has an adapter and an operator.
 
 
 def write_plugin(options: Namespace) -> int:
-    """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if it is there already."""
+    """Write ``rxllm-NAME`` into the working directory. Raise ``FileExistsError`` if the folder exists."""
     name, folder = options.name, Path(f"rxllm-{options.name}")
     sources = _sources()
     if not sources:
-        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with links, or install it from its wheel")
+        raise FileNotFoundError(f"{TEMPLATE} is not a folder: check rxllm out with symlinks, or install its wheel")
     folder.mkdir()
     for source in sources:
         target = folder / renamed(source.relative_to(TEMPLATE).as_posix(), name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(renamed(source.read_text(encoding="utf-8"), name), encoding="utf-8", newline="\n")
-    print(f'{folder}: the adapter of "{name}:model", the operator ops.plugins.citations() and their tests. Next:')
+    print(f'{folder} has the adapter for "{name}:model", the operator ops.plugins.citations() and their tests. Next:')
     print(f'    cd {folder} && pip install -e ".[test]" && pytest')
     return 0
 
@@ -149,16 +155,16 @@ def _sources() -> list[Path]:
 
 
 def provider_name(name: str) -> str:
-    """Return `name` if a new provider can have it, or raise ``ArgumentTypeError``."""
+    """Return `name` if it can be the name of a new provider, or raise ``ArgumentTypeError``."""
     if not re.fullmatch(r"[a-z][a-z0-9]*(-[a-z0-9]+)*", name):
-        raise ArgumentTypeError(f"{name!r} must be small letters, digits and hyphens, such as acme or acme-ai")
+        raise ArgumentTypeError(f"{name!r} must be lower-case letters, digits and hyphens, such as acme or acme-ai")
     if name in rxllm.adapters.providers():
-        raise ArgumentTypeError(f"there is a provider {name} already; choose another name")
+        raise ArgumentTypeError(f"there is already a provider {name}; choose another name")
     adapter = renamed("Cohere", name)
     words = {word for source in _sources() for word in re.findall(r"\w+", source.read_text(encoding="utf-8"))}
     if adapter.startswith("Test") or adapter in words - {"Cohere"}:  # pytest would collect it, or the name is in use
         raise ArgumentTypeError(
-            f"{name} makes a class {adapter}, a name with another meaning; write for example the-{name}"
+            f"{name} gives the class name {adapter}, which is taken; write, for example, the-{name}"
         )
     return name
 

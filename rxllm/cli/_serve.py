@@ -1,6 +1,7 @@
-"""``serve`` and ``worker``: an OpenAI-compatible model server, and a producer for waiting durable runs.
+"""The commands ``serve``, an OpenAI-compatible model server, and ``worker``, which continues durable runs.
 
-After the first signal, a worker gives its runs some time to end. After that time or a second signal, it releases them.
+After the first signal, a worker gives its runs some time to end. When this time is over, or after a second signal, it
+releases the remaining runs.
 """
 
 from __future__ import annotations
@@ -25,23 +26,23 @@ from rxllm.values import Call
 _HERE = ("127.0.0.1", "::1", "localhost")
 
 LEAVING = 3
-"""The seconds that pending answers have to finish after Ctrl-C."""
+"""The number of seconds that unfinished answers have to finish after Ctrl-C."""
 
 LOOK_SECONDS = 0.05
-"""The seconds between a stopping worker's checks for runs that have ended."""
+"""The number of seconds that a stopping worker waits before it looks again for ended runs."""
 
-WRONG = "it must be module:name, for the result of rxllm.durable.open_runs(...) or a function that returns it"
+WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(...) or a function that returns it"
 
 
 def serve(options: Namespace) -> int:
-    """Serve the models under their own names. Other machines need a key."""
+    """Serve the models under their own names. Other machines can connect only if there is a key."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
-        return _wrong(f"the variable {options.key} holds no key: set it, or leave --key out")
+        return _wrong(f"the variable {options.key} holds no key: set the variable, or leave out --key")
     if key is None and options.host not in _HERE:
-        remedy = "name the variable that has it: --key RXLLM_SERVE_KEY"
-        return _wrong(f"--host {options.host} lets other machines in, which needs a key; {remedy}")
-    level = "debug" if options.debug else "critical"  # uvicorn reports an answer cut off by Ctrl-C as an error
+        remedy = "name the variable that holds it, for example --key RXLLM_SERVE_KEY"
+        return _wrong(f"--host {options.host} lets other machines connect, so a key is required; {remedy}")
+    level = "debug" if options.debug else "critical"  # uvicorn would report an answer cut off by Ctrl-C as an error
     models = options.model or [options.default_model]
     for name in models:
         _check_key(name)
@@ -49,9 +50,9 @@ def serve(options: Namespace) -> int:
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
     try:
         listening = socket.create_server((options.host, options.port), family=family)
-    except (OSError, OverflowError) as error:  # OverflowError is for a port above 65535
+    except (OSError, OverflowError) as error:  # a port above 65535 raises OverflowError
         where = f"--host {options.host} --port {options.port}"
-        return _wrong(f"cannot listen on {where}: {error}; --port 0 takes a free one")
+        return _wrong(f"cannot listen on {where}: {error}; --port 0 chooses a free port")
     with listening:
         host = f"[{options.host}]" if ":" in options.host else options.host
         print(f"http://{host}:{listening.getsockname()[1]}/v1 (Ctrl-C stops)", flush=True)
@@ -83,7 +84,7 @@ def _wrong(message: str) -> int:
 
 
 def work(options: Namespace) -> int:
-    """Produce runs until a signal, and release those that do not end in time."""
+    """Produce runs until a signal arrives, and then release the runs that do not end in time."""
     sys.path.insert(0, os.getcwd())
     try:
         runs = _runs(options.runs)

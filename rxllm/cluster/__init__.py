@@ -1,15 +1,15 @@
-"""Many requests from several machines, which are Dask workers: https://distributed.dask.org.
+"""Many requests at once, sent by Dask workers on several machines: https://distributed.dask.org.
 
-`generate_many` has the signature and the results of ``rxllm.generate_many``, and sends requests from the workers of a
-``distributed.Client``. Needs ``rxllm[cluster]``, here and on the workers.
+`generate_many` has the same signature and results as ``rxllm.generate_many``, but the workers of a
+``distributed.Client`` send the requests. ``rxllm[cluster]`` must be installed here and on the workers.
 
 ===============================  =====================================================================================
-process                          runs
+process                          work
 ===============================  =====================================================================================
-each worker                      the engine: adapter, `prepare`, operators, observers and retries, with keys from the
-                                 worker's environment; each worker has its own circuit breaker
-this process                     limits for all workers together (``ops.rate_limited``, a shared `Budget`);
-                                 `on_progress`, `on_event`, and the parsing of answers
+each worker                      runs the engine, with its adapter, `prepare`, operators, observers and retries; takes
+                                 keys from its own environment; has its own circuit breaker
+this process                     applies limits to all workers together (``ops.rate_limited``, a shared `Budget`);
+                                 calls `on_progress` and `on_event`; parses the answers
 ===============================  =====================================================================================
 """
 

@@ -1,4 +1,4 @@
-"""``rxllm.cluster.generate_many``: like ``rxllm.generate_many``, but with the engine on a cluster's workers."""
+"""`generate_many`, which works like ``rxllm.generate_many``, but runs the engine on a cluster's workers."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _WORKER_OPTIONS: tuple[str, ...] = ("headers", "include_raw_chunks", "retry", "session_id", "timeout")
-"""Call options that apply on the worker; all others are part of the request, or apply in this process."""
+"""The call options that apply on the worker. All others are part of the request or apply in this process."""
 
 _WORKERS = 32
-"""The number of workers to send requests for, even if there are fewer at the start."""
+"""The minimum number of workers to prepare requests for, because more workers can join after the start."""
 
 _NO_DELTAS = {"emit_text_deltas": False, "emit_tool_deltas": False, "emit_thinking": False}
 
-_KEY_REMEDY = "set the variable of the provider, such as OPENAI_API_KEY, in the environment of the workers"
+_KEY_REMEDY = "set the provider's variable, such as OPENAI_API_KEY, in the environment of the workers"
 
 
 @overload
@@ -71,14 +71,14 @@ def generate_many(
     client: Any = None,
     **opts: Any,
 ) -> Responses[Any]:
-    """Return the responses to many requests, sent by the workers of `client`, each with up to `concurrency` at a time.
+    """Send many requests from the workers of `client`, and return the responses.
 
-    Arguments and results are as in ``rxllm.generate_many``. The maximum number of calls at once is therefore
-    `concurrency` times the number of workers. A `journal` is a file on this machine. Both functions can share it, and
-    neither repeats a request that the other has answered.
+    The arguments and results are the same as for ``rxllm.generate_many``. Each worker sends up to `concurrency`
+    requests at a time, so the limit for all workers together is `concurrency` times their number. A `journal` is a file
+    on this machine. Both functions can use the same journal, and neither repeats a request that the other has answered.
 
-    Without a `client`, each subscription starts one worker process per processor of this machine; a script then needs
-    ``if __name__ == "__main__":``.
+    Without a `client`, each subscription starts one worker process for each processor of this machine. A script then
+    needs ``if __name__ == "__main__":``.
 
     ::
 
@@ -89,29 +89,31 @@ def generate_many(
             for response in rxllm.cluster.generate_many(engine, questions, client=client, concurrency=64):
                 print(response.output_text)
 
-    Responses are emitted one by one. Disposing closes all workers' connections, and so does the end of this process. If
-    a worker dies, other workers repeat only its unfinished requests; a request fails once three workers have died with
-    it. Workers that are added later take part too, up to 32, or up to the initial number if it is larger.
+    Responses are emitted one by one. Disposing closes the connections of all workers, and so does the end of this
+    process. If a worker dies, other workers repeat its unfinished requests and no others. A request fails once three
+    workers have died while running it. Workers that are added later take part too, up to a total of 32 workers or of
+    the initial number, whichever is larger.
 
-    The engine is pickled, without clients and keys. A worker takes its key from its own environment; keys from
-    ``rxllm.keys.put`` and ``load_dotenv`` stay here. Locks, files and connections cannot be sent, so functions must
-    open them on the worker. Changes that the engine's functions make on a worker stay there. This process writes
-    `journal` and calls `on_progress` and `on_event`, the latter without deltas, once a response is complete.
+    The engine is pickled without its clients and keys. A worker takes its key from its own environment; keys from
+    ``rxllm.keys.put`` and ``load_dotenv`` are not sent. Locks, files and connections cannot be sent, so functions must
+    open them on the worker. If the engine's functions change any state on a worker, this process does not see the
+    change. This process writes the `journal` and calls `on_progress` and `on_event`. `on_event` is called once a
+    response is complete, and receives no deltas.
 
-    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, which each worker
-    sets up: ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
+    Observers run on the workers. ``rxllm.otel.traces()`` writes to the worker's global providers, so each worker must
+    set these up: call ``client.register_plugin(plugin)`` with a ``distributed.WorkerPlugin`` whose ``setup`` calls
     ``trace.set_tracer_provider``. ``traces(tracer_provider=...)`` cannot be sent.
 
-    ``ops.rate_limited`` and ``ops.budget`` with a shared `Budget` stay here, as if they were last in
-    ``engine.operators``, so that the limit and the budget hold for all workers together. A call holds its permit and
-    its reservation from before it is sent to a worker until its answer is back. Usage above the reservation counts at
-    the end, and does not stop the answer. If the engine has no other operators, retries start here, may run on any
-    worker, and count towards the limit.
+    ``ops.rate_limited``, and ``ops.budget`` with a shared `Budget`, run in this process as if they were last in
+    ``engine.operators``, so that the limit and the budget apply to all workers together. A call takes its permit and
+    its reservation before it is sent to a worker, and holds them until its answer is back. Usage above the reservation
+    is counted at the end and does not stop the answer. If the engine has no other operators, retries start in this
+    process too; they can run on any worker, and they count towards the limit.
 
-    Raises ``EngineError("missing_dependency")`` without ``distributed``, ``EngineError("invalid_engine")`` for an
-    engine that cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
-    ``ValidationError("invalid_option")`` for a key in an option or in the adapter, and the errors of
-    ``rxllm.generate_many``.
+    Raises ``EngineError("missing_dependency")`` if ``distributed`` is not installed, ``EngineError("invalid_engine")``
+    if the engine cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
+    ``ValidationError("invalid_option")`` if an option or the adapter contains a key, and the errors that
+    ``rxllm.generate_many`` raises.
     """
     try:
         lanes: Any = import_module("rxllm.cluster._lanes")
@@ -122,8 +124,9 @@ def generate_many(
     check("client", client, is_open, "an open distributed.Client, or None")
     if client is None and getattr(current_process(), "_inheriting", False):
         raise SystemExit(f"a worker of rxllm.cluster runs this script when it starts; {lanes.GUARD}")
-    many: Any = list(requests) if _are_several(requests) else requests  # it is read twice
-    rxllm.generate_many(engine, many, **opts)  # this checks the arguments, and sends nothing
+    # The requests are read twice, because the first call only checks the arguments and sends nothing.
+    many: Any = list(requests) if _are_several(requests) else requests
+    rxllm.generate_many(engine, many, **opts)
     if opts.get("api_key") is not None:
         raise invalid_option("api_key", f"stays in this process; {_KEY_REMEDY}")
     engine = engine if isinstance(engine, Engine) else Engine(engine)
@@ -146,7 +149,7 @@ def _are_several(requests: Any) -> bool:
 def _check_has_no_key(adapter: Any) -> None:
     for argument in getattr(adapter, "secret_arguments", ()):
         variable = getattr(adapter, "key_variable", None) or rxllm.keys.variable_for(adapter.provider)
-        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; leave it out, and set"
+        fault = f"of the adapter {type(adapter).__name__} has a key, which stays in this process; leave it out and set"
         raise invalid_option(argument, f"{fault} {variable} in the environment of the workers")
 
 
@@ -164,11 +167,11 @@ async def _responses(
 
 
 class _Workers:
-    """The adapter of this process's engine, which sends requests through the workers."""
+    """The adapter that replaces the engine's own in this process. It passes requests to the workers."""
 
     def __init__(self, lanes: Lanes, adapter: Any) -> None:
         name = getattr(adapter, "__name__", None) or type(adapter).__name__
-        self.provider = getattr(adapter, "provider", None) or name  # unchanged, as a journal's keys contain it
+        self.provider = getattr(adapter, "provider", None) or name  # unchanged, because a journal's keys contain it
         self._lanes = lanes
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
@@ -187,9 +190,10 @@ def _is_shared(operator: Any) -> bool:
 
 
 def _retries_here(engine: Engine) -> bool:
-    """Whether failed calls are repeated from this process, where a shared limit counts them.
+    """Whether this process repeats failed calls, so that a shared limit counts every attempt.
 
-    They are not if other operators, such as ``fallback``, must see the outcome of all attempts.
+    If the engine has other operators, such as ``fallback``, the workers repeat the calls, because these operators must
+    see the outcome of all attempts.
     """
     return bool(engine.operators) and all(map(_is_shared, engine.operators))
 
@@ -199,17 +203,17 @@ def _worker_options(engine: Engine) -> tuple[str, ...]:
 
 
 def _own_engine(engine: Engine, lanes: Lanes) -> Engine:
-    """Return this process's engine, with all request settings and the shared limits."""
+    """Return the engine for this process. It has all request settings and the shared limits."""
     workers = _Workers(lanes, engine.adapter)
     names, retry = _worker_options(engine), engine.retry if _retries_here(engine) else False
     params = {name: value for name, value in engine.params.items() if name not in names}
     limits = tuple(filter(_is_shared, engine.operators))
-    operators = (*limits, lanes.place) if limits else ()  # otherwise requests wait in the lanes themselves
+    operators = (*limits, lanes.place) if limits else ()  # without limits, requests wait in the lanes
     return replace(engine, adapter=workers, params=params, operators=operators, prepare=(), observers=(), retry=retry)
 
 
 def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]) -> bytes:
-    """Return a worker's pickled setup: the engine without the request settings, and the call options."""
+    """Return the pickled setup for the workers: the engine without its request settings, and the call options."""
     headers: dict[str, str] = {**(engine.params.get("headers") or {}), **(opts.get("headers") or {})}
     names, retry = _worker_options(engine), False if _retries_here(engine) else engine.retry
     params: dict[str, Any] = {name: value for name, value in engine.params.items() if name in names}
@@ -222,5 +226,5 @@ def _setup(engine: Engine, opts: Mapping[str, Any], pack: Callable[[Any], bytes]
     except Exception as error:
         raise EngineError("invalid_engine", f"the engine cannot be sent to the workers: {error}") from error
     if pickle.loads(data)[0].params["headers"] != headers:
-        raise invalid_option("headers", f"has a key, which stays in this process; {_KEY_REMEDY}")
+        raise invalid_option("headers", f"contains a key, which stays in this process; {_KEY_REMEDY}")
     return data

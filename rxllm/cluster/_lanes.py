@@ -1,4 +1,7 @@
-"""A run's workers, on the client's side: each worker's requests, and the choice of the next worker."""
+"""The client's side of a run: it gives requests to the workers and receives the outcomes.
+
+A lane is one worker's part of the run.
+"""
 
 from __future__ import annotations
 
@@ -26,25 +29,25 @@ from rxllm.cluster._worker import Outcome, pack
 __all__ = ["Lanes", "open_lanes", "pack"]
 
 _PATIENCE = 60.0
-"""The seconds that a run without workers waits for one."""
+"""The time, in seconds, that a run waits for a worker before it fails."""
 
 _LOOK = 0.5
-"""The interval at which the list of workers is read, in seconds."""
+"""The interval, in seconds, at which the list of workers is refreshed."""
 
-GUARD = 'write the call below `if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
+GUARD = 'put the call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
 
 _GRACE = 3.0
-"""The seconds that an ending run waits for pending calls to workers."""
+"""The time, in seconds, that a run waits at its end for pending calls to workers."""
 
 _DEATHS = 3
-"""The number of workers that may die with a request before it fails, since the request may be the cause."""
+"""The number of workers that can die while running a request before it fails; the request might be the cause."""
 
 
 @asynccontextmanager
 async def open_lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[Lanes]:
-    """Open lanes on rxllm's own loop, and close them there on exit.
+    """Open lanes on rxllm's own event loop, and close them there on exit.
 
-    On the caller's loop, the end of ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
+    If they were opened on the caller's loop, ``asyncio.run`` would cancel Dask's tasks before the lanes are closed.
     """
     source = from_async_iter(partial(_lanes, client, setup, concurrency))
     async with to_async_iter(Stream(partial(_subscribe_on_own_loop, source))) as items:
@@ -60,7 +63,7 @@ async def _lanes(client: Any, setup: bytes, concurrency: int) -> AsyncGenerator[
 def _subscribe_on_own_loop(
     source: Stream[Lanes], observer: abc.ObserverBase[Lanes], scheduler: abc.SchedulerBase | None = None
 ) -> abc.DisposableBase:
-    """Subscribe on a thread without a loop, so that the source runs on rxllm's own loop."""
+    """Subscribe to `source` on a thread without an event loop, so that it runs on rxllm's own loop."""
     subscription = SingleAssignmentDisposable()
 
     def subscribe() -> None:
@@ -74,9 +77,10 @@ def _subscribe_on_own_loop(
 
 @asynccontextmanager
 async def _connect(client: Any) -> AsyncGenerator[Any]:
-    """Connect to the scheduler of `client` on this loop, or to new workers on this machine.
+    """Connect to the scheduler of `client` on this event loop. Without a client, start workers on this machine.
 
-    Each run has its own connection: however that ends, the scheduler then cancels the run's tasks.
+    Each run has its own connection. When the connection ends, for whatever reason, the scheduler cancels the run's
+    tasks.
     """
     if client is None:
         quiet: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
@@ -98,14 +102,17 @@ async def _started(local: Any) -> Any:
         with _quiet(logging.CRITICAL):
             return await local
     except Exception as error:
-        cause = error.__cause__ or error  # Dask's own error is thirty lines that add nothing
+        cause = error.__cause__ or error  # Dask's own error has thirty lines that add nothing
         message = f"the workers on this machine cannot start: {str(cause).rstrip('.')}; {GUARD}"
         raise EngineError("invalid_engine", message) from None
 
 
 @contextmanager
 def _quiet(level: int) -> Generator[None]:
-    """Silence Dask's logs below `level`. A cluster's own setting would be reset as soon as any cluster closes."""
+    """Silence Dask's logs below `level`.
+
+    The setting of a single cluster is not enough, because it is reset as soon as any cluster closes.
+    """
     handlers = logging.getLogger("distributed").handlers[:]
 
     def is_loud(record: logging.LogRecord) -> bool:
@@ -122,7 +129,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open and close `resource`. A dispose waits until opening has ended, so that no resource is left half-open."""
+    """Open and close `resource`. A dispose waits until it has been opened, so that no resource is left half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
@@ -142,7 +149,7 @@ async def _finish(work: Awaitable[Any]) -> None:
 
 
 class _Job:
-    """A pending request, and its outcome."""
+    """A pending request and its outcome."""
 
     def __init__(self, number: int, data: bytes) -> None:
         self.number = number
@@ -152,7 +159,7 @@ class _Job:
 
 
 class _Lane:
-    """A worker: its task, its running requests, and the jobs to send to it."""
+    """The state of one worker: its Dask task, its running requests, and the jobs to send to it."""
 
     def __init__(self, address: str, key: str, future: Any) -> None:
         self.address = address
@@ -171,16 +178,17 @@ class _Lane:
 def _unpack(data: bytes) -> Outcome:
     try:
         return pickle.loads(data)
-    except Exception as error:  # an exception class may take arguments other than its `args`
-        message = f"the response of the worker cannot be read here: {type(error).__name__}: {error}"
+    except Exception as error:  # an exception cannot be unpickled if its class takes arguments other than its `args`
+        message = f"the worker's response cannot be read here: {type(error).__name__}: {error}"
         return [], EngineError("invalid_engine", message)
 
 
 class Lanes:
-    """Sends requests to the workers of `client`, at most `concurrency` at a time to each.
+    """Sends requests to the workers of `client`, up to `concurrency` at a time to each worker.
 
-    Every worker serves one lane; a new worker gets its lane within half a second. When a worker dies, its unfinished
-    requests are the next that other workers get. Lanes belong to one loop; `place` and `run` may be called on any loop.
+    Every worker serves one lane. A new worker gets its lane within half a second. When a worker dies, its unfinished
+    requests are sent to other workers before any that are waiting. An instance belongs to one event loop, but `place`
+    and `run` can be called on any loop.
     """
 
     def __init__(self, client: Any, setup: bytes, concurrency: int) -> None:
@@ -191,7 +199,7 @@ class Lanes:
         self._lanes: dict[str, _Lane] = {}
         self._waiting: deque[_Job] = deque()
         self._numbers = 0
-        self._queue: deque[Future[None]] = deque()  # one entry per call that waits for room
+        self._queue: deque[Future[None]] = deque()  # one entry for each call that is waiting for room
         self._admitted = 0
         self._failure: LLMError | None = None
         self._tasks: set[asyncio.Task[None]] = set()
@@ -222,7 +230,7 @@ class Lanes:
         task.add_done_callback(self._tasks.discard)
 
     def place(self, source: Observable[Event]) -> Stream[Event]:
-        """Subscribe to `source` once a worker has room: an operator that waits before the limits do."""
+        """Subscribe to `source` once a worker has room. This operator is last, so it waits before the limits do."""
 
         async def events() -> AsyncGenerator[Event]:
             async with self._room(), to_async_iter(source) as items:
@@ -286,7 +294,7 @@ class Lanes:
 
     def _forget(self, job: _Job) -> None:
         for lane in self._lanes.values():
-            if lane.running.pop(job.number, None) is not None:  # the caller was disposed
+            if lane.running.pop(job.number, None) is not None:  # the caller's stream was disposed
                 lane.send(job.number, None)
         self._deal()
 
@@ -301,7 +309,7 @@ class Lanes:
                 lane.send(job.number, job.data)
 
     def _fail(self, error: LLMError) -> None:
-        """Fail every request, including later ones."""
+        """Fail all requests, including those that are made later."""
         self._failure = error
         running = [job for lane in self._lanes.values() for job in lane.running.values()]
         for job in (*running, *self._waiting):
@@ -310,7 +318,7 @@ class Lanes:
         self._admit()
 
     async def _watch(self) -> None:
-        """Keep a lane on every worker."""
+        """Keep a lane open on every worker until the run ends or fails."""
         last_seen = monotonic()
         while self._failure is None:
             try:
@@ -353,8 +361,8 @@ class Lanes:
         except* Exception as errors:
             if not lane.is_ready:
                 error = errors.exceptions[0]
-                message = f"the worker {lane.address} cannot take the engine: {type(error).__name__}: {error}"
-                remedy = "install there what is installed here, and your own modules"
+                message = f"the worker {lane.address} cannot load the engine: {type(error).__name__}: {error}"
+                remedy = "install the same packages there as here, and your own modules"
                 self._fail(EngineError("invalid_engine", f"{message}; {remedy}"))
         finally:
             self._lose(lane)
@@ -387,7 +395,7 @@ class Lanes:
         _ = call.cancelled() or call.exception()  # the caller may have been cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Give the requests of a lane that has ended to the other lanes."""
+        """Hand a lane's requests over to other lanes after it has ended."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]
@@ -397,7 +405,7 @@ class Lanes:
             if job.deaths < _DEATHS:
                 self._waiting.appendleft(job)
             elif not job.outcome.done():
-                message = f"{_DEATHS} workers have died with this request; see their logs"
+                message = f"{_DEATHS} workers have died while running this request; see their logs"
                 job.outcome.set_exception(AdapterError("provider_unavailable", message))
         lane.running.clear()
         self._deal()

@@ -1,4 +1,4 @@
-"""The worker's side: a lane per run, which calls the model and keeps outcomes until they are fetched."""
+"""The worker's side of a run: a lane, which calls the model and keeps outcomes until they are fetched."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A number and a pickled request with its id; None instead of the request stops it."""
+"""A request's number, and the pickled request with its id, or None to stop the request."""
 
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""The seconds that `take` waits for an outcome."""
+"""The longest time, in seconds, that `take` waits for an outcome."""
 
 _lanes: dict[str, Lane] = {}
 
 
 def pack(value: Any) -> bytes:
-    """Pickle `value`, with the main module's functions and classes by value."""
+    """Pickle `value`. Functions and classes from the main module are pickled by value."""
     try:
         data = pickle.dumps(value)
     except Exception:
@@ -35,10 +35,10 @@ def pack(value: Any) -> bytes:
 
 
 async def serve(key: str, setup: bytes) -> None:
-    """Serve a run, as a task that Dask cancels when the client releases its future or dies."""
+    """Serve a run. This is a Dask task, which is cancelled when the client releases its future or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # Cancelling a task does not stop its coroutine, but plugins are notified at once.
+    # When Dask cancels a task, it does not stop the coroutine, but it notifies plugins at once.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:
@@ -53,7 +53,7 @@ async def serve(key: str, setup: bytes) -> None:
 
 
 async def started(key: str) -> bool:
-    """Wait a moment for the lane, whose task may be queued on this worker; return whether it has started."""
+    """Return whether the lane has started. Wait a moment first if its task is still queued on this worker."""
     for _ in range(5):
         if key in _lanes:
             return True
@@ -62,7 +62,7 @@ async def started(key: str) -> bool:
 
 
 async def put(key: str, jobs: Iterable[Job]) -> None:
-    """Start or stop these requests."""
+    """Start or stop the requests in `jobs`."""
     lane = _lanes[key]
     for number, request in jobs:
         lane.stop(number)
@@ -71,7 +71,7 @@ async def put(key: str, jobs: Iterable[Job]) -> None:
 
 
 async def take(key: str) -> list[tuple[int, bytes]]:
-    """Return the next outcomes, or none after a few seconds."""
+    """Return the next outcomes, or an empty list if there are none after a few seconds."""
     lane = _lanes[key]
     try:
         await asyncio.wait_for(lane.news.wait(), _POLL)
@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """The requests of a run on this worker, and their outcomes; it belongs to the worker's event loop."""
+    """The requests of one run on this worker, and their outcomes. It must be used on the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()
@@ -127,7 +127,7 @@ class Lane:
 
 
 class _Cancellation(WorkerPlugin):
-    """Closes a lane when its task is cancelled, and when the worker closes."""
+    """Closes a lane when its task is cancelled or the worker closes."""
 
     def __init__(self, key: str, lane: Lane) -> None:
         self._key = key
@@ -145,7 +145,7 @@ def _request(data: bytes) -> tuple[Request, str]:
     try:
         return pickle.loads(data)
     except Exception as error:
-        message = f"the request cannot be read on the worker: {error}; install the modules of its values there"
+        message = f"the request cannot be read on the worker: {error}; install the modules that it needs there"
         raise EngineError("invalid_engine", message) from error
 
 

@@ -1,28 +1,28 @@
 """Fold events, one by one, into a Response, a StepResult or a ChatResult.
 
 =====================  ==============================================================================================
-file                   holds
+file                   contents
 =====================  ==============================================================================================
-``_stream_collector``  the state, and its results
+``_stream_collector``  the state of a fold, and the results that are built from it
 ``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
-``_step``              the tools and agents of a step, and its new messages
-``_unfold``            a state turned back into events
-``event_rules``        the rules for event streams, and where they are checked
-``_event_faults``      the types of the fields of single events
-``unfinished``         the parts that a cut stream leaves open
-``parsed``             parsed answers in responses and results
+``_step``              a step's tools and agents, and the messages that the step adds to the thread
+``_unfold``            the reverse of a fold, from a state to events
+``event_rules``        the rules for event streams, and the places where they are checked
+``_event_faults``      a check that the fields of an event have the right types
+``unfinished``         the blocks and tool calls that are open when a stream is cut
+``parsed``             functions that put parsed answers into responses and results
 =====================  ==============================================================================================
 
-A `StreamCollector` is an immutable value, and each event costs O(1): the events of the current message are appended to
-a log that successive states share, each with its own length (a fork copies the log); running tools and the states of
-agents are in `executions`; everything else is in `summary`, which most events do not change. `fold_message` builds
-the message from the log only on request.
+A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
+appended to a log. Successive states share this log, and each state remembers how many of its events it includes; a fork
+copies the log. Running tools and the states of agents are in `executions`. Everything else is in `summary`, which most
+events do not change. `fold_message` builds the message from the log, but only when it is needed.
 
-The finish reason is derived: if there are complete client-side calls, ``stop``, ``other`` and None become
-``tool_calls``; ``length``, ``content_filter`` and ``error`` take precedence over calls.
+A response's finish reason depends on its tool calls. If there are complete calls that the client must run, ``stop``,
+``other`` and None become ``tool_calls``. ``length``, ``content_filter`` and ``error`` are not replaced.
 
-A malformed event (``TextDelta(None)``) leaves the state unchanged. Deltas are too many to be checked one by one, so a
-malformed delta is found when the message is built.
+A malformed event, such as ``TextDelta(None)``, leaves the state unchanged. There are too many deltas to check each one,
+so a malformed delta is not noticed until the message is built.
 """
 
 from rxllm.collector._event_faults import event_fault

@@ -1,4 +1,4 @@
-"""Check the fields of single events against their classes."""
+"""Check that an event's fields have the types that its class declares."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ _ID = (str, NoneType)
 
 
 def event_fault(event: Any) -> str | None:
-    """Return the fault of an event that does not fit its class; None if `event` is well-formed."""
+    """Return what is wrong with `event`, or None if it is well-formed."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame, so these two take a short cut.
+    # Most events are deltas, and many streams have a usage in each frame, so there is a shortcut for these two.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
         return _usage_fault(event)
     if cls not in _CLASSES:
-        return f"{cls.__name__} is not one of the classes of rxllm.Event"
+        return f"{cls.__name__} is not one of the rxllm.Event classes"
     for name, types in _types(cls):
         value = getattr(event, name)
         if not isinstance(value, types):
@@ -53,7 +53,7 @@ _NAMES = {NoneType: "None", dict: "a mapping", Mapping: "a mapping", str: "a str
 
 @cache
 def _types(cls: type[Any]) -> tuple[tuple[str, tuple[type[Any], ...]], ...]:
-    """Return the fields that are not `Any`, each with its classes."""
+    """Return the fields whose type is not `Any`, each with the classes that it allows."""
     fields = ((name, _classes(hint)) for name, hint in get_type_hints(cls).items())
     return tuple((name, classes) for name, classes in fields if classes)
 
@@ -66,7 +66,7 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict first: isinstance finds it sooner
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict is first: isinstance finds it sooner
 
 
 def _message_fault(message: Message) -> str | None:
@@ -102,10 +102,10 @@ def _are_counters(types: tuple[type[Any], ...]) -> bool:
 
 
 def _raw_fault(event: RawChunk) -> str | None:
-    """Return the fault of an earlier form, see `current_form`; a provider's frame may be anything."""
+    """Return what is wrong with a raw event in an earlier form (see `current_form`). Other frames can be anything."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are not a fault here: by contract, the fold raises on them
+    except TypeError:  # unknown counters are no fault here, as the fold raises for them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"
@@ -113,10 +113,10 @@ def _raw_fault(event: RawChunk) -> str | None:
 
 def _nested_fault(event: Nested) -> str | None:
     if not event.path or not all(isinstance(cast(object, id), str) for id in event.path):
-        return "path has no ids of tool calls, or some that are not strings"
+        return "path has no tool call ids, or ids that are not strings"
     inner = cast(object, event.event)
     if isinstance(inner, Nested):
-        return "event is a Nested itself; it must be one event, under the whole path"
+        return "event is a Nested itself; pass the innermost event, with the whole path"
     fault = event_fault(inner)
     return f"event is malformed: {fault}" if fault else None
 

@@ -1,6 +1,6 @@
 """Fold the events of one response into its message: text, thinking with its signature, tool calls and other parts.
 
-`fold_message` folds the log; `Blocks` keeps the parts in order. Everything else in a state is its `Summary`.
+`fold_message` folds the log, and `Blocks` keeps the parts in order. The rest of a state is in its `Summary`.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ T = TypeVar("T")
 
 
 def fold_message(events: Iterable[Event]) -> Message:
-    """Return the assistant's message of one response, with its parts in the order of their first appearance.
+    """Fold one response's events into its assistant message, with the parts in the order in which they first appeared.
 
-    The content is plain text if its only parts are one block of text followed by calls. If no event has content, the
-    result is the message of ``MessageCompleted``. Malformed events are omitted.
+    If the only parts are one block of text and the tool calls after it, the content is plain text. If no event has
+    content, the result is the message of ``MessageCompleted``. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 
 
 def without_faults(fold: Callable[[list[Event]], T], log: list[Event]) -> T:
-    """Return ``fold(log)``; if it raises ``TypeError`` for a malformed delta, omit the malformed events."""
+    """Return ``fold(log)``. If a malformed delta makes it raise ``TypeError``, leave out the malformed events."""
     try:
         return fold(log)
     except TypeError:
@@ -74,7 +74,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
     last = Message("assistant")
     blocks = Blocks()
     call_events: list[Event] = []
-    # The key and the pieces of the latest delta: nearly every event continues the block of the one before it.
+    # The block of the latest delta, and its pieces. Nearly every event continues the block of the event before it.
     kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
@@ -101,7 +101,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
                 blocks.add(FilePart(dict(event.file)))
-            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # earlier form
+            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # RawChunk is the earlier form
                 blocks.add(part)
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata
@@ -119,7 +119,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
 DELTAS = frozenset({TextDelta, ThinkingDelta, ToolCallDelta})
 
 BlockKey = tuple[type[Event], str | None]
-"""The class of a block's deltas, and its id."""
+"""The class of a block's deltas, and the block's id."""
 
 BLOCKS: dict[type[Event], type[Event]] = {
     TextDelta: TextDelta,
@@ -127,17 +127,17 @@ BLOCKS: dict[type[Event], type[Event]] = {
     ThinkingDelta: ThinkingDelta,
     ThinkingCompleted: ThinkingDelta,
 }
-"""The event classes of blocks, each with the class of the block's deltas."""
+"""The classes of the events that make up a block, each with the class of the block's deltas."""
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
-    """Return the key of the block that an event belongs to; an id of None means the latest open one of its kind.
+    """Return the key of an event's block. An id of None stands for the latest open block of the same kind.
 
     >>> from rxllm import TextDelta, ThinkingDelta
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
     'b'
 
-    None stays None if no block of the kind is open; then a new block begins.
+    If no block of this kind is open, the id stays None, and a new block begins.
     """
     if id is None:
         for key in reversed(open_blocks):
@@ -147,18 +147,18 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 
 
 class Blocks:
-    """The parts of a response, in the order of first appearance.
+    """The parts of a response, in the order in which they first appeared.
 
-    A block of text or thinking is a list of pieces while it is open, and its completion afterwards. Its key is the
-    class of its deltas with its id, or with a number if it has no id.
+    A block of text or thinking is a list of pieces while it is open, and its completion afterwards. Its key consists of
+    the class of its deltas and its id, or a number if it has no id.
     """
 
     def __init__(self) -> None:
         self._parts: dict[Any, Any] = {}
-        self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # in order
+        self._open: dict[type[Event], dict[Any, None]] = {TextDelta: {}, ThinkingDelta: {}}  # oldest first
 
     def pieces(self, kind: type[Event], id: str | None) -> list[str]:
-        """Return the list for the deltas of this block; if the block is complete, the list is discarded."""
+        """Return the list that collects this block's deltas, or a throwaway list if the block is complete."""
         pieces = self._parts[self._key(kind, id)]
         return cast(list[str], pieces) if isinstance(pieces, list) else []
 
@@ -168,7 +168,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Add `part` here, unless a part with this key exists."""
+        """Add `part` at this place, unless there is already a part with this key."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -199,7 +199,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as a message's content: plain text if they are one text followed by calls."""
+    """Return `parts` as a message's content, as plain text if they are one text followed by tool calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -214,13 +214,13 @@ def _only_marks(parts: Iterable[Part]) -> bool:
 
 
 def check_delta(event: TextDelta | ThinkingDelta | ToolCallDelta, delta: object) -> None:
-    """Raise ``TypeError`` for a malformed first delta. A later one is found when its block's pieces are joined."""
+    """Raise ``TypeError`` if a block's first delta is malformed. Later ones are noticed when the pieces are joined."""
     if not (isinstance(cast(object, event.id), str | None) and isinstance(delta, str)):
         raise TypeError(event_fault(event))
 
 
 def fold_calls(events: Iterable[Event]) -> dict[str, ToolCall]:
-    """Return the calls by id, in order of first appearance; a call that is not completed has only its raw text."""
+    """Return the tool calls by id, in the order in which they began. An unfinished call has only its raw arguments."""
     return without_faults(_fold_calls, list(events))
 
 
@@ -256,8 +256,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except the log.
 
-    `error` and `metadata` outlive the step; `earlier` has their values before the step, which a restart restores.
-    `past` has the unfolded events of the completed steps, and the events between two steps.
+    `error` and `metadata` are kept when a step ends. `earlier` holds the values that they had before the step, and a
+    restart restores them. `past` holds the unfolded events of the completed steps, and the events between two steps.
     """
 
     steps: tuple[StepResult, ...] = ()
@@ -269,7 +269,7 @@ class Summary(msgspec.Struct, frozen=True):
     chat_result: ChatResult | None = None
     earlier: tuple[LLMError | None, Mapping[str, Any]] = (None, {})
     past: tuple[tuple[Event, ...], ...] = ()
-    fresh: bool = False  # nothing was folded since the last StepCompleted
+    fresh: bool = False  # no event has been folded since the last StepCompleted
 
 
 def apply_to_summary(summary: Summary, event: Event) -> Summary:
@@ -288,7 +288,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
     return msgspec.structs.replace(
         summary,
         error=_failure(summary, event) if event.finish_reason == "error" else summary.error,
-        # An error stays, even if the adapter continues after it.
+        # An error is kept even if the adapter sends more events after it.
         finish_reason="error" if summary.finish_reason == "error" else event.finish_reason or summary.finish_reason,
         raw_finish_reason=event.raw_finish_reason or summary.raw_finish_reason,
         metadata={**summary.metadata, **event.metadata},
@@ -296,7 +296,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
 
 
 def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
-    # An adapter that has no error to report ends with the finish reason alone.
+    # An adapter that has no error object reports only the finish reason.
     if summary.finish_reason == "error" and summary.error is not None:
         return summary.error
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")

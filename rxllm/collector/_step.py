@@ -1,7 +1,7 @@
-"""Build a step from a response, its tools and its agents: new messages, waiting calls, and the halt.
+"""Build a step from a response, its tools and its agents: the new messages, the waiting calls and the halt.
 
-A call is kept while it runs; a call to an agent is kept until the step ends. Each agent has its own state, which folds
-its events just as the chat's state folds the chat's events.
+A tool call is kept while it runs, and a call to an agent until the step ends. Each agent has its own state, which folds
+the agent's events just as the chat's state folds the chat's events.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
 
 
 class Execution(msgspec.Struct, frozen=True):
-    """One tool call. `agent` is empty until an agent's event arrives."""
+    """The execution of a tool call. If the call runs an agent, `agent` is the agent's state; otherwise it is empty."""
 
     agent: StreamCollector
     started: ToolExecutionStarted | None = None
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`; None if there is nothing left to keep."""
+        """Return the execution after `event`, or None if there is nothing left to keep."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -70,7 +70,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`, or the same object if nothing changed; agents begin with `start`."""
+    """Return the executions after `event`, or the same object if nothing has changed. New agents begin with `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -99,30 +99,30 @@ def unnest(event: Nested) -> tuple[str, Event]:
 
 
 def nest(id: str, event: Event) -> Nested:
-    """Wrap an event of the agent run by tool call `id` as the chat that runs the agent emits it."""
+    """Wrap an agent's `event` as the chat around the agent emits it. The agent runs in the tool call `id`."""
     return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""The keys in a step's metadata for calls that wait for the caller."""
+"""The keys in a step's metadata under which the calls that wait for the caller are listed."""
 
 
 def is_waiting(result: ChatResult) -> bool:
-    """Whether a chat has halted until the caller answers."""
+    """Whether a chat has halted to wait for an answer from the caller."""
     return bool(result.pending_tool_calls) or result.pending_question is not None
 
 
 def agent_usage(executions: Executions) -> Usage:
-    """Return the usage of the agents, at any depth, up to the end of their last steps."""
+    """Return the usage of the completed steps of all agents, at any depth."""
     agents = [execution.agent for execution in executions.values()]
     steps = sum((step.usage for agent in agents for step in agent.steps), Usage())
     return sum((agent_usage(agent.executions) for agent in agents), steps)
 
 
 def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Return `thread` with the threads of its open agents up to the end of their last steps."""
+    """Return `thread`, with the threads of its open agents extended by the steps that they have completed."""
     threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
     for id, resumed in threads.items():
         agent = executions[id].agent
@@ -131,7 +131,7 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with its agents' usage, and the calls and questions that they wait for."""
+    """Return `step` with its agents' usage, and with the calls and questions for which the agents wait."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -145,14 +145,14 @@ def _halt_for(step: StepResult, waiting: Mapping[str, ChatResult]) -> StepResult
     thread = with_open_agents(step.thread, {id: result.thread for id, result in waiting.items()})
     nested, own = _waiting_metadata(waiting), step.metadata
     if "pending_question" in nested and own.get("halted_reason") == "ask_user":
-        # Questions are asked one at a time. The step's own is the last one, since it ends the thread.
+        # Questions are asked one at a time. The step's own question is asked last, because it ends the thread.
         thread += question(own["pending_question"], own["pending_tool_call_id"], own)
         return replace(step, thread=thread, metadata=joined(nested, own))
     return replace(step, thread=thread, metadata=joined(own, nested))
 
 
 def joined(first: Mapping[str, Any], second: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge two metadata mappings: `first` takes precedence, and the waiting calls of both are kept."""
+    """Merge two metadata mappings. `first` takes precedence, but the waiting calls of both are kept."""
     calls = {name: (*first[name], *second[name]) for name in CALLS if name in first and name in second}
     return {**second, **first, **calls}
 
@@ -183,19 +183,20 @@ def _question(id: str, result: ChatResult) -> dict[str, Any]:
 
 
 AWAITING_USER = "<awaiting user response>"
-"""The result of a tool call that waits for the user, as the model sees it."""
+"""The result that the model sees for a tool call that is waiting for the user."""
 
 PAUSE = "pause_turn"
-"""The raw finish reason of a message that the provider continues when it is called again."""
+"""The raw finish reason of a message that the provider has paused and continues in the next call."""
 
 STEERED = "steered"
 """The raw finish reason of a response that a user's message ended early, after a complete sentence."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return the messages that a response adds to its thread: its own, with only the calls that need an answer.
+    """Return the messages that `response` adds to its thread: its own message, or none if that would be empty.
 
-    The message of a response that was cut keeps only parts that every provider accepts.
+    Tool calls that will never have a result are removed from the message. If a user's message ended the response early,
+    parts that providers accept only whole are removed too.
     """
     message = response.message
     if message is None:
@@ -215,7 +216,10 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 
 
 def unsigned(part: Part) -> Part | None:
-    """Return `part` without signed or opaque data, which a provider accepts only whole; None if nothing is left."""
+    """Return `part` without signed or opaque data, or None if nothing is left.
+
+    Providers accept such data only if it is complete.
+    """
     match part:
         case ToolCallPart() | ProviderPart():
             return None
@@ -226,13 +230,13 @@ def unsigned(part: Part) -> Part | None:
 
 
 def is_unfinished(response: Response[Any]) -> bool:
-    """Whether the model waits for answers to its calls, or to be called again after a pause."""
+    """Whether the model is waiting for tool results, or for the next call after a pause."""
     waits = response.finish_reason == "tool_calls" and bool(response.tool_calls)
     return waits or response.raw_finish_reason == PAUSE
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the message that carries a tool's outcome to the model; None for other events."""
+    """Return the message that gives the model a tool's outcome, or None for other events."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)
@@ -246,12 +250,12 @@ def tool_message(event: Event) -> Message | None:
 
 
 def halted_by(error: LLMError) -> str:
-    """Return the halt reason of a chat that failed with `error`."""
+    """Return the `halted_reason` of a chat that failed with `error`."""
     return "budget" if error.reason == "budget_exceeded" else "error"
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
-    """Return the metadata of a step that halts."""
+    """Return the metadata of a step that ended with `halt`; it is empty if nothing halted the step."""
     match halt:
         case None:
             return {}

@@ -1,4 +1,4 @@
-"""The state of the fold: `StreamCollector`."""
+"""The state of a fold: `StreamCollector`."""
 
 from __future__ import annotations
 
@@ -112,7 +112,10 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     executions: Executions = {}
 
     def apply_event(self, event: Event) -> StreamCollector:
-        """Return the state after `event`; a malformed event changes nothing. Only unknown keys in a raw usage raise."""
+        """Return the state after `event`. A malformed event changes nothing.
+
+        An exception is raised only for a raw usage with unknown keys.
+        """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
             if type(event) is RawChunk:
@@ -155,7 +158,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(self.thread, self.log, self.length, changed, self.executions)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
-        """Return the state after all of `deltas`, for a consumer that needs no intermediate states."""
+        """Return the state after all `deltas`, for a consumer that does not need the states in between."""
         if self.summary.fresh:
             deltas = [delta for delta in deltas if event_fault(delta) is None]
         if not deltas:
@@ -186,7 +189,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def last_message(self) -> Message | None:
-        """The message of the step's ``MessageCompleted``."""
+        """The message in the step's ``MessageCompleted``, or None before that event."""
         completed = (event for event in reversed(self.log[: self.length]) if isinstance(event, MessageCompleted))
         return next((event.message for event in completed), None)
 
@@ -206,7 +209,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def halt(self) -> ToolHalt | AskUserRequested | None:
-        """The first halting event of the step."""
+        """The first event of the step that halts the chat."""
         halts = (event for event in self.log[: self.length] if isinstance(event, ToolHalt | AskUserRequested))
         return next(halts, None)
 
@@ -240,7 +243,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.summary.chat_result is not None
 
     def to_response(self) -> Response[Any]:
-        """Return the response so far; right after a ``StepCompleted``, that step's response."""
+        """Return the response so far or, right after a ``StepCompleted``, that step's response."""
         summary = self.summary
         if summary.fresh:
             return summary.steps[-1].response
@@ -261,7 +264,10 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         )
 
     def to_step_result(self) -> StepResult:
-        """Return the step so far; right after a ``StepCompleted``, that step. Raises as `to_chat_result` does."""
+        """Return the step so far or, right after a ``StepCompleted``, that step.
+
+        Raises the same error as `to_chat_result`.
+        """
         if self.summary.fresh:
             return self.summary.steps[-1]
         thread = self._thread("to_step_result")
@@ -279,13 +285,13 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return the current `step`, with its agents' usage and their waiting calls added."""
+        """Return the current `step`, with the usage and the waiting calls of its agents added."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result; before its ``ChatCompleted``, the chat so far, as ``cancelled`` or ``error``.
+        """Return the chat's result or, before ``ChatCompleted``, the chat so far as ``cancelled`` or ``error``.
 
-        Without a thread to start from, its thread is empty until a step is completed. Raises
+        If the state did not start with a thread, the result's thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:
@@ -309,25 +315,26 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return Thread()
 
     def _halted_reason(self) -> str:
-        reason = self.metadata.get("halted_reason")  # from an operator that has cut the stream
+        reason = self.metadata.get("halted_reason")  # set by an operator that has cut the stream
         return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:
-        """Return the shortest lawful stream of events that folds to this state.
+        """Return the shortest valid list of events that folds to this state.
 
         >>> deltas = [TextDelta("hel"), TextDelta("lo")]
         >>> StreamCollector().apply_deltas(deltas).to_events()
         [TextDelta(delta='hello', id=None)]
 
-        Fold them from ``StreamCollector(thread)``, with the thread that this state began with, or from
-        ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so that the rest of the stream
-        can follow.
+        Fold the events from ``StreamCollector(thread)``, with the thread that this state began with, or from
+        ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so the rest of the stream can
+        follow.
 
-        Every block has its completion and at most one delta; every tool call its start, one delta and its completion;
-        the response its start, its last usage and its end. Completed steps are unfolded in the same way, and so are
-        agents, between the start and the end of their tool calls. So the length depends on the blocks, calls and steps,
-        not on the deltas. Void events of a restarted step are omitted, and so is everything that the fold does not
-        keep: progress and approvals of tools, finished executions, raw frames, and `Custom` events.
+        Each block has at most one delta and a completion. Each tool call has a start, a delta and a completion. Each
+        response has a start, the last usage and an end. Completed steps are unfolded in the same way. So are agents,
+        whose events are placed between the start and the end of their tool calls. The number of events therefore
+        depends on the number of blocks, calls and steps, and not on the number of deltas. Events that a restart has
+        voided are omitted. So is everything that the fold does not keep: the progress and approvals of tools, finished
+        executions, raw frames, and `Custom` events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]
@@ -344,7 +351,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def __eq__(self, other: object) -> bool:
         return isinstance(other, StreamCollector) and self._compared() == other._compared()
 
-    def __ne__(self, other: object) -> bool:  # a Struct defines its own, by identity
+    def __ne__(self, other: object) -> bool:  # Struct's own __ne__ compares identities
         return not self == other
 
     __hash__ = None  # pyright: ignore[reportAssignmentType]

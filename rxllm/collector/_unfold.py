@@ -1,4 +1,4 @@
-"""Unfold the current step of a state into the fewest events that fold to it."""
+"""Turn the current step of a state back into the fewest events that fold to it."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from rxllm.values import Usage
 
 
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
-    """Return the events of the current step, with each block and tool call at the place where it begins.
+    """Return the events of the current step, with each block and tool call at the place where it began.
 
-    A block's or call's deltas are joined into one, followed at once by its completion. Malformed events are omitted,
-    and so are deltas that contradict their completion. Tool executions follow the message, which is where they may
-    begin.
+    The deltas of a block or a call are joined into one delta, and the completion follows it directly. Malformed events
+    are omitted, and so are deltas that contradict their completion. Tool executions follow the message, because tools
+    run after it.
     """
     if summary.fresh:
         return []
@@ -43,12 +43,12 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # The error that cut the stream is last; the error of an unknown tool precedes the executions.
+        # The error that cut the stream is the last event; the error for an unknown tool precedes the executions.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
         events.insert(end, UsageUpdated(summary.usage))
-    if not events and summary.steps:  # the step has begun after a restart, and has no events
+    if not events and summary.steps:  # the step was restarted, and has no events yet
         return [StepRestarted("", 1)]
     return events
 

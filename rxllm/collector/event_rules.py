@@ -1,46 +1,50 @@
-"""The rules that event streams keep, for a response, its tools, a step and a chat.
+"""The rules for event streams: for a response, its tools, a step and a chat.
 
-``operators.verify`` checks them all. Events from an adapter get fewer checks, because each check costs time and the
-fold accepts any order:
+``operators.verify`` checks all rules. An adapter's events are checked against only some of them, because each check
+takes time and the fold accepts any order:
 
 ==================================================  ====================================================================
-rule, as in the table of ``operators.verify``       where an adapter's events enter
+rule, as in the table of ``operators.verify``       for an adapter's events
 ==================================================  ====================================================================
-``event``                                           checked, with the types of the fields (`event_fault`); rxllm's own
-                                                    decoders are exempt: `wire.event_order` makes their events
-``message_started``, ``block_closed``,              events that an async generator omits are added; not checked in an
-``terminal``                                        Observable
-all others                                          not checked
+``event``                                           The event is checked, including the types of its fields (see
+                                                    `event_fault`). rxllm's own decoders are exempt, because
+                                                    `wire.event_order` makes their events.
+``message_started``, ``block_closed``,              If an async generator omits these events, they are added. The events
+``terminal``                                        of an Observable are not checked.
+all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-After that, events are checked only where they may come from elsewhere: in the fold, and as items that operators
-receive.
+Other checks are made only where events can have another source: in the fold, and when operators receive items.
 
-The phases of a stream:
+A stream moves through these phases:
 
-=========  ==================================================  ======================================================
+=========  ==================================================  ==========
 phase      event                                               next phase
-=========  ==================================================  ======================================================
+=========  ==================================================  ==========
 start      ``MessageStarted``                                  message
 start      a tool's event, in a resumed chat                   tools
 message    content                                             message
-message    ``MessageCompleted``, ``ErrorEvent``                over, failed
-over       a tool's event, ``ErrorEvent`` of an unknown tool   tools
+message    ``MessageCompleted``                                over
+message    ``ErrorEvent``                                      failed
+over       a tool's event, ``ErrorEvent`` for an unknown tool  tools
 over       ``StepCompleted``                                   step
 tools      a tool's event                                      tools
 tools      ``StepCompleted``                                   step
 failed     ``StepCompleted``                                   step
-step       ``MessageStarted``, ``ErrorEvent``                  message, lost
+step       ``MessageStarted``                                  message
+step       ``ErrorEvent``                                      lost
 step       ``Steered``                                         step
 step       ``ChatCompleted``                                   chat
-lost       ``Steered``, which arrived too late                 lost
+lost       ``Steered``, if it arrived too late                 lost
 lost       ``ChatCompleted``                                   chat
-any step   ``StepRestarted``: the step's events are void       start
-any step   ``ErrorEvent`` of an operator that ends the stream  failed, lost
-=========  ==================================================  ======================================================
+=========  ==================================================  ==========
 
-A stream may end in the phase `over` or `failed` (one response), `step` (one step) or `chat`, or after the
-``ErrorEvent`` of an operator.
+``StepRestarted`` voids the events of the step. It leads to `start` from every phase except `lost` and `chat`. The
+``ErrorEvent`` of an operator that ends the stream leads from `message`, `over` and `tools` to `failed`, and from `step`
+to `lost`.
+
+A stream of one response ends in the phase `over` or `failed`, a stream of one step in `step`, and a stream of a chat in
+`chat`. Any of them can also end with an operator's ``ErrorEvent``.
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """Pass lawful events; `feed` and `close` raise ``StreamError("malformed_event")`` at the first unlawful one."""
+    """A feeder that passes events on. It raises ``StreamError("malformed_event")`` for the first that breaks a rule."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -66,7 +70,7 @@ class EventRules:
         self._steps = 0
         self._used: set[str] = set()  # the ids of tool calls in earlier steps
         self._response = _Response(self._used)
-        self._agents: dict[str, EventRules] = {}  # one per running tool call, which may be an agent
+        self._agents: dict[str, EventRules] = {}  # one per running tool call, because the tool may be an agent
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         self._index += 1
@@ -103,7 +107,7 @@ class EventRules:
             self.cut(event)
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
-            if following == "over":  # the provider's own agents may not have ended
+            if following == "over":  # agents that the provider runs may not have ended
                 self._agents.clear()
         else:
             self._check_agents(event)
@@ -120,7 +124,7 @@ class EventRules:
             case ev.Nested():
                 id, inner = unnest(event)
                 if id not in self._agents:
-                    raise BrokenRule("nested", f"no tool call {id!r} runs")
+                    raise BrokenRule("nested", f"no tool call {id!r} is running")
                 self._agents[id].check(inner)
             case ev.ToolExecutionCompleted(id=id, error=error):
                 agent = self._agents.pop(id, None)
@@ -136,7 +140,7 @@ class EventRules:
                 pass
 
     def cut(self, error: ev.ErrorEvent) -> None:
-        """Raise `BrokenRule` if a block or a tool call is open, at any depth."""
+        """Raise `BrokenRule` if a block or a tool call is still open, at any depth."""
         if self._phase == "message":
             self._response.feed(error)
         for agent in self._agents.values():
@@ -144,7 +148,7 @@ class EventRules:
         self._agents.clear()
 
     def check_end(self, id: str) -> None:
-        """Raise `BrokenRule` if the agent run by tool call `id` has begun its chat but not completed it."""
+        """Raise `BrokenRule` if the agent of the tool call `id` has begun its chat but not completed it."""
         if self._phase not in ("start", "chat"):
             raise BrokenRule("nested", f"the agent of the tool call {id!r} has not completed its chat")
 
@@ -158,14 +162,14 @@ class EventRules:
             and isinstance(event, ev.StepCompleted)
             and "pending_question" in event.result.metadata
         ):
-            return "step"  # a resumed chat whose question is still open
+            return "step"  # the resumed chat has an open question
         return _NEXT[self._phase].get(type(event))
 
     def _error(self, broken: BrokenRule, event: Any) -> StreamError:
         rule, why = broken.args
         if type(event) is ev.Nested:
             why = f"{why}, in the agent {'/'.join(event.path)}"
-        is_malformed = rule == "event" and isinstance(event, ev.Event)  # then its repr may fail too
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may fail too
         place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
@@ -180,7 +184,7 @@ _CONTENT = (
     *(ev.TextDelta, ev.TextCompleted, ev.ThinkingDelta, ev.ThinkingCompleted),
     *(ev.ToolCallStarted, ev.ToolCallDelta, ev.ToolCallCompleted),
     *(ev.SourceAdded, ev.FileAdded, ev.PartAdded, ev.UsageUpdated, ev.RawChunk, ev.Custom),
-    *(ev.ToolProgress, ev.Nested),  # events of a tool, or an agent, that the provider runs
+    *(ev.ToolProgress, ev.Nested),  # from a tool or an agent that the provider runs
 )
 
 _TOOLS = (
@@ -189,7 +193,7 @@ _TOOLS = (
 )
 
 _CUTS = ("timeout", "budget_exceeded", "guard_tripped", "guard_failed", "guard_late")
-"""The error reasons with which operators may end a chat in any phase."""
+"""The error reasons that allow an operator to end a chat in any phase."""
 
 _ENDED: dict[type[Any], str] = {ev.StepCompleted: "step", ev.StepRestarted: "start"}
 
@@ -219,14 +223,14 @@ _NEXT: dict[str, dict[type[Any], str]] = {
 _FAULTS = {
     "start": ("message_started", "a response begins with MessageStarted", "message_started"),
     "message": ("terminal", "the response must end with MessageCompleted or ErrorEvent first", "terminal"),
-    "over": ("terminal", "only tools and the end of the step follow the end of a response", "step_completed"),
-    "tools": ("step_completed", "only StepCompleted ends the events of tools", "step_completed"),
-    "failed": ("terminal", "only the end of the step follows an error", "step_completed"),
+    "over": ("terminal", "only tools and the end of the step can follow the end of a response", "step_completed"),
+    "tools": ("step_completed", "only tool events and StepCompleted can follow a tool event", "step_completed"),
+    "failed": ("terminal", "only the end of the step can follow an error", "step_completed"),
     "step": ("message_started", "a step begins with MessageStarted", "chat_completed"),
-    "lost": ("chat_completed", "a step that fails to begin ends the chat", "chat_completed"),
-    "chat": ("chat_completed", "nothing follows ChatCompleted", ""),
+    "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
+    "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule broken by an event out of place, the reason, and the rule broken by an end there."""
+"""For each phase: the rule that a misplaced event breaks, the reason, and the rule that an early end breaks."""
 
 
 class _Response:
@@ -236,7 +240,7 @@ class _Response:
         self.ids: set[str] = set()
         self._used = used
         self._log: list[ev.Event] = []
-        self._open: tuple[BlockKey, ...] = ()  # at most one
+        self._open: tuple[BlockKey, ...] = ()  # has at most one key
         self._pieces: list[str] = []
         self._calls: dict[str, tuple[str, list[str]]] = {}  # the name and argument pieces of each open tool call
         self._usage: Usage | None = None
@@ -282,12 +286,12 @@ class _Response:
     def _check_no_open_block(self) -> None:
         for kind, id in self._open:
             name = "" if id is None else f" {id!r}"
-            raise BrokenRule("block_closed", f"the block{name} of {kind.__name__} is still open")
+            raise BrokenRule("block_closed", f"the {kind.__name__} block{name} is still open")
 
     def _start_call(self, event: ev.ToolCallStarted) -> None:
         self._check_no_open_block()
         if not event.id or event.id in self.ids or event.id in self._used:
-            raise BrokenRule("call_id", f"{event.id!r} is empty or used before: ids are unique in the thread")
+            raise BrokenRule("call_id", f"{event.id!r} is empty, or was used before: a call id is unique in its thread")
         self.ids.add(event.id)
         self._calls[event.id] = (event.name, [])
 
@@ -313,39 +317,39 @@ class _Response:
         folded = fold_message(self._log)
         if event.message != folded:
             names = [name for name in vars(folded) if getattr(folded, name) != getattr(event.message, name)]
-            parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # the repr of a message is short
-            raise BrokenRule("message_folded", f"the fold of the events has {parts}")
+            parts = ", ".join(f"{name}={getattr(folded, name)!r}" for name in names)  # a message's repr omits fields
+            raise BrokenRule("message_folded", f"the events fold to a message with {parts}")
         pending = [call for call in folded.tool_calls if not is_server(call)]
         if pending and event.finish_reason not in ("tool_calls", "length", "content_filter", "error"):
             raise BrokenRule("finish_reason", f"{event.finish_reason!r} leaves tool calls unanswered")
 
 
 def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the text of its block's deltas."""
+    """Raise `BrokenRule` unless the text of `event` is the text of its block's deltas."""
     text = "".join(pieces)
     if event.text != text:
-        raise BrokenRule("block_text", f"the deltas of the block join to {text!r}")
+        raise BrokenRule("block_text", f"the deltas of the block add up to {text!r}")
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless `event` names the tool `name` that its call started with."""
+    """Raise `BrokenRule` unless `event` has the same tool `name` as the start of its call."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the raw arguments from its call's deltas, parsed or with an error."""
+    """Raise `BrokenRule` unless `event` has the raw arguments from its deltas, parsed or marked with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
-        raise BrokenRule("call_raw_arguments", f"the deltas of the tool call join to {raw!r}")
+        raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
     if "error" not in event.metadata and event.arguments != read_arguments(raw):
-        raise BrokenRule("call_arguments", "the raw arguments parse to other arguments, and the metadata has no error")
+        raise BrokenRule("call_arguments", "the raw arguments parse differently, and the metadata has no error")
 
 
 def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
-    """Return `events` without the deltas; they must fold to the same message."""
+    """Return `events` without their deltas. The remaining events must fold to the same message."""
     return [event for event in events if type(event) not in DELTAS]
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """The name of a broken rule and the reason."""
+    """The exception for a broken rule. Its arguments are the rule's name and the reason."""

@@ -13,9 +13,10 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with its `parsed` answer; unchanged if it failed or calls tools.
+    """Return `response` with `parsed` set, or unchanged if it failed or calls tools.
 
-    Raises ``ValidationError("invalid_output")``, whose metadata has the text, the finish reason and the usage.
+    Raises ``ValidationError("invalid_output")`` if the text does not fit. The error's metadata holds the text, the
+    finish reason and the usage.
     """
     if response.finish_reason == "error" or response.tool_calls:
         return response
@@ -27,7 +28,7 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
             raise
         message = error.message
         if response.finish_reason == "length":
-            message += "; the model stopped at its limit of tokens: pass a larger max_tokens"
+            message += "; the model stopped at its token limit: pass a larger max_tokens"
         raise ValidationError(error.reason, message, errors=error.errors, metadata=metadata) from error.__cause__
     except LLMError:
         raise
@@ -37,12 +38,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` with `parsed` or an `error` in its response: a bad answer does not discard the step."""
+    """Return `result` with `parsed` or `error` set in its response, so that a bad answer does not discard the step."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Return `result` with `parsed` or an `error` in its final response; unchanged if the chat was cut or halted."""
+    """Return `result` with `parsed` or `error` set in its final response; unchanged if the chat was cut or halted."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

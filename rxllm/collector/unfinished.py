@@ -30,9 +30,10 @@ from rxllm.values.threads import unanswered, with_results
 
 
 class Unfinished:
-    """The open blocks and tool calls: `see` takes each event, `close` returns the events that close them.
+    """The open blocks and tool calls of a stream. `see` takes each event; `close` returns the events that close them.
 
-    The blocks and calls of running agents are included. Running tools are not closed: the stream's error ends them all.
+    The blocks and calls of running agents are included. Running tools are not closed, because the stream's error ends
+    all of them.
     """
 
     def __init__(self) -> None:
@@ -74,7 +75,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return the completions, in the order in which blocks and calls began; the calls are marked as incomplete."""
+        """Return the completions of the open blocks and then of the open calls. The calls are marked as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -89,19 +90,20 @@ class Unfinished:
 
 
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
-    """Return `result`, the chat of `state` so far, with the text and the answered tool calls of its unfinished step.
+    """Add the text and the answered tool calls of the unfinished step in `state` to `result`, the chat so far.
 
-    The message's ``metadata["partial"]`` is the result's `halted_reason`. Every provider accepts the thread:
+    The ``metadata["partial"]`` of the added message is the result's `halted_reason`. So that every provider accepts the
+    thread, some parts are left out:
 
-    - tool calls without a result are omitted, including the calls of agents that began in this step;
-    - after the last answered tool call, the provider's own calls and opaque parts are omitted too, and thinking keeps
-      only its text, since providers accept these only whole;
-    - a message without text, files and tool calls is omitted.
+    - tool calls without a result, including calls to agents that began in this step;
+    - after the last answered tool call, the provider's own calls, opaque parts, and the signatures of thinking, because
+      providers accept these only whole;
+    - a message without text, files or tool calls.
     """
     if state.done or state.summary.fresh:
         return result
     results = {message.tool_call_id or "": message for message in state.tool_results}
-    # A resumed chat first answers the tool calls of its thread.
+    # A resumed chat begins by answering the waiting tool calls of its thread.
     earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
     thread = with_agents_so_far(result.thread, state.executions)
     result = replace(result, thread=with_results(thread, earlier))
@@ -118,7 +120,7 @@ def _without_loose_ends(message: Message, answered: set[str]) -> Message:
     """Return the message without unanswered tool calls, and without signed parts after the last answered call."""
     loose = {call.id for call in message.tool_calls if not is_server(call) and call.id not in answered}
     marked = {part.id for part in message.parts if isinstance(part, ToolCallPart)}
-    unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # they follow the text
+    unmarked = [ToolCallPart(call.id) for call in message.tool_calls if call.id not in marked]  # placed after the text
     parts = [part for part in [*message.parts, *unmarked] if not isinstance(part, ToolCallPart) or part.id not in loose]
     marks = [place for place, part in enumerate(parts, 1) if isinstance(part, ToolCallPart) and part.id in answered]
     end = marks[-1] if marks else 0

@@ -23,7 +23,7 @@ __all__ = [
 ]
 
 last: Any
-"""The result of the latest `show` that has ended, partial after the stop button or an error."""
+"""The result of the `show` call that ended last. If it was stopped or has failed, the result is partial."""
 
 
 def __getattr__(name: str) -> Any:

@@ -1,7 +1,8 @@
-"""Fold a stream into a card, the state that a screen draws.
+"""Fold a stream into a card, which is the state that a screen draws.
 
-The collector's state has the events. A card adds what the collector does not keep: times, running tools, the latest
-value of a stream without events, and how the stream ended. `rows_and_status` reads both.
+A card contains a collector, which folds the events. It adds everything that a collector does not keep: times, running
+tools, the latest value if the stream does not emit events, and how the stream ended. `rows_and_status` turns a card
+into rows to draw.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ from rxllm.values import (
 )
 
 NOTHING: Any = object()
-"""The `value` of a card that shows events."""
+"""The `value` of a card whose stream has not emitted a value, because it emits events or is still silent."""
 
 EVENTS = frozenset(EVENT_CLASSES)
 _DELTAS = frozenset((TextDelta, ThinkingDelta))
@@ -67,7 +68,7 @@ End = Literal["done", "stopped", "failed"]
 
 
 class Run(msgspec.Struct, frozen=True):
-    """The run of one tool call. `waits` is true while it waits for approval; times are in seconds."""
+    """The execution of a tool call. `waits` is true while the call is waiting for approval. Times are in seconds."""
 
     name: str
     arguments: Mapping[str, Any]
@@ -79,10 +80,10 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class ToolRow(msgspec.Struct, frozen=True):
-    """A tool call with its run and its result, if any.
+    """A tool call, with the state of its execution and its result.
 
-    An agent's call also has the agent's `rows`, and in `facts` its models and usage; its result is omitted if it equals
-    the last text of the rows.
+    If the tool is an agent, `rows` are the agent's own rows, and `facts` lists its models and usage. If an agent's
+    result is the same as its last text, `result` is None, so that the text is not shown twice.
     """
 
     call: ToolCall
@@ -96,26 +97,26 @@ class ToolRow(msgspec.Struct, frozen=True):
 
     @property
     def arguments(self) -> str:
-        """The JSON text of the arguments received so far."""
+        """The arguments received so far, as JSON text."""
         return self.call.raw_arguments or json.dumps(self.call.arguments, ensure_ascii=False, default=str)
 
     @property
     def description(self) -> str:
-        """The state and its duration: ``running 1.5 s``."""
+        """The state and how long the tool has run, such as ``running 1.5 s``."""
         states = {"arguments": "…", "waiting": "waits for approval", "needed": "needs a result"}
         state = states.get(self.state, self.state)
         return state if self.seconds is None else f"{state} {self.seconds:.1f} s"
 
 
 class Note(msgspec.Struct, frozen=True):
-    """A notice from rxllm, or an error."""
+    """A note from rxllm to the user, or an error."""
 
     text: str
     error: Exception | None = None
 
 
 class Correction(msgspec.Struct, frozen=True):
-    """A correction that the user sent while the model was answering."""
+    """A message with which the user steered the model while it was answering."""
 
     text: str
     used: bool
@@ -125,10 +126,12 @@ Row = TextPart | ThinkingPart | SourcePart | FilePart | ImagePart | ToolRow | No
 
 
 class Card(msgspec.Struct, frozen=True):
-    """The state of one stream on a screen. `begun`, `first` and `writing` are times, `wrote` is a sum of seconds.
+    """The state of one stream on a screen.
 
-    `agents` has a card for each tool call that is an agent; `steered` has each correction with the number of steps
-    before it.
+    `begun` is the time at which the stream began, `first` is the time of its first token, and `writing` is the time at
+    which the current response began to arrive. `wrote` is how many seconds earlier responses took to arrive. `agents`
+    has a card for each tool call that runs an agent. `steered` has the user's corrections, each with the number of
+    steps that were complete by then.
 
     >>> card = Card(begun=0.0).add(TextDelta("Hel"), 0.5).add(TextDelta("lo"), 1.0)
     >>> rows_and_status(card, 1.0)
@@ -152,7 +155,7 @@ class Card(msgspec.Struct, frozen=True):
     error: Exception | None = None
 
     def add(self, item: Any, now: float) -> Card:
-        """Return the card after `item`: an event, or the next value."""
+        """Return the card after `item` has arrived, which is an event or a new value."""
         if type(item) not in EVENTS:
             return msgspec.structs.replace(self, value=item)
         state = self.state.apply_event(item)
@@ -169,18 +172,18 @@ class Card(msgspec.Struct, frozen=True):
         )
 
     def finish(self, end: End, now: float, error: Exception | None = None) -> Card:
-        """Return the card after its stream has ended."""
+        """Return the card with the `end` of its stream."""
         agents = {id: agent if agent.end else agent.finish(end, now) for id, agent in self.agents.items()}
         return msgspec.structs.replace(self, end=end, ended=now, error=error, agents=agents)
 
     @property
     def has_value(self) -> bool:
-        """Whether the card shows a value instead of events."""
+        """Whether the stream emits values instead of events."""
         return self.value is not NOTHING
 
     @property
     def look(self) -> Literal["running", "done", "stopped", "failed"]:
-        """The state to draw: a stream's own end, which may come before the streams beside it end."""
+        """The state to draw. With several streams, a card is drawn as ended as soon as its own stream has ended."""
         if self.end != "stopped" and (self.error or self.state.error):
             return "failed"
         has_ended = self.state.done or (self.state.finish_reason and not self.runs)
@@ -188,7 +191,7 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def ticks(self) -> bool:
-        """Whether the card changes without events: it waits for the first token, or for a tool."""
+        """Whether the card must be redrawn even if no event arrives, because it shows a running time."""
         waiting = self.first is None and not self.has_value
         return self.end is None and (
             waiting or any(run.started is not None and run.ended is None for run in self.runs.values())
@@ -196,13 +199,13 @@ class Card(msgspec.Struct, frozen=True):
 
     @property
     def result(self) -> Any:
-        """The last value, or the fold of the events so far: a `ChatResult`, a `StepResult` or a `Response`."""
+        """The latest value, or the result that the events fold to: a `ChatResult`, a `StepResult` or a `Response`."""
         state = self.state
         if self.has_value:
             return self.value
         if state.chat_result is not None:
             return state.chat_result
-        if state.steps and state.length:  # the chat was cut off in a later step
+        if state.steps and state.length:  # the chat was cut off after its first step
             return with_partial_step(state, state.to_chat_result())
         return state.steps[-1] if state.steps else state.to_response()
 
@@ -248,22 +251,22 @@ def _update_agents(agents: Mapping[str, Card], event: Event, now: float) -> Mapp
 
 
 def rows_and_status(card: Card, now: float) -> tuple[list[Row], list[str]]:
-    """Return the rows of a card of events, in the order in which they happened, and the texts of its status line."""
+    """Return the rows of a card that shows events, in the order in which they happened, and the texts of its status."""
     responses = responses_of(card)
     return [row for step in rows_by_step(card, responses, now) for row in step], _status(card, responses, now)
 
 
 def responses_of(card: Card) -> list[Response[Any]]:
-    """Return the steps' responses, and the response that is streaming."""
-    # Right after a step, the state's response still belongs to that step.
+    """Return the responses of all steps, followed by the response that is streaming, if any."""
+    # Directly after a step, `to_response` still returns that step's response, which is already in the list.
     return [step.response for step in card.state.steps] + ([card.state.to_response()] if card.state.length else [])
 
 
 def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list[list[Row]]:
-    """Return the rows of each step; resumed calls go with the first step, a question or an error with the last."""
+    """Return the rows of each step. Resumed calls are in the first step; a question or an error is in the last one."""
     messages = [response.message or Message("assistant") for response in responses]
     called = {call.id for message in messages for call in message.tool_calls}
-    # Both calls scan all events, so a long text without tools skips them.
+    # Both of these scan all events. They are skipped if there are no tools, because the text can be long.
     streaming: Mapping[str, ToolCall] = card.state.current_tool_calls if card.has_tools else {}
     answers = _answers(card) if card.has_tools else {}
     resumed = {id: ToolCall(id, run.name, dict(run.arguments)) for id, run in card.runs.items()}
@@ -285,7 +288,10 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 
 
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
-    """Yield the rows of a message, with a `row` for each tool call: in its place among the parts, or after them."""
+    """Yield the rows of a message. `row` makes the row of a tool call.
+
+    A call's row is in its place among the parts. If the call has no place there, its row is at the end.
+    """
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:
         if isinstance(part, ToolCallPart):
@@ -302,7 +308,7 @@ def _answers(card: Card) -> dict[str | None, str]:
 
 
 def content_of(message: Message) -> str:
-    """Return the text of a tool's message."""
+    """Return the text of a tool message."""
     return str(message.content) if isinstance(message.content, dict) else message.text
 
 
@@ -345,7 +351,7 @@ def _tool_row(card: Card, call: ToolCall, answer: str | None, is_open: bool, now
 
 
 def _status(card: Card, responses: list[Response[Any]], now: float) -> list[str]:
-    """Return the state, the models, times, tokens and cost."""
+    """Return the texts of the status line: the state, the models, times, tokens and the cost."""
     usage = _own_usage(card)
     texts = [_state(card, responses, now), ", ".join(_models(responses))]
     texts += [f"{card.first - card.begun:.2f} s to the first token"] if card.first is not None else []
@@ -364,12 +370,12 @@ def _own_usage(card: Card) -> Usage:
 
 
 def _used(card: Card) -> Usage:
-    """Return the usage of the card and of all its agents."""
+    """Return the usage of the card, including all of its agents."""
     return sum(map(_used, card.agents.values()), _own_usage(card))
 
 
 def usage_texts(usage: Usage) -> list[str]:
-    """Return the texts of the tokens and the cost that are known."""
+    """Return texts for the number of tokens and the cost, as far as they are known."""
     tokens = [f"{usage.total:,} tokens"] if usage.total else []
     return tokens + ([f"cost {usage.total_cost:.4g}"] if usage.total_cost is not None else [])
 
@@ -399,5 +405,5 @@ def _waits(card: Card) -> bool:
 
 
 def truncate(text: str, width: int) -> str:
-    """Return the first characters of `text`, at most `width`."""
+    """Return `text` if it has at most `width` characters; otherwise cut it and add an ellipsis."""
     return text if len(text) <= width else f"{text[: width - 1]}…"

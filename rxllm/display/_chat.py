@@ -1,4 +1,4 @@
-"""Notebook widgets: `chat`, a panel to talk with a model, and `from_widget`, a widget's values as a stream."""
+"""Notebook widgets: `chat`, a panel for talking with a model, and `from_widget`, which streams a widget's values."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ from rxllm.values import Turn
 from rxllm.values.argument_checks import check, check_instance
 
 CARDS = 60
-"""Maximum messages and answers on the screen."""
+"""The maximum number of messages and answers that a panel shows."""
 
 
 def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unpack[ChatOptions]) -> ChatPanel:
-    """Return a panel to talk with a model: a text box, the cards of the answers, and a stop button.
+    """Return a panel for talking with a model. It has a text box, a card for each answer, and a stop button.
 
     ::
 
@@ -40,23 +40,23 @@ def chat(engine: Engine | str | Any, session: Session | None = None, **opts: Unp
         panel                   # in a cell
         panel.session           # the conversation so far, in any later cell
 
-    The conversation continues `session`, if given. A call to a tool with ``approval=True`` waits for the buttons
-    "Approve" and "Deny", unless the options have `approve`; a call to a tool with ``manual=True`` waits for a result
-    typed into its field. A stopped answer keeps its partial text; an error is shown on the card, and the next message
-    can be sent. The screen shows the last 60 messages and answers; the session keeps all. It takes the options
-    of ``rxllm.chat``.
+    If `session` is given, the panel continues that conversation. `opts` are the options of ``rxllm.chat``. If the model
+    calls a tool that has ``approval=True``, the panel shows the buttons "Approve" and "Deny", unless you pass `approve`
+    as an option. If the tool has ``manual=True``, the panel shows a field in which the user types the result. If the
+    user stops an answer, its partial text is kept. If an answer fails, its card shows the error, and the user can send
+    another message. Only the last 60 messages and answers are shown, but the session keeps all of them.
 
-    Raises ``EngineError("missing_dependency")`` without ipywidgets.
+    Raises ``EngineError("missing_dependency")`` if ipywidgets is not installed.
     """
     check_instance("session", session, Session | None, "a Session")
     return ChatPanel(engine, session or Session(), opts)
 
 
 class ChatPanel(abc.DisposableBase):
-    """A conversation in a notebook: `widget` shows it, `session` is its state. Dispose the panel to remove it."""
+    """A conversation in a notebook. `widget` shows it, and `session` holds it. Dispose the panel to remove it."""
 
     def __init__(self, engine: Any, session: Session, opts: ChatOptions) -> None:
-        turns.stream_reply(engine, Session(), "", **opts)  # raises if the options are wrong
+        turns.stream_reply(engine, Session(), "", **opts)  # only to raise if the options are wrong
         self._engine, self._session, self._opts = engine, session, opts
         self._showing: Showing[Any] | None = None
         self._answer: _Answer | None = None
@@ -74,16 +74,16 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far; while an answer runs, the conversation before its message."""
+        """The conversation so far. While an answer is running, neither the answer nor its message is included."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
-        """Send the user's message, draw the answer, and return its `Showing`.
+        """Send a message from the user and show the answer. Return the `Showing` of the answer.
 
-        Raises `SessionError` while an answer runs or tool calls are pending.
+        Raises `SessionError` if an answer is running or tool calls are pending.
         """
         if not self._stop.disabled:
-            fault = "an answer is running: wait until it ends, or call panel.stop()"
+            fault = "an answer is still running: wait until it ends, or call panel.stop()"
             raise SessionError("invalid_status_for_operation", fault)
         self._session.require("reply")
         sent = user(message) if isinstance(message, str) else message
@@ -92,7 +92,7 @@ class ChatPanel(abc.DisposableBase):
         return self._show(events, _Answer(self._add(""), self._questions, self._end))
 
     def stop(self) -> None:
-        """Stop the answer, and keep the part received so far."""
+        """Stop the running answer. The part that has been received is kept."""
         if self._showing is not None:
             self._showing.dispose()
 
@@ -109,7 +109,7 @@ class ChatPanel(abc.DisposableBase):
             self.send(text)
 
     def _resume(self) -> None:
-        """Continue the chat after the answered calls, on the card that has them."""
+        """Continue the chat when all pending calls have been answered. The card that shows the calls is used again."""
         approvals, results = self._questions.approvals, self._questions.results
         events = turns.stream_resume(self._engine, self._session, approvals=approvals, results=results, **self._opts)
         answer = self._answer or _Answer(self._add(""), self._questions, self._end)
@@ -125,12 +125,12 @@ class ChatPanel(abc.DisposableBase):
 
     def _keep(self, turn: Turn, outcome: Outcome) -> None:
         after = turn.session
-        if after.thread != self._session.thread:  # otherwise nothing was received, and the pending calls remain
+        if after.thread != self._session.thread:  # otherwise nothing was received, and the calls are still pending
             self._session = replace(after, status="idle") if after.status == "error" else after
         self._end()
 
     def _end(self) -> None:
-        """Enable the controls once both the session and the card have ended, each on its own thread."""
+        """Enable the controls when this has been called twice: once by the session's thread and once by the card's."""
         with self._lock:
             self._ends += 1
             ended = self._ends == 2
@@ -138,35 +138,36 @@ class ChatPanel(abc.DisposableBase):
             self._enable_input()
 
     def _enable_input(self) -> None:
-        """Enable the controls for the next message, or for the answers to the pending calls."""
+        """Let the user send the next message or, if calls are pending, answer them."""
         pending = self._session.pending_tool_calls if self._session.status == "awaiting_tools" else ()
         tools = as_engine(self._engine).with_tools(*(self._opts.get("tools") or ()), replace=True).tools
         self._questions.ask(pending, {tool.name for tool in tools if not tool.manual})
         if self._answer is not None:
             self._answer.redraw()
-        self._stop.disabled, self._send.disabled = True, bool(pending)  # in this order: `send` reads the first
+        # `send` can be called as soon as Stop is disabled, so Stop must be disabled first.
+        self._stop.disabled, self._send.disabled = True, bool(pending)
 
     def _add(self, html: str) -> Any:
-        """Add a card below the others; the oldest card leaves the screen if there are too many."""
+        """Add a card below the others. If there are now too many cards, remove the oldest."""
         drawn = self._widgets.HTML(html)
         shown = (*self._history.children, drawn)
         self._history.children = shown[-CARDS:]
         for card in shown[:-CARDS]:
             card.close()
             self._dropped += 1
-            note = f"{self._dropped:,} earlier cards are not shown; panel.session.thread has all messages"
+            note = f"{self._dropped:,} earlier cards are not shown; all messages are in panel.session.thread"
             self._earlier.value = page(row_html(Note(note)))
         return drawn
 
 
 class _Answer(Screen):
-    """An answer's card in a panel's history, without the pending calls, which are below it."""
+    """The card of an answer in a panel. Pending calls are left out, because the panel shows them below the card."""
 
     def __init__(self, drawn: Any, questions: _Questions, ended: Callable[[], None]) -> None:
         self._drawn, self._questions, self._ended = drawn, questions, ended
         self._card, self._now = Card(0.0), 0.0
         self._earlier: list[Row] = []
-        self._halted: list[Row] = []  # the rows of the halted step, until its end arrives and has them too
+        self._halted: list[Row] = []  # the rows of the halted step, until the event that ends it arrives with them
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         self.draw(cards, cards[None].begun)
@@ -186,7 +187,7 @@ class _Answer(Screen):
         self._drawn.value = page(article(look, rows_html(rows, opened=look == "running"), texts))
 
     def begin_turn(self, answered: Sequence[Row]) -> None:
-        """Draw the next turn on this card, below the rows of the `answered` calls."""
+        """Draw the next turn on the same card, below the rows of the calls that were `answered`."""
         *earlier, last = rows_by_step(self._card, responses_of(self._card), self._now)
         if self._card.state.steps:
             self._earlier, self._halted = [*self._earlier, *(row for step in earlier for row in step)], []
@@ -197,12 +198,12 @@ class _Answer(Screen):
         return [row for row in rows if not (isinstance(row, ToolRow) and row.call.id in self._questions.calls)]
 
 
-# The controls beside a call wrap below it where the cell is too narrow for both.
+# If a cell is too narrow, the controls of a call move below the call.
 _LINE, _CALL, _FIELD = {"align_items": "center", "flex_flow": "row wrap"}, {"flex": "1 1 auto"}, {"flex": "1 1 200px"}
 
 
 class _Questions:
-    """A line of controls for each pending tool call. Calls `answered` once all calls are answered."""
+    """One line of controls for each pending tool call. When all calls have been answered, it calls `answered`."""
 
     def __init__(self, widgets: Any, answered: Callable[[], None]) -> None:
         self.widget: Any = widgets.VBox()
@@ -212,7 +213,7 @@ class _Questions:
         self._widgets, self._answered = widgets, answered
 
     def ask(self, calls: Sequence[ToolCall], approvable: Container[str]) -> None:
-        """Ask for approval of the calls whose tools are `approvable`, and for the results of the others."""
+        """Ask the user to approve the calls to the `approvable` tools, and to type the results of all other calls."""
         self.calls, self.approvals, self.results = {call.id: call for call in calls}, {}, {}
         lines = [self._approval(call) if call.name in approvable else self._result(call) for call in calls]
         for line in self.widget.children:
@@ -220,7 +221,7 @@ class _Questions:
         self.widget.children = lines
 
     def rows(self) -> list[Row]:
-        """Return the rows of the calls whose results were typed, which no stream emits."""
+        """Return the rows of the calls whose results the user has typed. No stream emits events for them."""
         return [ToolRow(self.calls[id], "done", result=text) for id, text in self.results.items()]
 
     def _approval(self, call: ToolCall) -> Any:
@@ -267,7 +268,7 @@ def _button(widgets: Any, description: str, press: Callable[[], None], style: st
 
 def _text_field(widgets: Any, placeholder: str, submit: Callable[[], None]) -> Any:
     def on_message(_: Any, content: Any, __: Any) -> None:
-        if content.get("event") == "submit":  # Enter; the value also changes without it
+        if content.get("event") == "submit":  # the user has pressed Enter
             submit()
 
     field = widgets.Text(placeholder=placeholder, layout=_FIELD)
@@ -288,9 +289,9 @@ def _ipywidgets() -> Any:
 
 
 def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
-    """Emit the value of `widget` and each new value; for a button, emit the button at each click.
+    """Emit the value of `widget` now and whenever it changes. For a button, emit the button on every click.
 
-    A slider that starts a call once it rests, and cancels the answer to its previous value::
+    In this example, moving the slider starts a new call, and cancels the call for the previous value::
 
         slider = ipywidgets.IntSlider(3)
         ask = lambda days: rxllm.stream_generate(engine, f"{days} days in Rome").pipe(ops.snapshots(0.05))
@@ -298,9 +299,10 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    `trait` names a trait other than ``value``, such as an anywidget's own. The kernel receives no changes while a cell
-    blocks: use ``block=False`` or ``subscribe``. The stream never completes; it observes the widget until it is
-    disposed, and emits on its subscription's loop or scheduler, whichever thread changes the widget.
+    To observe a trait other than ``value``, for example a trait of your own anywidget, pass its name as `trait`. While
+    a cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream never
+    completes. It observes the widget until it is disposed. Items are emitted on the subscription's event loop or
+    scheduler, no matter which thread changes the widget.
 
     Raises ``ValidationError("invalid_option")`` if `widget` is not a widget, or has no such trait.
     """

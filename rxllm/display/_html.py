@@ -1,4 +1,4 @@
-"""Draw cards and a model's Markdown as HTML: one string without scripts, in the colours of the surrounding page."""
+"""Draw cards, and Markdown from a model, as HTML without scripts. The colours match the page around it."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from rxllm.display._card import Card, Correction, Note, Row, ToolRow, rows_and_s
 from rxllm.values import FilePart, ImagePart, LLMError, SourcePart, TextPart, ThinkingPart
 
 SHOWN = 2_000
-"""Maximum characters shown of arguments, progress and results."""
+"""Arguments, progress and results are cut after this many characters."""
 
 
 def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
-    """Return the HTML of `cards` at the time `now`, side by side if they have labels.
+    """Return the HTML of `cards` at the time `now`. Cards with labels are placed side by side.
 
     >>> html = cards_html({None: Card(begun=0.0)}, 1.5)
     >>> html[html.index("<footer") :]
@@ -30,8 +30,8 @@ def cards_html(cards: Mapping[str | None, Card], now: float) -> str:
 
 
 def page(drawn: str) -> str:
-    """Return `drawn` in a page element with the cards' style."""
-    # Both classes keep JupyterLab and nbconvert from reading dollars as mathematics.
+    """Wrap `drawn` in an element that has the style of the cards."""
+    # The two "ignore" classes keep JupyterLab and nbconvert from treating dollar signs as mathematics.
     return f'<div class="rxllm tex2jax_ignore mathjax_ignore"><style>{STYLE}</style>{drawn}</div>'
 
 
@@ -48,16 +48,16 @@ def _card(card: Card, label: str | None, now: float) -> str:
 
 
 def article(look: str, body: str, texts: Iterable[str]) -> str:
-    """Return a card with a body and a status line of `texts`."""
+    """Return the HTML of a card that has this `body` and a status line made of `texts`."""
     line = " · ".join(map(isolate, texts))
     footer = f"<footer>{line}</footer>" if line else ""
     return f'<article data-state="{look}">{body}{footer}</article>'
 
 
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
-    """Return the HTML of `rows`; thinking is folded, except in the last row if `opened`.
+    """Return the HTML of `rows`. Thinking is folded, but if `opened` is true, the last row is left open.
 
-    A reader cannot unfold thinking while it streams: each draw would fold it again.
+    The user could not open it while it streams, because every redraw would fold it again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -66,7 +66,7 @@ def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
 
 
 def row_html(row: Row) -> str:
-    """Return the HTML of one row."""
+    """Return the HTML of a row."""
     match row:
         case TextPart(text=text):
             return f'<div class="rxllm-text" dir="auto">{markdown(text)}</div>'
@@ -153,10 +153,10 @@ def _base64(data: bytes) -> str:
 
 
 def _value(value: Any) -> str:
-    """Return the HTML of any value: its own, its Markdown, its picture, or its repr."""
+    """Return the HTML of any value. Its own HTML is preferred, then its Markdown, then its picture, then its repr."""
     for name, draw in (("_repr_html_", str), ("_repr_markdown_", markdown), ("_repr_mimebundle_", _pictures)):
         method: Any = getattr(cast(Any, type(value)), name, None)
-        with contextlib.suppress(Exception):  # if a representation fails, the next one is tried
+        with contextlib.suppress(Exception):  # if this one fails, try the next one
             if method is not None and (shown := method(value)):
                 return draw(shown)
     return f'<pre dir="auto">{escape(_text(value))}</pre>'
@@ -170,7 +170,7 @@ def _pictures(bundle: Any) -> str:
 
 
 def isolate(text: str) -> str:
-    """Return `text` as HTML whose writing direction does not affect its surroundings."""
+    """Return `text` as HTML that cannot change the writing direction of the text around it."""
     return f"<bdi>{escape(text)}</bdi>"
 
 
@@ -178,7 +178,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Return `text` with each control character and half surrogate replaced by a mark.
+    """Return `text` with every control character and lone surrogate replaced by the replacement character.
 
     >>> clean("a\\x1b[31m\\r\\nb")
     'a�[31m\\nb'
@@ -187,7 +187,7 @@ def clean(text: str) -> str:
 
 
 def escape(text: str) -> str:
-    """Return `text` as HTML that is also safe between quotes.
+    """Escape `text` for HTML, also for use in attributes.
 
     >>> escape("<b> & c")
     '&lt;b&gt; &amp; c'
@@ -199,7 +199,7 @@ _LINK = re.compile(r"(https?://|mailto:)", re.IGNORECASE)
 
 
 def is_link(url: str) -> bool:
-    """Whether `url` is a web or mail address."""
+    """Whether `url` is a web address or an email link."""
     return _LINK.match(url) is not None
 
 
@@ -207,16 +207,16 @@ Finished = tuple[str, str, dict[str, Any]]
 
 
 _finished: deque[Finished] = deque(maxlen=32)
-"""For each of the latest texts: the source of its finished blocks, their HTML, and the addresses of their links."""
+"""For each recent text, the source of its finished blocks, their HTML, and the link addresses defined in them."""
 
 
 def markdown(text: str) -> str:
-    """Return the HTML of `text`; without markdown-it-py, the text itself.
+    """Return the HTML of Markdown `text`. If markdown-it-py is not installed, the text is shown as it is.
 
     >>> markdown("*Hi* <script>")
     '<p dir="auto"><em>Hi</em> &lt;script&gt;</p>\\n'
 
-    Only the part after the finished blocks of a growing text is parsed again.
+    If a text grows, its finished blocks are not parsed again.
     """
     parser = _parser()
     if parser is None:
@@ -228,7 +228,8 @@ def markdown(text: str) -> str:
     source, html, env = known
     tail = text[len(source) :]
     tokens = parser.parse(tail, env)
-    # A block closes the blocks before it once its first line is complete: "2" may become "2.", a list's next item.
+    # A block is finished when the first line of the next block is complete. An incomplete line could still belong to
+    # the block: "2", for example, might become "2.", which is another item of a list.
     complete = tail.count("\n")
     starts = [n for n, token in enumerate(tokens) if token.level == 0 and token.map and token.map[0] < complete]
     last = starts[-1] if starts else 0
@@ -258,7 +259,7 @@ _BLOCKS = frozenset(("paragraph_open", "heading_open", "bullet_list_open", "orde
 
 
 def _set_attributes(state: Any) -> None:
-    # Each block has its own direction and is isolated, so a control character cannot reorder other blocks.
+    # Each block has its own writing direction, so a control character in one block cannot reorder another block.
     for token in state.tokens:
         if token.type in _BLOCKS:
             token.attrSet("dir", "auto")

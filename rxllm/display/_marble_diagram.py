@@ -1,4 +1,4 @@
-"""`marble_diagram`: run streams, or a pipe stage by stage, and draw the items of each."""
+"""`marble_diagram`, which runs several streams, or all the stages of a pipe, and draws the items of each."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ T = TypeVar("T")
 Streams = Observable[Any] | Sequence[Observable[Any]] | Mapping[str, Observable[Any]]
 
 REDRAW_SECONDS = 0.25
-"""Seconds between two redraws of a cell while its streams run."""
+"""Seconds between two redraws of a cell while the streams are running."""
 
 VIRTUAL_SECONDS = 86_400.0
-"""Maximum duration of a run in virtual time."""
+"""The maximum duration of a run in virtual time, in seconds."""
 
 
 class MarbleDiagram:
-    """The items, ends and subscriptions at some places in a pipe, as text, as `svg`, and as a notebook's picture.
+    """A diagram of the items, ends and subscriptions at chosen places in a pipe.
 
     >>> from rxllm import Fake, stream_generate, operators as ops
     >>> diagram = MarbleDiagram()
@@ -45,7 +45,8 @@ class MarbleDiagram:
     >>> diagram.svg[:4]
     '<svg'
 
-    It can also be drawn while the streams run. `marble_diagram` draws a whole pipe.
+    Print it to get text, or use `svg`; a notebook shows it as a picture. The diagram can be drawn while the streams are
+    still running. To draw a whole pipe, use `marble_diagram`.
     """
 
     def __init__(self) -> None:
@@ -55,7 +56,7 @@ class MarbleDiagram:
         self._drawn_in: object = None
 
     def lane(self, label: str) -> Callable[[Observable[T]], Stream[T]]:
-        """Return an operator that passes a stream on and draws its items, its end and each subscription."""
+        """Return an operator that adds a lane to the diagram. It does not change the stream that passes through it."""
         check_instance("label", label, str, "a string")
         lane = Lane(label)
         self._lanes.append(lane)
@@ -67,7 +68,7 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The picture: of bounded size, light or dark like its page, and without external references."""
+        """The diagram as SVG. Its size is limited, it is light or dark like the page, and it needs no other files."""
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -79,7 +80,7 @@ class MarbleDiagram:
         return {"text/plain": str(self), "image/svg+xml": self.svg}
 
     def _ipython_display_(self) -> None:
-        if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell shows it already
+        if self._drawn_in is None or self._drawn_in != _cell():  # otherwise the cell already shows it
             sys.modules["IPython"].display.display(self._repr_mimebundle_(), raw=True)
         self._drawn_in = None
 
@@ -129,7 +130,7 @@ def marble_diagram(
     labels: Sequence[str] | None = None,
     virtual: bool = False,
 ) -> MarbleDiagram:
-    """Run a stream through `operators`, and draw a lane for the stream and one for each operator.
+    """Run a stream through `operators`, and draw one lane for the stream and one for the output of each operator.
 
     >>> import reactivex
     >>> from rxllm import operators as ops
@@ -144,19 +145,22 @@ def marble_diagram(
     b=1
     a character is 1 s
 
-    The text is in the notation of ``rxllm.testing.marbles``, whose ``check`` takes it if a character is 1 s. Write
-    ``marble_diagram(source, ...)`` for ``source.pipe(...)``. The call waits until all streams end, or disposes them
-    after `until` seconds; errors are drawn, not raised. A notebook shows the picture while it grows.
+    To draw ``source.pipe(a, b)``, write ``marble_diagram(source, a, b)``. The call returns when all streams have ended.
+    With `until`, it disposes them after that many seconds. Errors are drawn and not raised. A notebook shows the
+    picture while it grows. The text uses the notation of ``rxllm.testing.marbles``, so if a character is 1 s, you can
+    pass it to the ``check`` function of that module.
 
-    Pass several streams as a list or a dict; each gets a lane. The first operator joins them: it receives the streams
-    of a list as its arguments, or the dict: ``marble_diagram([a, b], rxllm.race)``. Without operators they run side by
-    side. A stream with concurrent subscriptions, as in ``ops.hedge(1.0)``, has a row for each.
+    You can pass several streams as a list or a dict. Each of them gets a lane. The first operator must then combine
+    them, as in ``marble_diagram([a, b], rxllm.race)``. It is called with the streams in the list as its arguments, or
+    with the dict. Without operators, the streams simply run side by side. If a stream has concurrent subscriptions, as
+    it does with ``ops.hedge(1.0)``, its lane has a row for each subscription.
 
-    With `virtual`, time is virtual: pauses take no time, the picture is exact, and the run ends after a day of virtual
-    time. A recording is drawn at once, with the times in its file:
-    ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. Network calls have no virtual time.
+    With `virtual`, the streams run in virtual time. Pauses then take no time, the picture is exact, and the run ends
+    after at most one day of virtual time. This is useful for a recording, which is drawn immediately, with the times
+    from its file: ``marble_diagram(rxllm.testing.replay_file("hello.jsonl"), virtual=True)``. It does not work for
+    network calls.
 
-    `labels` name the lanes; by default they are the source text of the arguments.
+    `labels` are the names of the lanes. By default, they are the source code of the arguments.
 
     Raises ``ValidationError("invalid_option")`` for an argument of the wrong type.
     """
@@ -164,7 +168,7 @@ def marble_diagram(
     sources = _sources(streams)
     count = len(sources) + len(operators)
     names = _names(streams, list(sources), count, inspect.currentframe()) if labels is None else list(labels)
-    check("labels", labels, len(names) == count, f"one for each of the {count} lanes")
+    check("labels", labels, len(names) == count, f"{count} labels, one for each lane")
     diagram = MarbleDiagram()
     watched = {
         key: source.pipe(diagram.lane(name)) for (key, source), name in zip(sources.items(), names, strict=False)
@@ -191,20 +195,20 @@ def _sources(streams: Any) -> dict[Any, Observable[Any]]:
         several = dict(enumerate(cast(Any, streams) if isinstance(streams, list | tuple) else [streams], 1))
     sources = dict(cast(Mapping[Any, Any], several))
     fits = bool(sources) and all(isinstance(source, Observable) for source in sources.values())
-    remedy = "an Observable, or a list or a dict of them; rxllm.testing.replay_file(path) plays a recording"
+    remedy = "an Observable, or a list or dict of Observables; for a recording, pass rxllm.testing.replay_file(path)"
     check("streams", cast(object, streams), fits, remedy)
     return sources
 
 
 def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | None) -> list[str]:
-    """Return the source text of the call's arguments if it can be found, otherwise their numbers."""
+    """Return the source code of the call's arguments or, if it cannot be found, their numbers."""
     caller = cast(FrameType, cast(FrameType, frame).f_back)
     first, last, left, right = list(caller.f_code.co_positions())[caller.f_lasti // 2]
     place = ast.Pass(lineno=first or 0, end_lineno=last, col_offset=left or 0, end_col_offset=right)
     source = "".join(linecache.getlines(caller.f_code.co_filename, caller.f_globals))
     try:
         call = ast.parse(ast.get_source_segment(source, place) or "", mode="eval").body
-    except (SyntaxError, IndexError, ValueError):  # the file is missing, or has changed
+    except (SyntaxError, IndexError, ValueError):  # the file is missing or has changed
         call = None
     nodes = call.args if isinstance(call, ast.Call) else []
     if nodes and isinstance(nodes[0], ast.List):
@@ -218,6 +222,6 @@ def _names(streams: Any, keys: Sequence[Any], count: int, frame: FrameType | Non
 
 
 def _cell() -> object:
-    """Return the number of the notebook's running cell, None elsewhere."""
+    """Return the number of the cell that is running, or None if this is not a notebook."""
     shell = ipython_shell()
     return shell.execution_count if hasattr(shell, "kernel") else None

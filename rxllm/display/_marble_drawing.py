@@ -1,4 +1,4 @@
-"""The lanes of a marble diagram, and how they are drawn as text and as SVG."""
+"""The lanes of a marble diagram, and the functions that draw them as text or as SVG."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""Maximum subscriptions of a lane, and marks of a subscription, beyond which nearby marks are joined."""
+"""A lane keeps its latest `MAX_SPANS` subscriptions. If one has over `MAX_MARKS` marks, nearby marks are joined."""
 
 Kind = tuple[str, bool]
-"""A mark's name in the legend, and whether its item is complete, which is drawn as an outline."""
+"""The name of a mark in the legend, and whether its item is complete. Complete items are drawn as outlines."""
 
 _KINDS = {
     "MessageStarted": ("message", False, "start"),
@@ -44,11 +44,14 @@ _KINDS = {
     "ErrorEvent": ("error", False, "error"),
     "UsageUpdated": ("value", False, "tokens"),
 }
-"""The kind of each event class, and the field with its label, or the label."""
+"""For each event class, its kind, and the field that contains its label or, if there is none, the label itself."""
 
 
 class Mark(NamedTuple):
-    """An item, or `size` items from `at` until `until`. `key` is equal for equal items; `detail` is their repr."""
+    """An item at the time `at`, or `size` items between `at` and `until`. Equal items have the same `key`.
+
+    `detail` is the repr of the item.
+    """
 
     at: float
     until: float
@@ -61,7 +64,7 @@ class Mark(NamedTuple):
 
 @dataclass
 class Span:
-    """A subscription: its marks, and its `outcome`, the kind of its last `Trace`, or None while it runs."""
+    """A subscription and its marks. `outcome` is the kind of its last `Trace`, or None while it is running."""
 
     start: float
     latest: float
@@ -81,7 +84,7 @@ class Span:
 
 
 class Lane:
-    """A watched place in a pipe, with a span for each subscription."""
+    """A place in a pipe whose items are drawn, with a span for each subscription."""
 
     def __init__(self, label: str) -> None:
         self.label = label
@@ -92,7 +95,7 @@ class Lane:
         return self.spans[-1]
 
     def rows(self) -> list[list[Span]]:
-        """Return copies of the spans, which may still change, in rows without overlaps."""
+        """Arrange the spans in rows without overlaps. The spans are copied, because they might still change."""
         rows: list[list[Span]] = [[]]
         for span in self.spans:
             copy = replace(span, marks=list(span.marks))
@@ -103,7 +106,10 @@ class Lane:
 
 
 def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
-    """Join neighbours of one kind at most `gap` apart, then neighbours of any kind if more than `most` are left."""
+    """Join neighbours of the same kind that are at most `gap` apart.
+
+    If more than `most` marks are left, join neighbours of any kind.
+    """
     result: list[Mark] = []
     for mark in marks:
         last = result[-1] if result else mark
@@ -118,7 +124,7 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, label), detail = _describe(item), repr(item)
-    except Exception:  # a repr or a property of the user's class
+    except Exception:  # raised by a repr or a property of the user's own class
         kind, label, detail = ("value", False), type(item).__name__, object.__repr__(item)
     return Mark(at, at, kind, truncate(label, 40), truncate(detail, 80), hash(detail))
 
@@ -144,19 +150,19 @@ def _describe(item: Any) -> tuple[Kind, str]:
 
 
 COLUMNS = 100
-"""Approximate number of characters in a line of marbles."""
+"""The approximate length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""Maximum different items with their own symbols; beyond it, each kind has one symbol."""
+"""If there are more different items than this, each kind of item gets a symbol instead of each item."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
-"""The possible durations of a character, in seconds."""
+"""The durations that a character can stand for, in seconds."""
 
 _LETTERS = string.ascii_letters.replace("X", "")
 
 
 def draw_text(lanes: Sequence[Lane], now: float) -> str:
-    """Return the lines of the `lanes` and the legend of their symbols; running spans end at `now`."""
+    """Draw the `lanes` as lines of text, with a legend of the symbols. Spans that are still running end at `now`."""
     rows = [(lane, spans) for lane in lanes for spans in lane.rows()]
     symbols = _Symbols(mark for _, spans in rows for span in spans for mark in span.marks)
     tick, columns = _columns([spans for _, spans in rows], symbols, now)
@@ -176,7 +182,7 @@ def seconds(value: float) -> str:
 
 
 class _Symbols:
-    """A letter for each different item; a string of one letter is its own symbol, as in the notation."""
+    """Assigns a letter to each different item. As in marble notation, a string of one letter is its own symbol."""
 
     def __init__(self, marks: Iterable[Mark]) -> None:
         marks = sorted(marks, key=lambda mark: mark.detail != repr(mark.label))
@@ -208,7 +214,7 @@ class _Symbols:
 
 
 def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]:
-    """Return the text at each tick: a symbol, or a group of symbols in brackets."""
+    """Return the text to draw at each tick: either a symbol, or several symbols in parentheses."""
     groups: dict[int, str] = {}
     for at, symbol in (signal for span in spans for signal in symbols.of(span)):
         group = groups.get(round(at / tick), "")
@@ -218,7 +224,7 @@ def _groups(spans: list[Span], symbols: _Symbols, tick: float) -> dict[int, str]
 
 
 def _columns(rows: list[list[Span]], symbols: _Symbols, now: float) -> tuple[float, dict[int, int]]:
-    """Return the seconds per character, and the column of each tick, which wide groups move to the right."""
+    """Return the seconds per character, and the column of each tick. Wide groups push later columns to the right."""
     spans = [span for row in rows for span in row]
     times = {now, *(at for span in spans for at in (span.start, span.latest, *(mark.at for mark in span.marks)))}
     finest = max(times) / COLUMNS
@@ -242,7 +248,7 @@ def _columns(rows: list[list[Span]], symbols: _Symbols, now: float) -> tuple[flo
 
 
 def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int, int], now: float) -> tuple[str, str]:
-    """Return the line of marbles and the line of subscriptions."""
+    """Return two lines: the marbles, and the subscriptions below them."""
     marbles, uses = "", ""
     for span in spans:
         start, until = (columns[round(at / tick)] for at in (span.start, span.latest if span.outcome else now))
@@ -255,13 +261,20 @@ def _lines(spans: list[Span], symbols: _Symbols, tick: float, columns: dict[int,
     return marbles, uses
 
 
-WIDTH, MARGIN = 680, 70  # the width of a cell on a small screen, and the room for the last labels at the right
-CHARACTER = 6.7  # the width of a character; the font is monospaced
-STACK = 15  # the distance between simultaneous marks, one above the other
-LABEL = 30  # maximum characters of a lane's label
+WIDTH, MARGIN = 680, 70
+"""The width of a cell on a small screen, and the space at the right for the last labels."""
+
+CHARACTER = 6.7
+"""The width of a character in the monospaced font."""
+
+STACK = 15
+"""The vertical distance between simultaneous marks."""
+
+LABEL = 30
+"""The maximum length of a lane's label in the picture."""
 
 MAX_ROWS, MAX_STACK, MAX_LABELS = 30, 10, 80
-"""A row with more than `MAX_LABELS` marks has no labels, and its nearby marks are joined: a burst is a bar."""
+"""A row with more than `MAX_LABELS` marks has no labels. Nearby marks are joined, so that a burst becomes a bar."""
 
 _STYLE = """.rxm{--bg:#fff;--fg:#1f2328;--soft:#8c959f;--line:#d8dee4;--text:#0969da;--think:#8250df;--call:#bc4c00;
 --tool:#1b7c83;--step:#1a7f37;--bad:#cf222e;font:11px ui-monospace,Menlo,Consolas,"DejaVu Sans Mono",monospace}
@@ -285,7 +298,7 @@ _SHAPES = {
     "end": ("fg", "m0-11v22"),
     "dispose": ("soft", "m0-11v8m-3 0h6v6h-6zm3 6v8"),
 }
-"""The colour and the path of each kind; the path is relative to the mark's place."""
+"""The colour and the path of each kind. The path is relative to the position of the mark."""
 
 _CONTROLS = re.compile("[\x00-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
@@ -294,7 +307,7 @@ Place = tuple[float, float, Mark]
 
 
 def draw_svg(lanes: Sequence[Lane], now: float) -> str:
-    """Return the picture of the `lanes`; running spans end at `now`."""
+    """Draw the `lanes` as SVG. Spans that are still running end at `now`."""
     rows = [(lane.label, spans) for lane in lanes for spans in lane.rows()]
     picture = _Picture(36 + CHARACTER * max((_width(truncate(label, LABEL)) for label, _ in rows), default=0), now)
     for index, (label, spans) in enumerate(rows[:MAX_ROWS]):
@@ -311,7 +324,7 @@ def draw_svg(lanes: Sequence[Lane], now: float) -> str:
 
 
 class _Picture:
-    """The elements so far, and the height `y` below them."""
+    """A picture that is being drawn. It has the elements so far, and the height `y` at which the next one is drawn."""
 
     def __init__(self, left: float, duration: float) -> None:
         self.parts: list[str] = []
@@ -335,7 +348,7 @@ class _Picture:
             paths.setdefault(mark.kind, []).append(_shape(mark.kind[0], x, height, self._bar(mark)))
         for span in spans:
             until = self._x(span.latest if span.outcome else self._duration)
-            until += 12 * (until in columns)  # beside the mark at the same time
+            until += 12 * (until in columns)  # if there is a mark at the same time, draw the end next to it
             self.add_path("soft", "line", [f"M{self._x(span.start)} {y}H{until}"])
             if span.outcome:
                 taken.append((until - 1, until + 1, y - 6, y + 6))
@@ -349,7 +362,7 @@ class _Picture:
         self.add_text(12, y + 4, truncate(label, LABEL))
 
     def grid(self) -> list[str]:
-        """Add the times below the rows, and return the vertical lines, to be drawn behind the rows."""
+        """Write the times below the rows. Return the vertical lines of the grid, which belong behind the rows."""
         power = 10.0 ** math.floor(math.log10(self._duration / 8))
         step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= self._duration / 8.001)
         ticks = [round(index * step, 9) for index in range(int(self._duration / step + 1e-6) + 1)]
@@ -386,7 +399,7 @@ class _Picture:
         return self._x(mark.until) - self._x(mark.at)
 
     def _columns(self, marks: list[Mark]) -> dict[int, list[Mark]]:
-        """Return the marks by their horizontal pixel."""
+        """Group the marks by their horizontal position in pixels."""
         if len(marks) > MAX_LABELS:
             marks = join_marks(marks, 3 / self._second, WIDTH)
         columns: dict[int, list[Mark]] = {}
@@ -398,7 +411,7 @@ class _Picture:
         return columns
 
     def _add_labels(self, places: list[Place], taken: list[Box], y: int) -> None:
-        """Add the labels that fit, in full or truncated: above or below a mark, to the right of stacked marks."""
+        """Draw all labels that fit, truncated if necessary, above or below their marks, or to the right of a stack."""
         taken += [(x - 6, x + 6 + self._bar(mark), at - 6, at + 6) for x, at, mark in places]
         stacked = {x for x, at, _ in places if at < y}
         for x, at, mark in sorted(places, key=lambda place: place[0]) if len(places) <= MAX_LABELS else ():
@@ -428,7 +441,7 @@ def _shape(name: str, x: float, y: float, bar: int = 0) -> str:
 
 
 def _clean(text: str) -> str:
-    """Return the text without characters that SVG forbids or that change the direction of other text."""
+    """Replace the characters that SVG forbids, and those that change the writing direction of other text."""
     return _CONTROLS.sub("·", text.replace("\n", "↵"))
 
 

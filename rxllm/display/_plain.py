@@ -1,4 +1,4 @@
-"""`Screen`, a place for cards, and `Plain`: all events on a terminal, only the text in a pipe."""
+"""`Screen`, the interface for drawing cards, and `Plain`, which prints events as plain text."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from rxllm.values import Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Path = tuple[str, ...]
-"""The ids of the tool calls around an agent's event; empty for the chat's own."""
+"""The ids of the tool calls that enclose an agent's event, outermost first. It is empty for the chat itself."""
 
 WIDTH = 200
-"""Maximum characters of a tool's result or progress."""
+"""A tool's result or progress is cut after this many characters."""
 
 
 def ipython_shell() -> Any:
-    """Return the running IPython shell, which has a `kernel` in a notebook, or None."""
+    """Return the running IPython shell, or None. In a notebook, the shell has the attribute `kernel`."""
     ipython = sys.modules.get("IPython")
     return None if ipython is None else ipython.get_ipython()
 
 
 class Screen:
-    """A place where cards are drawn: `add` receives each item on the reading thread, `draw` runs on a `thread`."""
+    """A place where cards are drawn. The reading thread calls `add` for every item, and another thread calls `draw`."""
 
     thread: type[threading.Thread] = threading.Thread
 
@@ -62,20 +62,21 @@ class Screen:
 
 
 class Plain(Screen):
-    """Standard output: each delta at once, a blank line between different kinds, a newline after the last.
+    """Prints events to standard output. Deltas are printed immediately, with a blank line between different kinds.
 
-    Agents' events are indented under the names of their tools. With `text_only`, only texts and questions are
-    printed, unchanged, and of agents only the questions. Errors go to standard error.
+    The events of an agent are indented, under the name of its tool. With `text_only`, only the chat's text and all
+    questions are printed, without any changes. Errors are printed to standard error.
     """
 
     def __init__(self, *, text_only: bool) -> None:
         self._text_only = text_only
-        self._latest: tuple[Path, str] | None = None  # the path and the kind of the latest addition
-        self._names: dict[Path, str] = {}  # the tools' names
+        # The path and the kind of what was printed last, and the name of each tool by path.
+        self._latest: tuple[Path, str] | None = None
+        self._names: dict[Path, str] = {}
 
     def add(self, item: Any) -> None:
         if isinstance(item, Labelled):
-            return  # `finish` prints several streams one after the other
+            return  # several streams are printed one after the other, by `finish`
         path, event = (item.path, item.event) if type(item) is Nested else ((), item)
         if isinstance(event, ToolExecutionStarted):
             self._names[*path, event.id] = event.name
@@ -87,7 +88,7 @@ class Plain(Screen):
             print(text, file=sys.stderr)
         elif kind == "start":
             if self._latest is not None and self._latest[0] == path:
-                self._latest = (path, kind)  # the next response's text begins a paragraph
+                self._latest = (path, kind)  # makes the text of this response begin a new paragraph
         elif text and (is_answer or not self._text_only):
             self._print(path, kind, text)
 
@@ -126,7 +127,7 @@ def _addition(event: Event) -> tuple[str, str]:
         case ToolResultEncoded(content=content):
             return "note", f"→ {truncate(content, WIDTH)}"
         case StepRestarted(reason=reason):
-            return "note", f"starting again: {reason}"
+            return "note", f"starting over: {reason}"
         case Steered(message=message, used=used):
             return "note", quote(message.text, used)
         case _:
@@ -134,13 +135,13 @@ def _addition(event: Event) -> tuple[str, str]:
 
 
 def quote(text: str, used: bool) -> str:
-    """Return a user's correction as a quotation."""
+    """Format the user's correction as a quotation."""
     lines = text.replace("\n", "\n> ")
     return f"> {lines}{'' if used else ' (not used)'}"
 
 
 def plain_text(cards: Cards) -> str:
-    """Return the texts of `cards`, under their labels if they have any."""
+    """Return the texts of `cards`. If the cards have labels, each text is below its label."""
     texts = ((label, _text(card)) for label, card in cards.items())
     return "\n\n".join(text if label is None else f"{label}:\n{text}" for label, text in texts)
 

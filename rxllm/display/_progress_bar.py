@@ -1,4 +1,4 @@
-"""`progress_bar`: the progress of a batch of requests, in one line that is redrawn."""
+"""`progress_bar`, which shows the progress of a batch of requests in a single line."""
 
 from __future__ import annotations
 
@@ -20,23 +20,24 @@ from rxllm.values.argument_checks import check_instance
 
 WIDTH = 10
 EVERY = 0.1
-"""Seconds between two draws, so that many quick answers cost little."""
+"""The minimum number of seconds between two draws. Without it, many quick answers would waste time on drawing."""
 
 EVERY_LINE = 10.0
-"""Seconds between two lines in a file, where nothing is redrawn."""
+"""The minimum number of seconds between two lines in a file, where lines cannot be redrawn."""
 
 
 def progress_bar(label: str = "") -> Callable[[Progress], None]:
-    r"""Return a function for ``generate_many(..., on_progress=progress_bar())`` that draws the progress.
+    r"""Return a function that draws a progress bar. Pass it to ``generate_many(..., on_progress=progress_bar())``.
 
     ::
 
         capitals:  60%|██████    | 1200/2000 [01:10<00:47, 17.1/s, 3 failed, 48,210 tokens, cost 0.52]
 
-    In a notebook the line is an output of the cell. On a terminal it is drawn on standard error; a log record or a
-    print clears it first, and the next draw puts it below. A file gets a line every ten seconds at most, and one at the
-    end. Only a response redraws the line: it stands still while a limit or a slow model delays all responses. The rate
-    and the remaining seconds do not count answers from a journal.
+    In a notebook, the bar is an output of the cell. On a terminal, it is drawn on standard error. If your program
+    prints or logs something, the bar is cleared first and drawn again below it. If standard error is a file, a line is
+    written at most every ten seconds, and another one at the end. The bar is redrawn only when a response arrives, so
+    it does not move while a rate limit or a slow model delays all responses. Answers from a journal do not count
+    towards the rate and the remaining time.
 
     >>> from rxllm import Fake, generate_many
     >>> responses = list(generate_many(Fake("Hi"), ["a", "b"], on_progress=progress_bar("greetings")))
@@ -59,17 +60,17 @@ class _Bar:
 
     def __call__(self, progress: Progress) -> None:
         now, is_last = time.monotonic(), progress.done == progress.total
-        if progress.done <= self._done:  # another subscription
+        if progress.done <= self._done:  # this is a new subscription
             self._began_at = self._drawn_at = now
         self._done = progress.done
         if is_last or now - self._drawn_at >= self._every:
             self._drawn_at = now
-            with contextlib.suppress(OSError, ValueError):  # the batch continues if the output is closed
+            with contextlib.suppress(OSError, ValueError):  # if the output is closed, the batch should continue
                 self._draw(self._label + progress_line(progress, now - self._began_at), is_last)
 
 
 def progress_line(progress: Progress, seconds: float) -> str:
-    """Return the line to draw after `seconds`.
+    """Return the text of a progress bar after `seconds`.
 
     >>> from rxllm import Usage
     >>> progress_line(Progress(3, 1, 10, Usage(20, 4), journaled=1), 4.0)
@@ -93,7 +94,7 @@ def _clock(seconds: float) -> str:
 
 
 def _in_cell() -> Callable[[str, bool], None]:
-    """Add an output to a notebook's running cell, and return the function that redraws it."""
+    """Add an output to the cell that is running. Return a function that redraws the output."""
 
     def data(line: str) -> dict[str, str]:
         return {"text/html": f"<pre>{escape(line)}</pre>", "text/plain": line}
@@ -103,15 +104,15 @@ def _in_cell() -> Callable[[str, bool], None]:
 
 
 class _TerminalLine:
-    """The line on the terminal, which all bars share.
+    """The line of the terminal on which bars are drawn. All bars share it.
 
-    After a draw, standard output, standard error and the handlers that log to them write through a `_Guard`. The first
-    write clears the line and removes the guards.
+    When the line has been drawn, standard output, standard error and the logging handlers that use them are replaced
+    with a `_Guard`. The first write to a guard clears the line and removes all guards.
     """
 
     def __init__(self) -> None:
         self.lock = RLock()
-        self._guarded: list[tuple[Any, str, Any, Any]] = []  # owner, attribute, guard, original stream
+        self._guarded: list[tuple[Any, str, Any, Any]] = []  # (owner, attribute, guard, original stream)
 
     def __call__(self, line: str, is_last: bool) -> None:
         width = shutil.get_terminal_size().columns - 1
@@ -135,17 +136,18 @@ class _TerminalLine:
             if any(stream is other for other in streams):
                 guard = _Guard(stream, self)
                 self._guarded.append((owner, name, guard, stream))
-                setattr(owner, name, guard)  # not setStream: a thread that waits for this lock may hold the handler's
+                # Do not use setStream. It takes the handler's lock, which a thread that waits for our lock could hold.
+                setattr(owner, name, guard)
 
     def _release(self) -> None:
         guarded, self._guarded = self._guarded, []
         for owner, name, guard, stream in guarded:
-            if getattr(owner, name) is guard:  # otherwise the program has replaced it since
+            if getattr(owner, name) is guard:  # otherwise the program has replaced the guard
                 setattr(owner, name, stream)
 
 
 class _Guard:
-    """A stream on the terminal that clears the line before each write."""
+    """Wraps a stream that writes to the terminal, and clears the bar's line before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream
@@ -169,7 +171,7 @@ def _in_file(line: str, is_last: bool) -> None:
 
 def _write(text: str) -> None:
     if sys.stderr is None:  # pyright: ignore[reportUnnecessaryComparison]
-        return  # a program without a console
+        return  # the program has no console
     encoding = sys.stderr.encoding
     try:
         text.encode(encoding)

@@ -1,4 +1,4 @@
-"""Draw cards on a terminal with rich: https://github.com/Textualize/rich."""
+"""Draw cards on a terminal, using rich: https://github.com/Textualize/rich."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rxllm.display._plain import Cards, Screen, quote
 from rxllm.values import FilePart, SourcePart, TextPart, ThinkingPart
 
 THINKING = 300
-"""How many of the last characters of thinking are shown while it streams."""
+"""While thinking streams, only this many characters at its end are shown."""
 
 
 class Terminal(Screen):
-    """A terminal, which shows the last lines that fit while the stream runs."""
+    """A terminal. While the stream is running, it shows the last lines that fit on the screen."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console()

@@ -1,7 +1,8 @@
-"""`show`: draw a stream while it runs, in a notebook's cell or on a terminal; one thread reads, another draws.
+"""`show`, which draws a stream in a notebook cell or on a terminal while it is running.
 
-Draws are never queued: each shows all items received so far. A pause of 50 ms, longer after a slow draw, separates two
-draws; the last one shows the end.
+One thread reads the stream, and another draws it. Draws are not queued: each draw shows everything that has been
+received by then. There is a pause of at least 50 ms between two draws, and a longer pause after a slow draw. When the
+stream has ended, it is drawn a last time.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ T = TypeVar("T")
 
 
 REFRESH_SECONDS = 0.05
-"""Minimum pause between two draws: a shorter one would flicker and keep the browser busy."""
+"""The minimum pause between two draws. With shorter pauses, the card would flicker and keep the browser busy."""
 
 SHARE = 150
-"""Minimum ratio of a pause to the CPU time of the draw before it."""
+"""After a draw, the pause is at least this many times as long as the CPU time that the draw took."""
 
 WAKE_SECONDS = 0.1
 
 last: Any = None
-"""The result of the latest `show` that has ended."""
+"""The result of the `show` call that ended last."""
 
 _STOPPED = "Stopped. The partial result is in rxllm.display.last."
 
@@ -59,19 +60,21 @@ def show(
 @overload
 def show(stream: Observable[T], *, block: Literal[True] = True) -> T: ...
 def show(stream: Any, *, block: bool = True) -> Any:
-    """Show `stream` while it runs, with its thinking, tools, images, sources and costs, and return its result.
+    """Show `stream` while it is running, with thinking, tools, images, sources and costs, and return its result.
 
-    Events fold to a `ChatResult`, a `StepResult` or a `Response`. For a stream of other items, the latest is shown in
-    place, and the last is returned. Several streams, given as a mapping or by ``rxllm.merge_labelled``, are shown side
-    by side; the result is a dict by their labels, and a stream that fails does not end the others.
+    The result of a stream of events is a `ChatResult`, a `StepResult` or a `Response`. If the items are not events,
+    only the latest item is shown, and the last item is returned. To show several streams side by side, pass a mapping,
+    or a stream made by ``rxllm.merge_labelled``. The result is then a dict with the same labels, and if one stream
+    fails, the others continue.
 
-    A notebook shows a card, redrawn in place; so does a terminal if rich is installed. Elsewhere only the text goes to
-    standard output. The stop button, or Ctrl-C, cancels the call and raises ``KeyboardInterrupt``; the partial result
-    stays on the card and in ``rxllm.display.last``. With ``block=False`` it returns a `Showing` at once: await it for
-    the result, dispose it to stop; in a notebook with ipywidgets its card has a stop button.
+    In a notebook, or on a terminal if rich is installed, the stream is shown as a card that is redrawn in place.
+    Everywhere else, the text is printed to standard output. The stop button, or Ctrl-C, cancels the call and raises
+    ``KeyboardInterrupt``. The partial result remains on the card and in ``rxllm.display.last``. With ``block=False``,
+    `show` immediately returns a `Showing`. Await it to get the result, or dispose it to stop the stream. In a notebook
+    that has ipywidgets, its card has a stop button.
 
-    The stream's error is raised after all items before it are shown; a stream without items raises
-    ``SequenceContainsNoElementsError``, as ``run`` does.
+    If the stream fails, its error is raised after all items have been shown. If the stream has no items,
+    ``SequenceContainsNoElementsError`` is raised, like in ``run``.
 
     >>> from rxllm import Fake, stream_generate
     >>> response = show(stream_generate(Fake(["Hel", "lo"]), "Hi"))
@@ -82,7 +85,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
         streams = cast(Mapping[str, Observable[Any]], stream)
         source, labels = merge_labelled(streams), list(streams)
     else:
-        expected = "an Observable, such as rxllm.stream(...) returns, or a mapping of labels to Observables"
+        expected = "an Observable, such as rxllm.stream(...), or a mapping of labels to Observables"
         check_instance("stream", stream, Observable, expected)
         source, labels = stream, []
     showing = Showing[Any](source, labels, choose_screen())
@@ -90,7 +93,7 @@ def show(stream: Any, *, block: bool = True) -> Any:
 
 
 def choose_screen() -> Screen:
-    """Return the screen of this process: a cell, a terminal, or plain output."""
+    """Return the right screen for this process: a notebook cell, a terminal, or plain output."""
     marimo = sys.modules.get("marimo")
     if hasattr(ipython_shell(), "kernel"):
         return Cell()
@@ -104,9 +107,9 @@ def choose_screen() -> Screen:
 
 
 class Showing(abc.DisposableBase, Generic[T]):
-    """A stream that is being shown: ``await`` it for the result, or dispose it to stop.
+    """A stream that is being shown. Await it to get the result, or dispose it to stop the stream.
 
-    The result of a stopped stream is the part received so far.
+    If the stream is stopped, the result is partial.
     """
 
     def __init__(self, source: Observable[Any], labels: Sequence[str], screen: Screen) -> None:
@@ -118,7 +121,8 @@ class Showing(abc.DisposableBase, Generic[T]):
         self._stopped = False
         self._result: Any = None
         self._future: Future[T] = Future()
-        self._future.set_running_or_notify_cancel()  # a cancelled task disposes the stream, not the future
+        # A task that awaits the result and is cancelled must dispose the stream, and not cancel this future.
+        self._future.set_running_or_notify_cancel()
 
     def run(self) -> T:
         """Show the stream on this thread, and return its result."""
@@ -126,19 +130,19 @@ class Showing(abc.DisposableBase, Generic[T]):
         return self._show()
 
     def start(self) -> Showing[T]:
-        """Show the stream on its own thread."""
+        """Show the stream on a new thread."""
         self._screen.open(self._cards, self.dispose)
-        context = contextvars.copy_context()  # a notebook assigns outputs to cells by context
+        context = contextvars.copy_context()  # a notebook uses the context to find the cell for an output
         self._screen.thread(target=context.run, args=(self._settle,), name="rxllm-show", daemon=True).start()
         return self
 
     def dispose(self) -> None:
-        """Stop: cancel the call, and leave the card as it is."""
+        """Stop the stream. The call is cancelled, and the card stays as it is."""
         self._stopped = self._stopped or not self._over.is_set()
         self._items.close()
 
     def result(self, timeout: float | None = None) -> T:
-        """Wait for the result, and return it; raise the stream's error, or ``TimeoutError`` after `timeout` seconds."""
+        """Wait for the result. Raises the stream's error, or ``TimeoutError`` after `timeout` seconds."""
         return self._future.result(timeout)
 
     def __await__(self) -> Generator[Any, None, T]:
@@ -151,7 +155,8 @@ class Showing(abc.DisposableBase, Generic[T]):
                 await asyncio.wait({future}, timeout=WAKE_SECONDS)
         except asyncio.CancelledError as error:
             self.dispose()
-            # A notebook shows this one line. The timeouts of asyncio 3.12 would not recognise a subclass.
+            # Make a notebook show a single line. We cannot raise a subclass, because the timeouts in Python 3.12's
+            # asyncio would not recognise it.
             error.__dict__["_render_traceback_"] = lambda: [_STOPPED]
             raise
         return suppress_repr(future.result())
@@ -184,7 +189,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             drawer.join()
             self._finish(end, failure)
         if not self._stopped and not any(card.has_events or card.has_value for card in self._cards.values()):
-            return empty().run()  # reactivex's own error
+            return empty().run()  # raises reactivex's own error
         return self._result
 
     def _take(self, item: Any) -> None:
@@ -193,7 +198,7 @@ class Showing(abc.DisposableBase, Generic[T]):
         if isinstance(item, Labelled):
             labelled = cast(Labelled[Any], item)
             label, inner = labelled.label, labelled.item
-            cards.pop(None, None)  # the card for an unlabelled stream
+            cards.pop(None, None)  # drop the card for a stream without a label
         cards[label] = (cards.get(label) or Card(self._begun)).add(inner, time.monotonic())
         self._cards = cards
         self._screen.add(item)
@@ -208,7 +213,7 @@ class Showing(abc.DisposableBase, Generic[T]):
             try:
                 self._screen.draw(cards, time.monotonic())
             except Exception:
-                log.exception("a draw failed; the stream is not drawn again until its end")
+                log.exception("a draw has failed; the stream will be drawn again only when it ends")
                 return
             pause = pause_after(time.thread_time() - began)
 
@@ -222,12 +227,12 @@ class Showing(abc.DisposableBase, Generic[T]):
 
 
 def pause_after(cost: float) -> float:
-    """Return the pause after a draw that took `cost` seconds of CPU time."""
+    """Return how many seconds to pause after a draw that took `cost` seconds of CPU time."""
     return max(REFRESH_SECONDS, SHARE * cost)
 
 
 class Stopped(KeyboardInterrupt):
-    """Raised when the user stops a stream that is shown; a notebook shows it as one line."""
+    """Raised if the user stops a stream that is being shown. A notebook shows this error as a single line."""
 
     def __init__(self) -> None:
         super().__init__(_STOPPED)
@@ -237,9 +242,9 @@ class Stopped(KeyboardInterrupt):
 
 
 def suppress_repr(value: T) -> T:
-    """Return `value`, and keep IPython from showing it again as the last expression of the running cell."""
+    """Return `value`. If it is the last expression of the running cell, keep IPython from showing it a second time."""
     shell, hook = ipython_shell(), cast(Any, sys.displayhook)
-    # IPython sets its hook for each cell and restores the previous one afterwards, which removes this one too.
+    # IPython installs its hook before each cell and restores the old one after it, which also removes our hook.
     if shell is not None and (hook is shell.displayhook or isinstance(hook, _Hook)):
         sys.displayhook = _Hook(hook, value)
     return value
@@ -256,9 +261,10 @@ class _Hook:
 
 
 class Cell(Screen):
-    """A notebook cell: one output, redrawn, with an ipywidgets stop button until the end if there is a `stop`.
+    """A notebook cell, which has one output that is redrawn.
 
-    At the end the output is plain HTML, which a saved notebook keeps.
+    If there is a `stop`, the output has a stop button while the stream is running (an ipywidgets button). In the end,
+    the output is plain HTML, so that it is kept when the notebook is saved.
     """
 
     def __init__(self) -> None:
@@ -295,20 +301,21 @@ def _press(stop: Callable[[], None], button: Any) -> None:
 
 
 _OUTPUTS = 200
-"""An index above the outputs of any marimo cell."""
+"""No marimo cell has this many outputs."""
 
 
 class _MarimoCell(Screen):
-    """A marimo cell: one of its outputs, redrawn."""
+    """A marimo cell, in which one output is redrawn."""
 
     def __init__(self) -> None:
         self._marimo: Any = import_module("marimo")
-        self.thread = self._marimo.Thread  # another thread has no cell to draw in
+        self.thread = self._marimo.Thread  # other threads are not connected to a cell
         self._index = -1
 
     def open(self, cards: Cards, stop: Callable[[], None] | None) -> None:
         html = cards_html(cards, min(card.begun for card in cards.values()))
-        for index in range(_OUTPUTS, -1, -1):  # marimo's first accepted index follows the cell's earlier outputs
+        # Count down until marimo accepts the index. That is the place after the cell's earlier outputs.
+        for index in range(_OUTPUTS, -1, -1):
             with contextlib.suppress(IndexError):
                 self._put(html, index)
                 self._index = index

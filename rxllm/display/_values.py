@@ -1,7 +1,8 @@
-"""Draw values, messages and threads as notebooks show them, in the style of the cards.
+"""Draw values, messages and threads for notebooks, in the style of the cards.
 
-Everything is bounded, so that a notebook stays usable with a long thread or a huge answer: the first and the last
-messages are open, the messages before the last are folded, and the rest are only counted.
+The size of everything is limited, so that a notebook remains usable if a thread is long or an answer is huge. In a long
+thread, the first message and the last messages are open. Some messages between them can be unfolded, and the rest are
+only counted.
 """
 
 from __future__ import annotations
@@ -37,17 +38,24 @@ from rxllm.values import (
     ValidationError,
 )
 
-OPEN, FOLDED = 8, 100  # messages at the end that are open, and messages before them that can be unfolded
-ROOM = 300_000  # characters of HTML after which no older message is drawn
-LONG = 50_000  # maximum characters of one text
-MANY = 200  # maximum parts of a message, images, and rows of a table
+OPEN, FOLDED = 8, 100
+"""The last `OPEN` messages of a thread are open, and the `FOLDED` messages before them can be unfolded."""
+
+ROOM = 300_000
+"""No more of a thread's older messages are drawn when the HTML has more than this many characters."""
+
+LONG = 50_000
+"""A longer text is cut after this many characters."""
+
+MANY = 200
+"""At most this many parts of a message, images, or rows of a table are shown."""
 
 Drawing = tuple[str, Sequence[str], str]
-"""A body, the texts of the status line, and the look: a card's, or ``value``."""
+"""A body, the texts of the status line, and the look, which is a card's look or ``value``."""
 
 
 def value_html(value: Any) -> str | None:
-    """Return the HTML of a value, or None for a type without a drawing.
+    """Return the HTML of a value, or None if values of its type cannot be drawn.
 
     >>> html = value_html(Message("user", "<b>"))
     >>> html[html.index("<article") :]
@@ -177,7 +185,7 @@ def _type(spec: Mapping[str, Any]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[Any]]) -> str:
-    """Return a table without its empty columns."""
+    """Return the HTML of a table. Columns that are empty are left out."""
     columns = [index for index in range(len(head)) if any(line[index] is not None for line in lines)]
     titles = "".join(f"<th>{head[index]}</th>" for index in columns)
     body = "".join(f"<tr>{''.join(_cell(line[index]) for index in columns)}</tr>" for line in lines[:MANY])
@@ -195,8 +203,8 @@ State = Literal["called", "waiting"]
 
 
 def thread_html(thread: Thread, unanswered: State = "called") -> str:
-    """Return the HTML of a thread; `unanswered` is the state of its unanswered tool calls."""
-    exchanges: list[tuple[int, Message, list[Message]]] = []  # the index of a message, the message, its tools' answers
+    """Return the HTML of a thread. Tool calls that have no answer are drawn in the state `unanswered`."""
+    exchanges: list[tuple[int, Message, list[Message]]] = []  # (index, message, answers of its tools)
     for index, message in enumerate(thread):
         if message.role == "tool" and exchanges:
             exchanges[-1][2].append(message)
@@ -209,7 +217,8 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))  # first drawn, first open
+    # `left` is the first of the later exchanges that is drawn, and `last` is the first that is open.
+    left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:
         more = f"{starts[left] - starts[1]:,} more messages: thread[{starts[1]}:{starts[left]}]"
@@ -220,7 +229,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
 
 
 def message_html(message: Message, answers: Iterable[Message] = (), unanswered: State = "called") -> str:
-    """Return the HTML of a message with its role, and of the tools' `answers` to it."""
+    """Return the HTML of a message, with its role, and with the `answers` of the tools that it calls."""
     name = clip(f"{message.role} {message.name or ''}".strip())
     body = "".join(message_rows(message, answers, unanswered))
     if message.role == "system" and len(message.text) > 600:
@@ -229,7 +238,7 @@ def message_html(message: Message, answers: Iterable[Message] = (), unanswered: 
 
 
 def message_rows(message: Message, answers: Iterable[Message], unanswered: State = "called") -> Iterator[str]:
-    """Yield the HTML of the parts of a message, with the answers in the rows of their tool calls."""
+    """Yield the HTML of each part of a message. The answers are shown in the rows of their tool calls."""
     by_id = {answer.tool_call_id: answer for answer in answers}
     calls = {call.id for call in message.tool_calls}
 
@@ -245,16 +254,16 @@ def message_rows(message: Message, answers: Iterable[Message], unanswered: State
     for answer in islice(by_id.values(), MANY):
         if answer.tool_call_id not in calls:
             yield message_html(answer)
-        else:  # the row of the call has the text
+        else:  # the text is already in the row of the call
             yield from (part_html(part, "tool") for part in answer.parts if isinstance(part, ImagePart | FilePart))
 
 
 def part_html(row: Row, role: str) -> str:
-    """Return the HTML of a part of a message from `role`."""
+    """Return the HTML of a message part. The `role` is the role of the message."""
     match row:
         case TextPart(text=text) if role == "tool":
             return f'<pre dir="auto">{escape(clip(text))}</pre>'
-        case TextPart(text=text) if role != "assistant":  # only a model's text is Markdown
+        case TextPart(text=text) if role != "assistant":  # only text from the model is Markdown
             return f'<div class="rxllm-plain" dir="auto">{escape(cut(text))}</div>'
         case TextPart(text=text):
             return row_html(TextPart(cut(text)))
@@ -273,17 +282,17 @@ def part_html(row: Row, role: str) -> str:
 def _as_file(image: Image) -> dict[str, Any]:
     try:
         return {"mime_type": image.mime_type, "name": repr(image), "data": image.to_binary()}
-    except (ValidationError, OSError):  # the image is remote, or cannot be read
+    except (ValidationError, OSError):  # the image is remote or cannot be read
         return {"name": clip(repr(image)), "url": cut(str(image.data))}
 
 
 def cut(text: str) -> str:
-    """Return the beginning of a long text, and the length of the rest."""
+    """Return `text`. If it is too long, cut it and write how many characters are missing."""
     return text if len(text) <= LONG else f"{text[:LONG]}\n\n… {len(text) - LONG:,} more characters"
 
 
 def clip(text: str) -> str:
-    """Return the beginning of a text beside a message, such as a name or a tool's result."""
+    """Truncate a text that is not the main text of a message, such as a name or a tool's result."""
     return truncate(text, SHOWN)
 
 
@@ -292,12 +301,12 @@ def _cut_all(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fold(title: str, body: str) -> str:
-    """Return `body` folded behind its title."""
+    """Hide `body` behind a title that the user can unfold."""
     return f'<details class="rxllm-folded"><summary>{isolate(clip(title))}</summary>{body}</details>'
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number and its noun.
+    """Return a number with its noun, in the singular or plural.
 
     >>> count(1, "step"), count(2000, "step")
     ('1 step', '2,000 steps')

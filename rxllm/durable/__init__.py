@@ -1,4 +1,4 @@
-"""Runs that outlive their process: logs of committed events that any process may watch and continue."""
+"""Runs that outlive their process: the events are stored in a log, so that any process can watch and continue a run."""
 
 from rxllm.durable._runs import Runs, open_runs, open_store
 from rxllm.durable._sessions import SavedSession

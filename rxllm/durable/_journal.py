@@ -1,4 +1,4 @@
-"""A run's writer, which commits its events and keeps its lease, and the journal that its producers share."""
+"""The writer, which commits a run's events and renews its lease, and the journal, from which a run is replayed."""
 
 from __future__ import annotations
 
@@ -24,43 +24,44 @@ from rxllm.runtime import ToolRecord
 log = logging.getLogger("rxllm")
 
 BATCH = 256
-"""The number of pending events that are committed without further delay."""
+"""As soon as this many events are waiting, they are committed without further delay."""
 
 MOST = 1024
-"""The number of events that may wait for a slow store before the stream has to wait too."""
+"""The number of events that can wait for a slow store before the stream itself is paused."""
 
 APPENDING_SECONDS = 0.25
-"""The pause between an append and the next renewal, since an append reports cancel requests too."""
+"""Seconds between an append and the next renewal. The append has already checked for a request to cancel."""
 
 FOREVER = 2**53
-"""An event number that is never reached."""
+"""An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""The seconds beyond the original time within which a replayed answer must be disposed, or the run fails."""
+"""A replayed response must be disposed at most this many seconds later than in the original run, or the run fails."""
 
 QUIET_SECONDS = 5.0
-"""The maximum time that a request or tool waits for noted tools while no note is replayed."""
+"""A request or tool that waits for recorded tools gives up if nothing has been replayed for this many seconds."""
 
 LOOK_SECONDS = 0.01
-"""The time between two checks during that wait."""
+"""Seconds between two checks of whether those tools have been replayed."""
 
 DIVERGED = (
-    "the run cannot continue: its factory builds another request or tool call than before, and tools would run again; "
-    "give a new version of a factory a new name while runs of the old one are open"
+    "the run cannot continue: its factory now builds a different request or tool call, so tools would run twice; "
+    "if you change a factory while it has unfinished runs, give the new version a new name"
 )
 
 
 class Writer:
-    """Appends to the run of `lease`, at most `flush_after` seconds after a batch's first event.
+    """Appends events and records to the run that `lease` belongs to, in batches.
 
-    `event`, `record` and `flush` may be called on any thread and loop, the rest only on the loop of `run`. If the store
-    is unavailable, calls to it are repeated as long as the lease lasts.
+    A batch is committed at most `flush_after` seconds after its first event. `event`, `record` and `flush` can be
+    called on any thread and event loop, everything else only on the loop of `run`. If the store is unavailable, its
+    methods are called again until the lease expires.
     """
 
     def __init__(self, store: Store, lease: Lease, flush_after: float) -> None:
         self._store, self._lease, self._flush_after = store, lease, flush_after
         self.run_id = lease.run_id
-        self.noted = 0  # number of records so far
+        self.noted = 0  # the number of records so far
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._until = self._loop.time() + lease.seconds
         self._guard = threading.Lock()
@@ -84,10 +85,10 @@ class Writer:
         with self._guard:
             self._records.append(record)
             self.noted += 1
-        self._wake(True)  # a lost answer would be requested, and paid for, again
+        self._wake(True)  # if a response were lost, it would have to be requested and paid for again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Wait until everything so far is committed, including the run's `ending` if given. Raises ``RunError``."""
+        """Wait until everything so far is committed, and the run's `ending` if it is given. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -102,13 +103,13 @@ class Writer:
         return len(self._events) >= MOST
 
     async def room(self) -> None:
-        """Wait until it is no longer full."""
+        """Wait until there is room for more events."""
         while self.is_full:
             self._room.clear()
             await self._room.wait()
 
     async def run(self) -> None:
-        """Append batch after batch until cancelled. Raises ``RunError`` once it cannot append any more."""
+        """Append batches until this task is cancelled. Raises ``RunError`` if it can no longer append."""
         try:
             while True:
                 await self._some.wait()
@@ -123,17 +124,17 @@ class Writer:
             self._fail(RunError("lease_lost", run_id=self._lease.run_id))
 
     async def keep_lease(self) -> None:
-        """Renew the lease, and notice a request to cancel. Raises ``RunError`` as `run` does."""
+        """Keep renewing the lease, and watch for a request to cancel. Raises ``RunError`` when that fails."""
         while True:
-            # The wait starts before the renewal, which reports earlier requests, so that none is missed in between.
+            # Start the wait before the renewal. The renewal reports earlier cancel requests, so none gets missed.
             batches = self._batches
             waiting = asyncio.create_task(self._store.wait(self._lease.run_id, FOREVER, self._lease.seconds / 3))
-            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # a failure is ignored
+            waiting.add_done_callback(lambda task: task.cancelled() or task.exception())  # ignore a failure
             try:
                 await asyncio.sleep(0)
                 self._note(await self._retry(partial(self._store.renew, self._lease)))
                 await waiting
-                if self._batches != batches:  # our own append may have ended the wait, and reports requests too
+                if self._batches != batches:  # the wait ended because of our own append, which checks for requests too
                     await asyncio.sleep(APPENDING_SECONDS)
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() > self._until:
@@ -171,7 +172,7 @@ class Writer:
             except RunError as error:
                 if error.reason != "store_unavailable" or self._loop.time() + pause > self._until:
                     raise
-                log.warning("the run %s waits for its store: %s", self._lease.run_id, error)
+                log.warning("the run %s is waiting until its store is available: %s", self._lease.run_id, error)
                 await asyncio.sleep(pause)
                 pause = min(2 * pause, 1.0)
             else:
@@ -192,7 +193,7 @@ class Writer:
         if threading.get_ident() == self._thread:
             self._set(is_urgent)
             return
-        with suppress(RuntimeError):  # the loop is closed, and the run has ended
+        with suppress(RuntimeError):  # the loop is closed, so the run has ended
             self._loop.call_soon_threadsafe(self._set, is_urgent)
 
     def _set(self, is_urgent: bool) -> None:
@@ -203,30 +204,31 @@ class Writer:
 
 def _settle(waiting: Sequence[Future[None]], error: RunError | None) -> None:
     for future in waiting:
-        if not future.set_running_or_notify_cancel():  # the caller no longer waits
+        if not future.set_running_or_notify_cancel():  # the caller has stopped waiting
             continue
         future.set_result(None) if error is None else future.set_exception(error)
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A response that was disposed before its end, after `seconds`; `events` is the JSON of its events."""
+    """A response that was disposed before its end. `seconds` is how long it ran, and `events` is its events as JSON."""
 
     seconds: float
     events: str
 
 
 class StoredJournal:
-    """An `rxllm.runtime.Journal` that starts with `records`, and passes its notes to `writer`.
+    """A journal (see `rxllm.runtime.Journal`) that replays `records` and passes new records to `writer`.
 
-    A response is noted when it has ended, and committed soon after; the notes of tools are committed when `begin` and
-    `finish` return. A response that the stream itself disposed, as a guard or a race does, is noted too. Its events are
-    replayed without an end, so that the guard trips again and the same racer wins.
+    Responses are recorded when they end, and committed soon afterwards. For tools, a record is committed before `begin`
+    or `finish` returns. If the stream disposes a response early, for example because a guard has tripped or a race was
+    won, the events so far are recorded. They are replayed without an end, so that the guard trips again and the same
+    competitor wins the race.
 
-    A request without a note may belong to a chat whose noted tools have not been replayed yet, because it differs from
-    the original request or because a tool runs two chats at once. Its answer could run those tools again, so the
-    request waits for their replay. If replaying stops first, the request fails without being sent, and so does the run
-    unless something else, such as `fallback`, replays the tools. A tool waits in the same way for the notes of a tool
-    call with its id.
+    Suppose that there is no record for a request, but there are recorded tool calls in the same chat that have not been
+    replayed. Either the request is different this time, or a tool runs two chats at once. The model's answer could make
+    those tools run a second time, so the request waits until they have been replayed. If the replay stops before that,
+    the request fails without being sent. The run fails too, unless something else, such as `fallback`, replays the
+    tools. A tool call waits in the same way if the start of a call with its id is recorded in the chat.
     """
 
     def __init__(self, records: Iterable[Record], writer: Writer) -> None:
@@ -241,7 +243,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Note nothing more: from now on it is the producer that disposes responses, not the stream."""
+        """Stop recording: from now on, responses are disposed by the producer and not by the stream itself."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -257,25 +259,25 @@ class StoredJournal:
         return concat(from_async_iter(lambda: self._wait_for_tools(path)), noted)
 
     def check(self) -> None:
-        """Raise if the chat is about to continue without the noted tools that a request has waited for."""
+        """Raise if a request has waited for recorded tools that still have not been replayed."""
         if any(map(self._has_tools, tuple(self._awaited))):
             raise RunError("diverged", DIVERGED)
 
     def _is_early(self, path: Sequence[str]) -> bool:
-        """Whether a request of the chat at `path` must wait for noted tools.
+        """Whether a request in the chat at `path` must wait for recorded tools.
 
-        It also waits for the tools of an agent that waited in vain and returned its failure to the model.
+        It also has to wait if an inner agent gave up waiting for its tools and returned the failure to the model.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
     async def _wait_for_tools(self, path: Sequence[str]) -> AsyncIterator[Event]:
-        """Emit nothing, and complete when the chat at `path` may send a request."""
+        """Emit nothing, and complete as soon as the chat at `path` is allowed to send a request."""
         await self._until(path, lambda: not self._is_early(path))
         for event in ():
             yield event
 
     async def _until(self, path: Sequence[str], is_replayed: Callable[[], bool]) -> None:
-        """Wait for noted tools at `path`. Raises ``RunError("diverged")`` once replaying has stopped."""
+        """Wait until the recorded tools at `path` are replayed. Raises ``RunError("diverged")`` if the replay stops."""
         began = time.monotonic()
         while not is_replayed():
             self._awaited.add(tuple(path))
@@ -284,11 +286,11 @@ class StoredJournal:
             await asyncio.sleep(LOOK_SECONDS)
 
     def _has_tools(self, path: Sequence[str]) -> bool:
-        """Whether the chat at `path` has noted tools that are yet to be replayed."""
+        """Whether the chat at `path` has recorded tool calls that have not been replayed."""
         return any(known for _, known in self._tools(path))
 
     def _has_call(self, path: Sequence[str], id: str) -> bool:
-        """Whether the noted start of the tool call `id` in the chat at `path` is yet to be replayed."""
+        """Whether the start of tool call `id` in the chat at `path` is recorded but has not been replayed."""
         return any(call.id == id for kind, known in self._tools(path) if kind == "begin" for call in [*known])
 
     def _tools(self, path: Sequence[str]) -> Iterator[tuple[str, deque[Any]]]:
@@ -312,7 +314,7 @@ class StoredJournal:
         def fail(error: Exception) -> None:
             nonlocal has_ended
             has_ended = True
-            # After any other error, be it the caller's or a closing loop's, the model is asked again.
+            # Other errors are not recorded, so that the request is sent again. They have causes such as a closing loop.
             if isinstance(error, LLMError) and error.reason != "cancelled":
                 self._note("response", key, serializer.to_json(error))
 
@@ -353,7 +355,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Append a count to the key, so that each of a hedge's two equal requests gets its own answer again."""
+        """Number the uses of a key. A hedge sends the same request twice, and each of the two has its own response."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -367,13 +369,13 @@ class StoredJournal:
 
 
 def _place(path: Sequence[str], key: str) -> str:
-    # The model chooses the ids of tool calls. They may contain lone surrogates, which no store accepts.
+    # Tool call ids are chosen by the model, so they can contain lone surrogates, which no store accepts.
     return "/".join(("", *path, key)).encode(errors="backslashreplace").decode()
 
 
 def _read(run_id: str, record: Record) -> Any:
-    """Return the content of a record. Raises ``RunError("unreadable")``."""
-    with reading(f"the note {record.kind!r} of {record.key!r}", run_id):
+    """Decode a record. Raises ``RunError("unreadable")``."""
+    with reading(f"the record {record.kind!r} of {record.key!r}", run_id):
         match record.kind:
             case "begin":
                 return serializer.from_json(record.data, ToolCall, local_files=True)
@@ -398,7 +400,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run waits for an answer that it disposed before: its factory builds another stream than before"
+        message = "the run waits for a response that it had disposed of: its factory now builds a different stream"
         raise RunError("diverged", message)
 
     return _emit(events, wait)
@@ -411,4 +413,4 @@ def _emit(known: Sequence[Event], then: Callable[[], Awaitable[None]] | None = N
         if then is not None:
             await then()
 
-    return from_async_iter(events)  # emitted synchronously, a chat of a hundred steps would be a hundred calls deep
+    return from_async_iter(events)  # asynchronous, because synchronous replay would nest one call deeper per step

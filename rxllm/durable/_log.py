@@ -1,20 +1,20 @@
-"""A run's events in its store, and the tail that all its watchers on one loop share.
+"""The log of a run's events in its store, and the tail of the log, which all watchers on one event loop share.
 
-`StepCompleted` holds the whole thread, and `ChatCompleted` every step. Written in full, they would make the log grow
-with the square of the number of steps. The end of a step or a chat is therefore an entry of a special form, whose
-`event` has only what is new:
+A `StepCompleted` contains the whole thread, and a `ChatCompleted` contains all steps. If both were written in full, the
+size of the log would grow with the square of the number of steps. For these two events, which are called ends here, the
+log therefore stores only what was not in the log before:
 
 ==========  ======================================================================================================
-field       meaning
+field       content
 ==========  ======================================================================================================
-``v``       the version of the entry, `VERSION`
-``before``  the number of the previous end in the same chat, or in the agent at the same path; 0 if there is none
-``kept``    how many messages, counted from the first, its thread shares with the thread of that end; they are omitted
-``steps``   how many of a chat's steps, counted from the last, are the results of the ends before it; they are omitted
-``event``   the event, as `rxllm.serializer` writes it
+``v``       the version of the format, `VERSION`
+``before``  the event number of the previous end in the same chat or the same inner agent, or 0 for the first end
+``kept``    how many messages at the start of the thread are left out, because the previous end has the same ones
+``steps``   how many steps at the end of a chat are left out, because they are the results of the previous ends
+``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
-Every other event is written by `rxllm.serializer` alone, as all events were in version 1, which is still read.
+All other events are simply encoded by `rxllm.serializer`. Version 1 did this for every event, and can still be read.
 """
 
 from __future__ import annotations
@@ -43,33 +43,33 @@ T = TypeVar("T")
 VERSION = 2
 
 PAGE = 256
-"""The maximum number of events per read."""
+"""The number of events that are read from the store at a time."""
 
 WINDOW = 1024
-"""The number of events that a tail keeps; a watcher that is further behind reads the log itself."""
+"""The number of events that a tail keeps in memory. A watcher that is further behind reads from the store."""
 
 WAIT_SECONDS = 30.0
 
 
 class _End(NamedTuple):
-    """The result of a step or a chat, and the event number of the previous end."""
+    """The result of a step or chat, and the event number of the end `before` it."""
 
     before: int
     result: StepResult | ChatResult
 
 
 class Log:
-    """Reads the events of the run `id` in pages, and encodes new ones in order. It remembers the ends."""
+    """Reads the events of the run `id` in pages, and encodes new ones. It keeps the ends that later ends refer to."""
 
     def __init__(self, store: Store, id: str) -> None:
         self._store, self._id = store, id
         self._ends: dict[int, _End] = {}
-        self._last: dict[tuple[str, ...], int] = {}  # the number of the last end, by the path of its agent
+        self._last: dict[tuple[str, ...], int] = {}  # the event number of the latest end, by agent path
 
     async def page(self, after: int) -> list[Event]:
-        """Return up to `PAGE` events after number `after`, as far as they can be read.
+        """Return up to `PAGE` events that follow event number `after`, stopping before any that cannot be decoded.
 
-        Raises ``RunError("unreadable")`` if the first cannot.
+        Raises ``RunError("unreadable")`` if the first of them cannot be decoded.
         """
         events: list[Event] = []
         for number, data in enumerate(await self._store.events(self._id, after, PAGE), after + 1):
@@ -84,7 +84,7 @@ class Log:
         return events
 
     async def events(self, count: int | None = None) -> AsyncGenerator[Event]:
-        """Emit the committed events: all of them, or whole pages up to number `count`. Raises as `page` does."""
+        """Yield the committed events, or only the pages that are needed to reach number `count`. Raises like `page`."""
         number = 0
         while page := await self.page(number) if count is None or number < count else ():
             number += len(page)
@@ -92,7 +92,7 @@ class Log:
                 yield event
 
     def encode(self, number: int, event: Event) -> bytes:
-        """Return the log entry of `event`, which will have this number."""
+        """Return the log entry for `event`, which will be event number `number`."""
         path, end = _unnest(event)
         if not isinstance(end, StepCompleted | ChatCompleted):
             return serializer.to_json(event).encode()
@@ -108,19 +108,19 @@ class Log:
         return f'{{"v": {VERSION}, "before": {before}, "kept": {kept}, "steps": {steps}, "event": {text}}}'.encode()
 
     def _parse(self, number: int, text: bytes) -> tuple[dict[str, Any], int]:
-        """Return the data of an entry, and the number of the end that it refers to, or 0."""
-        with reading(f"the event {number}", self._id):
+        """Return an entry's data, and the event number of the end that it refers to, or 0 if there is none."""
+        with reading(f"event {number}", self._id):
             data = json.loads(text)
             if "type" in data:
                 return data, 0
             if data["v"] != VERSION:
                 raise ValueError(f"it was written in version {data['v']!r}; this rxllm reads version {VERSION}")
             if not 0 <= data["before"] < number:
-                raise ValueError(f"it refers to the event {data['before']!r}, which is not before it")
+                raise ValueError(f"it refers to event {data['before']!r}, which is not an earlier event")
             return data, data["before"]
 
     async def _find(self, number: int) -> None:
-        """Read the end with this number and the ends before it, unless they are known."""
+        """Load the end with this event number, and the ends before it, unless they are already in memory."""
         unknown: list[tuple[int, dict[str, Any]]] = []
         while number and number not in self._ends:
             (text,) = await self._store.events(self._id, number - 1, 1)
@@ -131,14 +131,14 @@ class Log:
             self._decode(number, data)
 
     def _decode(self, number: int, data: dict[str, Any]) -> Event:
-        with reading(f"the event {number}", self._id):
+        with reading(f"event {number}", self._id):
             is_entry = "type" not in data
             event: Event = serializer.from_data(data["event"] if is_entry else data, local_files=True)
             path, end = _unnest(event)
             if not isinstance(end, EVENT_CLASSES):
                 raise TypeError(f"it is a {type(end).__name__}")
             if error := error_in(end):
-                error.is_logged = True  # the producer has logged it with its traceback
+                error.is_logged = True  # the producer has already logged it, with the traceback
             if not isinstance(end, StepCompleted | ChatCompleted):
                 return event
             before, result = 0, end.result
@@ -153,7 +153,7 @@ class Log:
 
     def _remember(self, number: int, path: tuple[str, ...], end: _End) -> None:
         self._ends[number], self._last[path] = end, number
-        if path and isinstance(end.result, ChatResult):  # this agent call is over; a run may make thousands
+        if path and isinstance(end.result, ChatResult):  # the agent has ended; free its ends, as there can be thousands
             del self._last[path]
             while number:
                 number = self._ends.pop(number).before if number in self._ends else 0
@@ -162,7 +162,7 @@ class Log:
         return self._ends[number].result.thread.messages if number else ()
 
     def _steps(self, number: int) -> tuple[StepResult, ...]:
-        """Return the steps of the chat whose last end has this number, the last one first."""
+        """Return the steps of the chat whose latest end has this event number, newest first."""
         steps: list[StepResult] = []
         while number and isinstance(result := self._ends[number].result, StepResult):
             steps.append(result)
@@ -171,7 +171,7 @@ class Log:
 
 
 def error_in(event: Event) -> LLMError | None:
-    """Return the error that `event` reports, if any."""
+    """Return the error that `event` reports, or None."""
     match event:
         case (
             ErrorEvent(error=error)
@@ -198,24 +198,24 @@ def _completion(result: StepResult | ChatResult) -> StepCompleted | ChatComplete
 
 
 def _count_equal(old: Iterable[T], new: Iterable[T]) -> int:
-    """Return the length of the common prefix."""
+    """Count how many items at the start of `old` and `new` are equal."""
     return sum(1 for _ in takewhile(bool, (a is b or a == b for a, b in zip(old, new, strict=False))))
 
 
 class Tail:
-    """The events `_start` + 1 to `_end` of the run `id`, for the `watchers` that read them on one loop."""
+    """The latest events of the run `id`, shared by its `watchers` on one loop: numbers `_start` + 1 to `_end`."""
 
     def __init__(self, store: Store, id: str) -> None:
         self.watchers = 0
-        self.run: Run | None = None  # set once the run has ended and all its events are read
+        self.run: Run | None = None  # set when the run has ended and all its events have been read
         self._store, self._id, self._log = store, id, Log(store, id)
         self._start = self._end = -1
-        self._is_at_end = False  # whether the last read reached the end of the log
+        self._is_at_end = False  # whether the latest read reached the end of the log
         self._events: list[Event] = []
         self._reading: asyncio.Task[None] | None = None
 
     async def after(self, number: int) -> Sequence[Event]:
-        """Wait for events after this number and return them, or none once the run has ended."""
+        """Wait until there are events after `number`, and return them. Return no events if the run has ended."""
         while True:
             if self._start <= number < self._end:
                 return self._events[number - self._start : number - self._start + PAGE]
@@ -223,18 +223,18 @@ class Tail:
                 return await self._log.page(number)
             if self.run is not None:
                 return ()
-            if number > self._end:  # the watcher that is ahead sets the pace
+            if number > self._end:  # the tail follows the watcher that is furthest ahead
                 self._start = self._end = number
                 self._events = []
             if self._reading is None or self._reading.done():
                 self._reading = asyncio.create_task(self._read_on(number))
                 self._reading.add_done_callback(lambda task: task.cancelled() or task.exception())
-            reading = self._reading  # another read may start before this watcher resumes
+            reading = self._reading  # the attribute can change before this watcher resumes
             await asyncio.wait({reading})
             reading.result()
 
     async def folded(self) -> tuple[StreamCollector, int]:
-        """Return the fold of the committed events, and their number."""
+        """Fold the committed events. Return the state and the number of events."""
         state, number = StreamCollector(), 0
         async for event in self._log.events():
             state, number = state.apply_event(event), number + 1
@@ -254,13 +254,13 @@ class Tail:
                 break
             run = await self._store.load(self._id)
             if run.events < number:
-                lost = f"{number} had been read, and it has {run.events}"
-                why = f"the store has lost events: {lost}; watch from the first"
+                lost = f"{number} have been read, but it only has {run.events}"
+                why = f"the store has lost events: {lost}; watch the run from its first event again"
                 raise RunError("rolled_back", why, run_id=self._id)
             if run.ended_at is not None and run.events <= number:
                 self.run = run
                 return
-        if number == self._end:  # no watcher has passed it in the meantime
+        if number == self._end:  # no watcher has moved the tail forward during the read
             self._events = [*self._events, *events][-WINDOW:]
             self._end += len(events)
             self._start = self._end - len(self._events)

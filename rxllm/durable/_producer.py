@@ -1,4 +1,4 @@
-"""A run's producer, which builds the run's stream, subscribes to it, and commits its events."""
+"""The producer of a run: it builds the run's stream, subscribes to it, and commits the events."""
 
 from __future__ import annotations
 
@@ -30,32 +30,32 @@ from rxllm.values.argument_checks import must_be
 log = logging.getLogger("rxllm")
 
 ALONE_SECONDS = 60.0
-"""The maximum time, in seconds, that a suspect blocks the others without making progress."""
+"""A suspect that makes no progress blocks the other suspects for at most this many seconds."""
 
 LOOK_SECONDS = 0.05
 
 Factory = Callable[..., Observable[Event]]
-"""A function that builds the stream of a run from its input, and from the session if the run is a turn."""
+"""A function that builds a run's stream from its input and, if the run is a turn of a session, the session."""
 
 ATTEMPT, STOP = "attempt", "stop"
-"""Kinds of records: a producer took the run over, and a producer stopped without dying."""
+"""Two kinds of records: a producer has taken over the run, and a producer has stopped on purpose."""
 
 _EVENTS = frozenset(EVENT_CLASSES)
 _ENDS = (ErrorEvent, StepCompleted, ChatCompleted)
 
 
 class Producer:
-    """Produces one run on the running loop, starting at the end of its log.
+    """Produces one run on the running event loop, continuing where the run's log ends.
 
-    ===========================  =======================================================================================
-    event                        action
-    ===========================  =======================================================================================
-    the stream ends              commit the last events together with the end
-    the run is to be cancelled   dispose the stream, and commit the events so far and the end as cancelled
-    the lease is lost            dispose the stream, and leave the run to the holder of the new lease
-    `stop`, the loop's end       dispose the stream, commit the events so far, and release the lease
-    `abandon`                    dispose the stream, and commit nothing more
-    ===========================  =======================================================================================
+    ==================================  ================================================================================
+    situation                           reaction
+    ==================================  ================================================================================
+    the stream ends                     Commit the last events and the end of the run.
+    the run is cancelled                Dispose the stream. Commit the events so far, and end the run as cancelled.
+    the lease is lost                   Dispose the stream. The run now belongs to the process that has the new lease.
+    `stop` is called or the loop ends   Dispose the stream, commit the events so far, and release the lease.
+    `abandon` is called                 Dispose the stream, and commit nothing.
+    ==================================  ================================================================================
     """
 
     def __init__(
@@ -72,34 +72,35 @@ class Producer:
         self._writer = Writer(store, lease, flush_after)
         self._loop = asyncio.get_running_loop()
         self._stopped: asyncio.Future[None] = self._loop.create_future()
-        self._to_drop = 0  # number of step and chat ends that the log has already
+        self._to_drop = 0  # how many ends of steps and chats to drop, because the log already has them
         self._input, self._name = b"", ""
-        self._last: StepCompleted | ChatCompleted | None = None  # the last of these ends
-        self._steered: list[Event] = []  # corrections in the log after that end
-        self._log, self._count = Log(store, lease.run_id), 0  # log, number of its events
+        # The last of the ends in the log, and the `Steered` events that follow it there.
+        self._last: StepCompleted | ChatCompleted | None = None
+        self._steered: list[Event] = []
+        self._log, self._count = Log(store, lease.run_id), 0  # the log, and how many events it has
         self._progress = ProgressLimit(lambda event: self._log.encode(self._count + 1, event), self._append)
         self._journal: StoredJournal | None = None
-        self._has_begun = lease.epoch == 1  # whether its death counts as an attempt
+        self._has_begun = lease.epoch == 1  # whether it counts as a failed attempt if this process dies now
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Produce the run in a task with an empty context, as in a process that takes the run over."""
+        """Start a task that produces the run. Its context is empty, as it is if another process takes over the run."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
     def stop(self) -> None:
-        """Leave the run to others; may be called on any thread. `ended` is done afterwards."""
+        """Leave the run to other processes. When that is done, `ended` is set. Can be called on any thread."""
         self._set(self._stopped)
 
     def abandon(self) -> None:
-        """Stop without using the store, which has stalled and is about to be closed; may be called on any thread."""
+        """Stop without using the store, which no longer responds and is about to close. Can be called on any thread."""
         if not self.ended.done():
-            log.warning("the run %s is left to others: its store stalls", self._lease.run_id)
+            log.warning("the run %s is no longer produced here: its store does not respond", self._lease.run_id)
             with suppress(RuntimeError):  # the loop is closed
                 self._loop.call_soon_threadsafe(self._task.cancel)
 
     def cancel(self) -> None:
-        """End the run as cancelled without waiting for the store to report it; may be called on any thread."""
+        """Cancel the run now, without waiting until the store reports the request. Can be called on any thread."""
         self._set(self._writer.is_cancelled)
 
     def _set(self, future: asyncio.Future[None]) -> None:
@@ -107,16 +108,16 @@ class Producer:
             self._loop.call_soon_threadsafe(lambda: future.done() or future.set_result(None))
 
     async def _run(self) -> None:
-        """Produce the run, and log a failure of its store."""
+        """Produce the run. If its store fails, log that."""
         try:
             await self._produce()
         except RunError as error:
-            log.warning("the run %s is left to others: %s", self._lease.run_id, error)
-        except Exception as error:  # a bug in the store, which may only raise RunError
-            log.error("the run %s is left to others: its store failed", self._lease.run_id, exc_info=error)
+            log.warning("the run %s is no longer produced here: %s", self._lease.run_id, error)
+        except Exception as error:  # a bug in the store, because a store must only raise RunError
+            log.error("the run %s is no longer produced here: its store failed", self._lease.run_id, exc_info=error)
         finally:
             try:
-                with suppress(Exception):  # the lease will expire anyway
+                with suppress(Exception):  # if this fails, the lease will expire
                     await self._store.release(self._lease)
             finally:
                 self.ended.set_result(None)
@@ -140,12 +141,12 @@ class Producer:
             for task in (reading, writing, renewing):
                 task.cancel()
             await asyncio.wait({reading, writing, renewing})
-            for task in (reading, writing, renewing):  # all fail for the same reason
+            for task in (reading, writing, renewing):  # retrieve their errors, which all have the same cause
                 if not task.cancelled():
                     task.exception()
 
     async def _ending(self, reading: asyncio.Task[Ending]) -> Ending | None:
-        """Wait for the end of the stream; return how the run ends, or None if it is left to others."""
+        """Wait until the stream has ended. Return how the run ends, or None if other processes can continue it."""
         if reading.done():
             return reading.result()
         if self._journal is not None:
@@ -155,14 +156,14 @@ class Producer:
         return Ending("cancelled") if self._writer.is_cancelled.done() else None
 
     async def _finish(self, ending: Ending | None) -> None:
-        """Commit the last events with the end of the run, or with a note that this producer has stopped."""
+        """Commit the last events, together with the end of the run or a record that this producer has stopped."""
         if ending is None:
             if self._has_begun:
                 self._writer.record(Record(STOP, self._lease.owner))
         else:
-            if not self._input:  # the run was cancelled before it was read
+            if not self._input:  # the run was cancelled before its input was read
                 self._input = (await self._store.load(self._lease.run_id)).input
-            if is_turn(self._input):  # settled before the run ends, as ended runs may expire
+            if is_turn(self._input):  # settle the turn first, because an ended run can expire
                 await self._writer.flush()
                 await settle(self._store, self._input)
         await self._writer.flush(ending)
@@ -211,16 +212,16 @@ class Producer:
         return Ending("halted" if is_halted else "completed")
 
     async def _begin_again(self, records: Sequence[Record]) -> None:
-        """Record another attempt. Raise if too many producers in a row have died without progress."""
+        """Record this attempt. Raise if too many producers in a row have died without making progress."""
         dead = 1
         for record in records:
             dead = dead + 1 if record.kind == ATTEMPT else dead - 1 if record.kind == STOP else 1
         if dead >= self._max_attempts:
             id = self._lease.run_id
-            message = f"run error ({id}): {dead} processes that produced it have died at the same place; see their logs"
+            message = f"run error ({id}): {dead} processes have died at the same place in this run; see their logs"
             raise RunError("too_many_attempts", message, run_id=id)
         if dead >= max(1, self._max_attempts // 3):
-            # The attempt is its first record; the next one shows progress.
+            # The first record is the attempt itself. A second record proves that the run has made progress.
             await self._suspects.turn(dead, lambda: self._writer.noted < 2 and not self.ended.done())
         self._has_begun = True
         self._writer.record(Record(ATTEMPT, self._lease.owner))
@@ -231,7 +232,7 @@ class Producer:
             stream: Any = self._factory(*arguments)
         except Exception as error:
             log.warning("the factory %r raised an error", run.factory, exc_info=error)
-            if isinstance(error, LLMError):  # keep its class and reason
+            if isinstance(error, LLMError):  # keep the error's class and reason
                 message = f"the factory {run.factory!r} raised: {error.message}"
                 failure: LLMError = type(error).from_fields(error.fields() | {"message": message})
             else:
@@ -244,14 +245,14 @@ class Producer:
 
     def _check_event(self, event: Any) -> None:
         if type(event) not in _EVENTS:
-            raise self._factory_failed(f"emits a {type(event).__name__}, not events; write rxllm.stream(...)")
+            raise self._factory_failed(f"emits {type(event).__name__} items, not events; use rxllm.stream(...)")
 
     def _factory_failed(self, why: str) -> RunError:
         id = self._lease.run_id
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, to drop them when the stream repeats them, and void an unfinished last step."""
+        """Count the ends in the log, so that the stream's copies of them are dropped, and void an incomplete step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -259,7 +260,7 @@ class Producer:
                 self._to_drop += 1
                 self._last, self._steered, is_open = event, [], False
             elif isinstance(event, Steered):
-                self._steered.append(event)  # stays valid when the step that answers it is void
+                self._steered.append(event)  # still valid, even if the step that answers it is not
             else:
                 is_open = True
         if is_open:
@@ -278,13 +279,13 @@ class Producer:
                 self._check_same(event)
 
     def _check_same(self, event: StepCompleted | ChatCompleted) -> None:
-        """Raise unless the stream has reached the log's last end, with the same thread."""
+        """Raise if the thread of `event` differs from the thread of the last end in the log."""
 
         def key(event: StepCompleted | ChatCompleted) -> str:
             return request_key(Request(event.result.thread.messages))
 
         if self._last is None or key(event) != key(self._last):
-            message = "its steps differ from the committed ones; a factory must build the same stream again"
+            message = "its steps differ from the committed steps; a factory must build the same stream every time"
             raise RunError("diverged", f"the run cannot continue: {message}", run_id=self._lease.run_id)
 
     def _commit(self, event: Event) -> None:
@@ -293,7 +294,7 @@ class Producer:
         self._progress.pass_on(event)
 
     def _log_error(self, error: LLMError) -> None:
-        """Log an error now: the store keeps neither its traceback nor its cause."""
+        """Log an error now, because the store does not keep its traceback and its cause."""
         log_hidden(error, "an error in the run %s", self._lease.run_id)
 
     def _append(self, data: bytes) -> None:
@@ -302,7 +303,7 @@ class Producer:
 
 
 def _arguments(data: bytes) -> Sequence[Any]:
-    """Return the factory's arguments."""
+    """Decode a run's input into the arguments for its factory."""
     if is_turn(data):
         turn = turn_of(data)
         return turn.input, turn.session
@@ -317,16 +318,16 @@ def _error_json(error: Exception) -> bytes:
         error = StreamError("unknown", f"{type(error).__name__}: {error}")
     try:
         return serializer.to_json(error).encode()
-    except LLMError:  # raised if its metadata cannot be written
+    except LLMError:  # the error's metadata cannot be serialized
         return serializer.to_json(type(error)(error.reason, error.message)).encode()
 
 
 class Suspects:
-    """This process's suspects, which take turns: runs that several processes have died producing.
+    """The suspects of this process. A suspect is a run during which several processes have died.
 
-    A turn lasts until ``is_alone()`` is false because the suspect has ended or made progress. The run with the most
-    deaths goes first. Ties are broken at random, so that a slow run does not always go before the one that kills its
-    process.
+    Suspects take turns, because one of them is probably what kills the processes. The turn of a suspect lasts until
+    ``is_alone()`` returns False, because it has ended or made progress. The run with the most deaths goes first. Ties
+    are broken at random, so that a slow run is not always ahead of the run that kills its process.
     """
 
     def __init__(self) -> None:
@@ -336,12 +337,12 @@ class Suspects:
         self._until = 0.0
 
     async def turn(self, deaths: int, is_alone: Callable[[], bool]) -> None:
-        """Wait for the turn of a run with this number of deaths."""
+        """Wait until it is the turn of a run with this number of `deaths`."""
         rank = deaths, random()
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # first, so that runs recovered together are ranked together
+                await asyncio.sleep(LOOK_SECONDS)  # wait first, so that runs recovered together are ranked together
                 if self._take(rank, is_alone):
                     return
         finally:

@@ -1,4 +1,4 @@
-"""Limit the tool progress in a log: after a burst, only each call's newest is written, at a fixed rate."""
+"""Limit how much tool progress is written to a log: a burst at first, then only each call's latest, at a fixed rate."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from contextlib import suppress
 from rxllm.events import Custom, Event, Nested, RawChunk, TextDelta, ThinkingDelta, ToolCallDelta, ToolProgress
 
 BURST = 64 * 1024
-"""Bytes of a tool call's progress that are written without delay."""
+"""The number of bytes of progress that a tool call can write without delay."""
 
 RATE = 4 * 1024
-"""Bytes of a tool call's progress per second after that."""
+"""The number of bytes of progress per second that a tool call can write after that."""
 
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that may overtake delayed progress. All others, such as the ends of tools and steps, flush it first."""
+"""Events that can be written ahead of delayed progress. Before any other event, the delayed progress is written."""
 
 
 class ProgressLimit:
-    """Encodes events and writes them, on any thread; its timer runs on the loop on which it was made.
+    """Encodes events and writes them, on any thread. Its timer runs on the event loop that it was created on.
 
-    One lock guards both, so that all events except progress are encoded in log order.
+    Encoding and writing share a lock. Therefore all events except progress are encoded in the order of the log.
     """
 
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes left, and when they were counted
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # bytes that are left, and when they were counted
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

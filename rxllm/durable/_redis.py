@@ -1,8 +1,9 @@
-"""Runs in Redis, for processes on many machines.
+"""Store runs in Redis, so that processes on many machines can share them.
 
-Every change is a script, which the server runs atomically, using its own clock. A log is a list; an event's number is
-its position. A commit is as durable as the server's persistence: with ``appendonly yes`` it survives if the server is
-killed, and with ``appendfsync always`` a power cut too. All keys share one hash tag, which a cluster requires.
+Every change is made by a script, which the server runs atomically and with its own clock. A log is a Redis list, and an
+event's number is its position in the list. How durable a commit is depends on the server's configuration. With
+``appendonly yes``, it survives if the server is killed; with ``appendfsync always``, it also survives a power cut. All
+keys have the same hash tag, because a cluster requires that.
 """
 
 from __future__ import annotations
@@ -25,27 +26,27 @@ from rxllm.durable._store import Ending, Lease, Record, Run, Status, reading
 from rxllm.values.argument_checks import invalid_option
 
 CALL_SECONDS = 10.0
-"""The maximum time that a call waits."""
+"""A call to the store fails if it takes longer than this many seconds."""
 
 CONNECTIONS = 32
-"""The maximum number of connections per event loop; any further calls wait."""
+"""The maximum number of connections per event loop. If all are in use, further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""The time for which the connection that receives changes stays open while no call waits."""
+"""The connection that receives changes is closed if no call has waited for a change for this many seconds."""
 
 ALIVE_SECONDS = 15.0
-"""The silence after which a connection is pinged, and the maximum wait for the answer."""
+"""After this many seconds of silence, a connection is pinged. The answer must arrive within the same time."""
 
 PAGE = 500
 
 GAP = -2
-"""The answer to an append if the store has lost earlier commits of the lease."""
+"""The append script's answer if the store has lost earlier commits that were made with the same lease."""
 
 _FIELDS = ("id", "factory", "input", "ending", "events", "created_at", "ended_at", "is_cancelled", "error")
 
 
 class RedisStore:
-    """A store in the Redis at `url`; its keys begin with ``{prefix}:``. Needs ``rxllm[redis]``."""
+    """A store in the Redis server at `url`. Its keys begin with ``{prefix}:``. Requires ``rxllm[redis]``."""
 
     def __init__(self, url: str, *, prefix: str = "rxllm") -> None:
         try:
@@ -57,13 +58,13 @@ class RedisStore:
             parts = urlsplit(url)
             port = f":{parts.port}" if parts.port else ""
             self._pool(url)
-        except ValueError:  # it is not chained, as it may show the password
+        except ValueError:  # not chained, because its message could contain the password
             raise invalid_option("url", 'must be an address such as "redis://host:6379/0"') from None
         self._url, self._shown = url, f"{parts.scheme}://{parts.hostname or ''}{port}{parts.path}"
         self._prefix = f"{{{prefix}}}"
         self._by_loop: dict[asyncio.AbstractEventLoop, _Connections] = {}
         self._tokens: dict[tuple[str, str, int], set[str]] = {}
-        """The tokens of the last append and of later appends without an answer, by lease holder."""
+        """For each lease, the token of the last append that was answered, and of all appends that were sent since."""
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -79,7 +80,7 @@ class RedisStore:
         return runs[0]
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        found: dict[str, Run] = {}  # pages overlap if a run is created between them
+        found: dict[str, Run] = {}  # by id, because pages overlap if a run is created between two reads
         async for ids in self._pages("all", "+inf", "-inf", desc=True):
             found |= {run.id: run for run in await self._load(ids) if status in (None, run.status)}
             if len(found) >= limit:
@@ -96,7 +97,7 @@ class RedisStore:
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
         found: list[str] = []
         async for ids in self._pages("open", "-inf", await self._now()):
-            _, rows = await self._rows(ids, "factory")  # the inputs may be large
+            _, rows = await self._rows(ids, "factory")  # without the inputs, which can be large
             wanted = {factory.encode() for factory in factories}
             found += [id for id, (factory,) in zip(ids, rows, strict=True) if factory in wanted]
             if len(found) >= limit:
@@ -123,7 +124,7 @@ class RedisStore:
         entries = [msgspec.msgpack.encode(record) for record in records]
         token = token or uuid4().hex
         holder = lease.run_id, *_holder(lease)
-        # Unless the store's last token is one of these, it has lost commits.
+        # If the last token in the store is not in this list, the store has lost commits.
         tokens = self._tokens.get(holder)
         known = json.dumps([*tokens]) if tokens else ""
         if tokens:
@@ -191,7 +192,7 @@ class RedisStore:
         self._by_loop.clear()
 
     async def _call(self, script: str, id: str, *arguments: Any) -> int:
-        """Run a script on the keys of a run or document, and return its answer."""
+        """Run a script on the keys of the run or document `id`, and return the script's answer."""
         names = ("open", "ended", "all", "count")
         keys = [self._key(name, id) for name in ("run", "events", "records", "document")]
         async with self._client() as connections:
@@ -215,7 +216,7 @@ class RedisStore:
         return (await self._rows([]))[0]
 
     async def _rows(self, ids: Sequence[str], *fields: str) -> tuple[float, list[Sequence[Any]]]:
-        """Return the server's time, and these fields of each run."""
+        """Return the server's time, and the values of `fields` for each run."""
         async with self._client() as connections, connections.client.pipeline(transaction=False) as pipeline:
             pipeline.time()
             for id in ids:
@@ -226,7 +227,7 @@ class RedisStore:
     async def _pages(
         self, name: str, start: Any, end: Any, *, desc: bool = False, is_shrinking: bool = False
     ) -> AsyncIterator[list[str]]:
-        """Emit the ids in an index page by page, by score; with `is_shrinking`, the caller deletes each page."""
+        """Yield the ids in an index in pages, sorted by score. With `is_shrinking`, the caller deletes each page."""
         offset = 0
         while True:
             async with self._client() as connections:
@@ -241,7 +242,7 @@ class RedisStore:
         return ":".join((self._prefix, *names))
 
     def _pool(self, url: str) -> Any:
-        # One retry on a new connection, since the server closes connections when it restarts.
+        # Retry once on a new connection, because the server closes its connections when it restarts.
         retry = import_module("redis.asyncio.retry").Retry(import_module("redis.backoff").NoBackoff(), 1)
         seconds = CALL_SECONDS / 2
         options: Any = {"socket_timeout": seconds, "socket_connect_timeout": seconds, "retry": retry}
@@ -250,7 +251,7 @@ class RedisStore:
 
     @asynccontextmanager
     async def _client(self) -> AsyncGenerator[_Connections]:
-        """Yield the running loop's connections; their errors become a ``RunError``."""
+        """Yield the connections of the running event loop. Convert their errors to ``RunError``."""
         self._check_open()
         loop = asyncio.get_running_loop()
         try:
@@ -262,29 +263,29 @@ class RedisStore:
                 self._by_loop[loop] = connections
                 await connections.open()
             async with asyncio.timeout(CALL_SECONDS), connections.places:
-                self._check_open()  # again, after the wait for a connection
+                self._check_open()  # check again, after the wait for a free connection
                 try:
                     yield connections
                 finally:
-                    if self._is_closed:  # the call may have connected again
+                    if self._is_closed:  # the call could have opened a new connection
                         await connections.client.aclose()
         except (self._redis.RedisError, OSError) as error:  # OSError includes TimeoutError
-            raise self._unavailable(str(error) or f"there was no answer in {CALL_SECONDS:g} s") from error
+            raise self._unavailable(str(error) or f"there was no answer within {CALL_SECONDS:g} s") from error
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise self._unavailable("it is closed; open it again")
 
     def _unavailable(self, why: str) -> RunError:
-        return RunError("store_unavailable", f"the store of runs {self._shown!r} does not work: {why}")
+        return RunError("store_unavailable", f"the run store {self._shown!r} does not work: {why}")
 
 
 class _Connections:
-    """One event loop's connections, and the calls on it that wait for runs to change."""
+    """The connections of one event loop, and the calls on that loop that are waiting for a run to change."""
 
     def __init__(self, client: Any, channel: str, forget: Callable[[], object]) -> None:
         self.client = client
-        self.places = asyncio.Semaphore(CONNECTIONS)  # fair, unlike redis-py's pools
+        self.places = asyncio.Semaphore(CONNECTIONS)  # first in, first out, unlike redis-py's pools
         self.scripts = {name: client.register_script(text) for name, text in SCRIPTS.items()}
         self._channel = channel
         self._waiting: dict[str, dict[asyncio.Future[None], int]] = {}
@@ -293,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start the lifetime, a generator that the loop closes with its others, as ``asyncio.run`` does at the end."""
+        """Start a generator that closes the connections when it is closed. ``asyncio.run`` closes it with the loop."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -312,7 +313,7 @@ class _Connections:
             await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future that is done once run `id` has events above `after` or changes, or the connection fails."""
+        """Return a future that is done when run `id` changes or has events after `after`, or the connection fails."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
@@ -328,12 +329,12 @@ class _Connections:
             del self._waiting[id]
 
     async def subscribed(self) -> None:
-        """Wait until changes are received, or the connection fails."""
+        """Wait until the subscription to changes is active, or until the connection fails."""
         if self._is_subscribed is not None:
             await self._is_subscribed.wait()
 
     async def _receive(self, is_subscribed: asyncio.Event) -> None:
-        """Wake waiting calls as changes are received, until none has waited for a while."""
+        """Wake waiting calls when their runs change. Return if no call has been waiting for a while."""
         try:
             async with self.client.pubsub() as pubsub:
                 await pubsub.subscribe(self._channel)
@@ -341,7 +342,7 @@ class _Connections:
                 is_subscribed.set()
                 received = pinged = time.monotonic()
                 while message is not None or self._waiting:
-                    # A separate timeout, since the socket's would close a silent connection.
+                    # With this timeout, a silent connection stays open. The socket's own timeout would close it.
                     message = await pubsub.get_message(timeout=IDLE_SECONDS)
                     if message is not None:
                         received = time.monotonic()
@@ -353,14 +354,14 @@ class _Connections:
                         pinged = time.monotonic()
                         await pubsub.ping()
         except Exception:
-            pass  # the woken callers read again, and get the error
+            pass  # the calls that are woken now will read from the store, and raise the error themselves
         finally:
             self._is_subscribed = None
             self._wake([*self._waiting])
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls waiting for event `number` of these runs, or all calls waiting for these runs if None."""
+        """Wake the calls that wait for event `number` of these runs. If it is None, wake all calls for the runs."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)
@@ -378,7 +379,7 @@ def _holder(lease: Lease) -> tuple[str, int]:
 
 
 def _granted(lease: Lease, answer: int) -> bool:
-    """Return whether a cancel was requested. Raise ``RunError("lease_lost")`` for the answer -1."""
+    """Return whether a request to cancel was made. Raise ``RunError("lease_lost")`` if the answer is negative."""
     if answer < 0:
         raise RunError("lease_lost", run_id=lease.run_id)
     return bool(answer)

@@ -1,7 +1,7 @@
-"""The scripts that change runs in Redis. The server runs each atomically, using its own clock.
+"""The scripts that change runs in Redis. The server runs each script atomically and with its own clock.
 
-A call may be sent twice, since the first answer may be lost. If repeating a script would change the result, it gets a
-token that identifies the call, and the repetition returns the first answer.
+If the answer to a call is lost, the call is sent again. Some scripts must not take effect twice, so they are passed a
+token that identifies the call. If the token shows that the call was made before, the script only repeats its answer.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ redis.call('HDEL', run, 'owner')
 lease(now)
 return 1
 """,
-        # ARGV from C: seconds, token, ending, its error, possible last tokens, number of events, events, records.
+        # ARGV from C on: the lease's seconds, the token, the ending, the ending's error, the tokens that the last
+        # append could have had, the number of events, the events, and the records.
         "append": """
 if not is_holder() then return -1 end
 if get('token') == D then return tonumber(get('is_cancelled')) end
@@ -91,4 +92,5 @@ return version
 """,
     }.items()
 }
-"""Scripts by name. KEYS belong to the run or document, then to the indexes; ARGV starts with its id and the channel."""
+"""The scripts by name. KEYS are the keys of the run or document, and then the keys of the indexes. ARGV starts with the
+id of the run or document and the channel for changes."""

@@ -1,4 +1,4 @@
-"""Start, watch, cancel and recover runs by their ids, from any process."""
+"""Start, watch, cancel and recover runs by id, from any process."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def open_runs(
     lease: float = 15.0,
     max_attempts: int = 10,
 ) -> Runs:
-    """Return the runs in a store: a SQLite file for a path, Redis for ``"redis://..."``.
+    """Open the runs in a store. The store is a path to a SQLite file, a ``"redis://..."`` URL, or a `Store`.
 
     >>> import rxllm, tempfile
     >>> from rxllm.durable import open_runs
@@ -74,15 +74,15 @@ def open_runs(
     ...     runs.result(id).run()
     ChatResult('Hello Ada!', completed, 1 steps, 0 tokens)
 
-    Each of the `factories` builds a run's whole event stream, with its engine, operators and tools, from the run's
-    input. Another process that continues the run calls the factory with the same name. That factory must build the same
-    requests from the same input, so requests must not depend on a clock or on random numbers.
+    A factory is a function that takes a run's input and builds the whole event stream of the run, with its engine,
+    operators and tools. If another process continues the run, it calls its own factory of the same name. Both must
+    build the same requests from the same input, so requests must not depend on a clock or on random numbers. If the
+    steps of a continued run differ from the committed steps, the run fails with ``RunError("diverged")``.
 
-    Events are committed within `flush_after` seconds, and at once where something depends on them. After a process
-    dies, its runs are blocked for at most `lease` seconds. A run fails with ``RunError("too_many_attempts")`` if
-    `max_attempts` processes in a row have died at the same place. From a third of that number on, such runs take turns,
-    so that a run that kills its process takes few others down with it. A run that does not repeat its committed steps
-    fails with ``RunError("diverged")``.
+    Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
+    other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of that number of deaths, a
+    run is suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -98,21 +98,23 @@ def open_runs(
 
 
 class Runs:
-    """The runs in a store, made by `open_runs`. Every method returns a Stream: await it, or call its ``run()``.
+    """The runs in a store, opened by `open_runs`. Every method returns a Stream: await it, or call its ``run()``.
 
     =====================  =============================================================================================
-    method                 does
+    method                 purpose
     =====================  =============================================================================================
-    `start`                store a new run and, unless ``here=False``, produce it here
-    `watch`, `result`      emit the committed events, or their fold; a watcher that leaves does not stop the run
-    `cancel`               end a run, whichever process produces it
-    `session`              emit a conversation, with the committed part of its open turn; `start` begins a turn
-    `save_session`         store a session that was made or changed elsewhere
-    `delete_session`       delete a session
-    `get`, `list`          emit a run's status, or the newest runs
-    `expire`               delete runs that ended long ago
-    `recover`              continue here the runs that no process produces, once or repeatedly
-    `close`                stop producing; other processes may continue the runs
+    `start`                Store a new run and produce it in this process, or leave it to a worker with ``here=False``.
+    `watch`                Follow the events of a run. If a watcher leaves, the run continues.
+    `result`               Wait for a run to end, and get its result.
+    `cancel`               End a run, no matter which process produces it.
+    `session`              Load a conversation. Its next turn is begun with `start`.
+    `save_session`         Store a session that was created or changed outside of these runs.
+    `delete_session`       Delete a session.
+    `get`                  Load a run with its status.
+    `list`                 Load the newest runs.
+    `expire`               Delete runs that ended long ago.
+    `recover`              Continue runs that no process is producing, once or repeatedly.
+    `close`                Stop producing runs here, so that other processes can continue them.
     =====================  =============================================================================================
     """
 
@@ -124,7 +126,7 @@ class Runs:
         self._owner = f"{socket.gethostname()}:{os.getpid()}:{token_hex(4)}"
         self._producers: dict[str, Producer] = {}
         self._tails: dict[tuple[asyncio.AbstractEventLoop, str], Tail] = {}
-        self._claims: set[Future[None]] = set()  # one per pending claim, done once it has succeeded or failed
+        self._claims: set[Future[None]] = set()  # one per pending claim, done when the claim has ended
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -133,7 +135,7 @@ class Runs:
 
     @property
     def produced(self) -> tuple[str, ...]:
-        """The ids of the runs that this object produces."""
+        """The ids of the runs that are being produced by this object."""
         return tuple(self._producers)
 
     def start(
@@ -145,28 +147,29 @@ class Runs:
         session: SavedSession | None = None,
         here: bool = True,
     ) -> Stream[str]:
-        """Store a new run of a factory, begin to produce it, and emit its id.
+        """Store a new run of the factory with this name, start to produce it, and emit its id.
 
-        `input` is anything that `rxllm.serializer` can write, even inside dicts and lists: a text, a `Thread`, a
-        `ChatResult`. Anyone with the id can watch and cancel the run; the default id cannot be guessed. With
-        ``here=False`` the run waits for a worker.
+        `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread` or a `ChatResult`, also
+        inside dicts and lists. Anyone who knows the id can watch and cancel the run; the default id cannot be guessed.
+        With ``here=False``, the run is only stored, and waits until a worker recovers it.
 
-        With a `session`, as `Runs.session` emits it, the run is the session's next turn. The factory takes the session
-        as its second argument, and however the run ends, the session is saved with the run's events.
+        If you pass a `session` (emitted by `Runs.session`), the run is the next turn of that session. The factory is
+        then called with the session as its second argument. The session is saved together with the run's events, no
+        matter how the run ends.
 
-        Raises ``RunError("unknown_factory")`` and ``ValidationError`` at the call. Fails with ``RunError("exists")`` if
-        another run has the id, and with ``RunError("conflict")`` if the session has another version or an open turn; no
-        request is sent then.
+        Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. The stream fails with
+        ``RunError("exists")`` if there is a run with the same id, and with ``RunError("conflict")`` if the session has
+        changed since it was loaded or has an open turn. In both cases no request is sent to a model.
         """
-        check_instance("id", id, str | None, "text, or None for a new one")
-        check("id", id, id is None or is_name(id), "text, or None for a new one")
+        check_instance("id", id, str | None, "a non-empty string, or None for a new id")
+        check("id", id, id is None or is_name(id), "a non-empty string, or None for a new id")
         if session is not None:
-            check_instance("session", session, SavedSession, "a SavedSession, as Runs.session emits it")
+            check_instance("session", session, SavedSession, "a SavedSession from Runs.session")
             check_session(session.session)
-            check("id", id, id is None, "omitted with a session, whose turn gets an id of its own")
+            check("id", id, id is None, "omitted if there is a session, because each turn gets its own id")
         if factory not in self._factories:
             guess, known = did_you_mean(str(factory), self._factories), ", ".join(self._factories) or "none"
-            raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; there are: {known}")
+            raise RunError("unknown_factory", f"there is no factory {factory!r}{guess}; the factories are: {known}")
         data = serializer.to_json(Custom("input", input)).encode()
         _check_text(input)
 
@@ -183,14 +186,15 @@ class Runs:
         return _once(start)
 
     def watch(self, id: str, after: int = 0, *, folded: bool = False) -> Stream[Event]:
-        """Emit the events of a run: the committed ones from number ``after + 1``, then live ones.
+        """Emit the events of a run: first the committed events after number `after`, then live events.
 
-        Events are numbered from 1, so a watcher that has received n of them resumes with ``after=n``. With `folded`,
-        `after` is ignored, and the committed events are replaced by the fewest that fold to the same state, as in
-        ``ops.share_folded``.
+        Events are numbered from 1. If you have already received n events, pass ``after=n`` to get the rest. With
+        `folded`, `after` is ignored, and the committed events are condensed into as few events as possible that fold to
+        the same state, like in ``ops.share_folded``.
 
-        Completes when the run does. Fails with the run's error if the run fails, with ``RunError("cancelled")`` if it
-        is cancelled, and with ``RunError("unknown_run")`` or ``RunError("store_unavailable")``.
+        The stream completes when the run does. If the run fails, the stream fails with the same error; if the run is
+        cancelled, it fails with ``RunError("cancelled")``. It can also fail with ``RunError("unknown_run")`` or
+        ``RunError("store_unavailable")``.
         """
         _check_id(id)
         is_number = is_count(after) or after == 0
@@ -222,9 +226,9 @@ class Runs:
         return from_async_iter(events)
 
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
-        """Emit the fold of the run's events once it ends: a `ChatResult`, `StepResult` or `Response`.
+        """Wait until the run ends, and emit its result: a `ChatResult`, `StepResult` or `Response`.
 
-        The log does not hold `parsed`: pass the call's `response_format` to get that value. Fails as `watch` does.
+        The log does not contain the `parsed` value. To get it, pass the call's `response_format`. Fails like `watch`.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -232,9 +236,9 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Request the end of a run, whichever process produces it: its connections close, and it ends ``cancelled``.
+        """Ask the process that produces a run to cancel it. Its connections are closed, and it ends as ``cancelled``.
 
-        A run that has ended does not change. Fails with ``RunError("unknown_run")``.
+        If the run has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
@@ -249,49 +253,51 @@ class Runs:
         return _once(cancel)
 
     def session(self, id: str) -> Stream[SavedSession]:
-        """Emit the committed session with this id, or an empty one if there is none.
+        """Emit the session with this id as it was last committed, or an empty session if there is none.
 
-        While a turn is open, `SavedSession.run` is the id to watch; `start` begins the next turn after that run ends.
+        While a turn is open, `SavedSession.run` is the id of its run, which you can watch. The next turn can be started
+        after that run has ended.
         """
         _check_id(id)
         return _once(lambda: load_session(self._store, id))
 
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
-        """Replace version `version` of the stored session, 0 for a new one, with `session`, and emit the result.
+        """Store `session` in place of the version that has the number `version`, and emit it with its new version.
 
-        Fails with ``RunError("conflict")`` if the store has another version, or a turn is open.
+        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is a different one, or if a
+        turn is open.
         """
         check_session(session)
         check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
         return _once(lambda: save_session(self._store, session, version))
 
     def delete_session(self, id: str) -> Stream[None]:
-        """Delete the session with this id. Fails with ``RunError("conflict")`` while a turn is open."""
+        """Delete the session with this id. Fails with ``RunError("conflict")`` if a turn is open."""
         _check_id(id)
         return _once(lambda: delete_session(self._store, id))
 
     def get(self, id: str) -> Stream[Run]:
-        """Emit the run with its current status. Fails with ``RunError("unknown_run")``."""
+        """Emit the run with this id and its current status. Fails with ``RunError("unknown_run")``."""
         _check_id(id)
         return _once(lambda: self._store.load(id))
 
     def list(self, status: Status | None = None, limit: int = 1000) -> Stream[Sequence[Run]]:
-        """Emit the most recent runs, newest first, limited to `status` if it is given."""
+        """Emit the most recent runs, newest first. If `status` is given, emit only runs that have it."""
         known = get_args(Status)
         check("status", status, status is None or status in known, f"None or one of {', '.join(known)}")
         check_count("limit", limit)
         return _once(lambda: self._store.runs(status, limit))
 
     def expire(self, seconds: float) -> Stream[int]:
-        """Delete the runs that ended at least `seconds` ago, and emit their number."""
+        """Delete all runs that ended at least `seconds` ago, and emit how many there were."""
         check_seconds("seconds", seconds)
         return _once(lambda: self._store.expire(seconds))
 
     def recover(self, limit: int = 100, every: float | None = None) -> Stream[tuple[str, ...]]:
-        """Continue here up to `limit` runs of these factories that no process produces, and emit their ids.
+        """Continue up to `limit` runs that no process is producing and that have one of our factories. Emit their ids.
 
-        With `every`, repeat this at that interval, in seconds, until disposed or closed. Ids are emitted whenever there
-        are any, and a store that is unavailable is tried again.
+        With `every`, repeat this every `every` seconds, until the stream is disposed or `close` is called. Ids are then
+        emitted whenever there are any. If the store is unavailable, it is tried again the next time.
         """
         check_count("limit", limit)
         check("every", every, every is None or is_positive(every), "None or a number of seconds above 0")
@@ -304,7 +310,7 @@ class Runs:
             try:
                 return await self._take(id, (await self._store.load(id)).factory)
             except RunError as error:
-                if error.reason != "unknown_run":  # it ended after the first read, and has expired
+                if error.reason != "unknown_run":  # since the first read, the run has ended and expired
                     raise
                 return False
 
@@ -314,16 +320,16 @@ class Runs:
                     if ids := await recover():
                         yield ids
                 except RunError as error:
-                    log.warning("no runs can be recovered now: %s", error)
+                    log.warning("no runs can be recovered at the moment: %s", error)
                 await asyncio.sleep(seconds)
 
         return _once(recover) if every is None else from_async_iter(lambda: rounds(every))
 
     def close(self) -> Stream[None]:
-        """Stop producing, release the leases, and close the store. Other processes may `recover` the runs.
+        """Stop producing runs, release their leases, and close the store. Other processes can then `recover` the runs.
 
-        If the store stalls, this waits as long as a lease lasts and then abandons the runs, which can be recovered once
-        their leases expire.
+        If the store does not respond, this waits for the duration of a lease and then abandons the runs. They can be
+        recovered when their leases have expired.
         """
 
         async def close() -> None:
@@ -331,7 +337,8 @@ class Runs:
             producers = [*self._producers.values()]
             for producer in producers:
                 producer.stop()
-            if pending := [*(producer.ended for producer in producers), *self._claims]:  # on loops that may have ended
+            # These futures belong to no event loop, because the loop of a producer could already have ended.
+            if pending := [*(producer.ended for producer in producers), *self._claims]:
                 await asyncio.wait([asyncio.wrap_future(future) for future in pending], timeout=self._lease_seconds)
             for producer in producers:
                 producer.abandon()
@@ -352,14 +359,14 @@ class Runs:
         await self.close()
 
     async def _take(self, id: str, factory: str) -> bool:
-        """Produce a run here unless another process does; return whether it is produced here."""
+        """Produce a run here, unless another process holds its lease. Return whether it is produced here."""
         if self._is_closed:
             return False
         claimed: Future[None] = Future()
         self._claims.add(claimed)
         try:
             lease = await self._store.claim(id, self._owner, self._lease_seconds)
-            if lease is not None and self._is_closed:  # closed during the claim
+            if lease is not None and self._is_closed:  # `close` was called during the claim
                 await self._store.release(lease)
                 return False
         finally:
@@ -380,10 +387,10 @@ class Runs:
 
 
 def open_store(store: str | os.PathLike[str] | Store) -> Store:
-    """Return a store: in a SQLite file for a path, in Redis for ``"redis://..."``, or a `Store` itself.
+    """Return the store at a path (a SQLite file) or a ``"redis://..."`` URL. A `Store` is returned as it is.
 
-    It connects on first use. Raises ``ValidationError("invalid_option")`` for anything else, and
-    ``EngineError("missing_dependency")`` for Redis without ``rxllm[redis]``.
+    The store connects when it is first used. Raises ``ValidationError("invalid_option")`` for anything else, and
+    ``EngineError("missing_dependency")`` for a Redis URL if ``rxllm[redis]`` is not installed.
     """
     if isinstance(store, str) and store.startswith(("redis://", "rediss://", "unix://")):
         from rxllm.durable._redis import RedisStore  # redis-py is an extra
@@ -391,8 +398,8 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
         return RedisStore(store)
     if isinstance(store, str | os.PathLike):
         path = os.fspath(store)
-        if "://" in path:  # it is not shown, as it may contain a password
-            raise invalid_option("store", 'must be a path, "redis://..." or a Store, not another kind of address')
+        if "://" in path:  # the message leaves it out, because it could contain a password
+            raise invalid_option("store", 'must be a path, "redis://..." or a Store, not any other kind of URL')
         check("store", path, bool(path) and not path.startswith(":memory:"), "the path of a file")
         return SQLiteStore(path)
     methods = [name for name in vars(Store) if not name.startswith("_")]
@@ -402,14 +409,14 @@ def open_store(store: str | os.PathLike[str] | Store) -> Store:
 
 
 def _check_id(id: Any) -> None:
-    check("id", id, is_name(id), "the id of a run, as start emits it")
+    check("id", id, is_name(id), "a non-empty string, such as the id that start emits")
 
 
 def _check_text(item: Any) -> None:
-    """Raise for a lone surrogate in plain data; inside values, a model or a tool may have written it."""
+    """Raise if plain data contains a lone surrogate. Values such as messages can contain them, as models write them."""
     match item:
         case str() if item and not is_name(item):
-            fault = f"has half a surrogate pair: got {shown(item)}; pass text that can be encoded"
+            fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"
             raise invalid_option("input", fault)
         case Mapping():
             for entry in cast(Mapping[Any, Any], item).items():
@@ -422,7 +429,7 @@ def _check_text(item: Any) -> None:
 
 
 def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
-    """Return a Stream that calls `call` per subscription, and emits its result."""
+    """Return a Stream that awaits `call()` on each subscription and emits the result."""
 
     async def items() -> AsyncIterator[T]:
         yield await call()
@@ -431,7 +438,7 @@ def _once(call: Callable[[], Awaitable[T]]) -> Stream[T]:
 
 
 def _raise_error(run: Run | None) -> None:
-    """Raise the error of a run that has failed or was cancelled."""
+    """If the run has failed or was cancelled, raise its error."""
     if run is not None and run.status == "cancelled":
         raise RunError("cancelled", run_id=run.id)
     if run is not None and run.status == "failed":
@@ -439,7 +446,7 @@ def _raise_error(run: Run | None) -> None:
             raise RunError("lease_lost", run_id=run.id)
         with reading("its error", run.id):
             error = serializer.from_json(run.error, LLMError)
-        error.is_logged = True  # the producer has logged it with its traceback
+        error.is_logged = True  # the producer has already logged it, with the traceback
         raise error
 
 

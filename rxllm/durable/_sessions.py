@@ -1,7 +1,8 @@
-"""Sessions in a store. A session's document holds the session itself or, while a run continues it, its open turn.
+"""Sessions in a store. Each session has a document: the session itself or, while a run continues it, the open turn.
 
-The document of an open turn is the input of its run. Writing the document begins the turn, so only one of several
-concurrent turns begins. When the run ends, the document is replaced by the session with the events of the run's log.
+A turn begins when its document is written. Because documents have versions, only one turn begins if two of them are
+started at the same time. The input of the turn's run is a copy of the document. When the run has ended, the session,
+extended by the events in the run's log, replaces the turn in the document.
 """
 
 from __future__ import annotations
@@ -22,11 +23,12 @@ from rxllm.values.argument_checks import check, check_instance, is_name
 
 
 class SavedSession(msgspec.Struct, frozen=True):
-    """A session as it is stored.
+    """A session that was loaded from a store.
 
-    `version` counts its changes and is 0 for a new session. `run` is the id of the open turn's run, or None. While a
-    turn is open, the session includes its committed part: the user's message, the completed steps, and the answer so
-    far in a message whose ``metadata["partial"]`` is ``"cancelled"``.
+    `version` is how many times the session has been written to the store, so it is 0 for a new session. `run` is the id
+    of the run that is producing the open turn, or None. While a turn is open, `session` contains everything that has
+    been committed of it: the user's message, the completed steps, and the answer so far, in a message whose
+    ``metadata["partial"]`` is ``"cancelled"``.
     """
 
     session: Session
@@ -35,7 +37,7 @@ class SavedSession(msgspec.Struct, frozen=True):
 
 
 class OpenTurn(msgspec.Struct, frozen=True):
-    """The input of a turn's run; the field `input` is the caller's."""
+    """The input of a run that is a turn. The field `input` is what the caller passed to `Runs.start`."""
 
     run: str
     factory: str
@@ -44,16 +46,16 @@ class OpenTurn(msgspec.Struct, frozen=True):
 
 
 _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
-"""The start of every turn's JSON, by which even a damaged turn is recognized."""
+"""All turns start with this JSON, so a turn can be recognized even if the rest of it is damaged."""
 
 
 def is_turn(data: bytes) -> bool:
-    """Whether `data`, a document or the input of a run, is a turn."""
+    """Whether `data` is a turn. It is either a session's document or the input of a run."""
     return data.startswith(_HEAD)
 
 
 def turn_of(data: bytes) -> OpenTurn:
-    """Read a turn. Raises ``RunError("unreadable")``."""
+    """Decode a turn. Raises ``RunError("unreadable")``."""
     with reading("the turn"):
         turn = OpenTurn(**serializer.from_json(data, local_files=True).data)
         check_session(turn.session)
@@ -66,7 +68,7 @@ def check_session(session: Any) -> None:
 
 
 async def load_session(store: Store, id: str) -> SavedSession:
-    """Return the committed session, after settling a turn that has ended."""
+    """Load a session. If it has a turn whose run has ended, settle that turn first."""
     while True:
         version, data = await store.read(_key(id)) or (0, b"")
         with reading(f"the session {id!r}", remedy="delete_session deletes it"):
@@ -94,12 +96,12 @@ async def delete_session(store: Store, id: str) -> None:
         if saved.run is not None:
             raise _open_turn(id)
         version = saved.version
-    if version:  # the version stays, so that a turn of the deleted session conflicts
+    if version:  # keep counting versions, so that the deleted session's old turns cause a conflict
         await store.write(_key(id), version, b"")
 
 
 async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession) -> str:
-    """Write a new turn and create its run; return the run's id. Raises ``RunError("conflict")``."""
+    """Store a new turn, create its run, and return the run's id. Raises ``RunError("conflict")``."""
     if saved.run is not None:
         raise _open_turn(saved.session.id)
     turn = OpenTurn(token_hex(16), factory, saved.session, input)
@@ -110,23 +112,23 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 
 
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
-    """Cancel a run that is a turn and has no producer; return whether that was done.
+    """Cancel a run if it is a turn and no process produces it. Return whether that was the case.
 
-    The session is written before the run ends, since an ended run may expire, and a turn without a run begins again.
+    The session is saved before the run ends. An ended run can expire, and a turn whose run is gone would start again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:
         return False
     await store.cancel(run.id)
     await settle(store, run.input)
-    with _ignoring("lease_lost"):  # the new holder ends the run in the same way
+    with _ignoring("lease_lost"):  # then the new holder of the lease ends the run in the same way
         await store.append(lease, [], ending=Ending("cancelled"))
     return True
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, if the turn is open; its run has no more events."""
-    with _ignoring("unreadable", "conflict"):  # nothing can be saved, or another process has saved it
+    """Replace the turn `data` with its session, unless that was already done. The run must have no more events."""
+    with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))
         if found is not None and found[1] == data:
@@ -135,7 +137,7 @@ async def settle(store: Store, data: bytes) -> None:
 
 
 async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
-    """Return the run of an open turn, and create it if the process that began the turn has not."""
+    """Load the run of an open turn. Create it if the process that began the turn died before it did so."""
     with _ignoring("unknown_run"):
         return await store.load(turn.run)
     with _ignoring("exists"):
@@ -144,7 +146,7 @@ async def _run(store: Store, turn: OpenTurn, data: bytes) -> Run:
 
 
 async def _session_after(store: Store, turn: OpenTurn) -> Session:
-    """Return the session with the committed events of its open turn, up to the first that cannot be read."""
+    """Extend the session with the committed events of its open turn, up to the first event that cannot be read."""
     number = 0
 
     async def events() -> AsyncIterator[Event]:
@@ -163,12 +165,12 @@ def _key(id: str | None) -> str:
 
 
 def _open_turn(id: str | None) -> RunError:
-    return RunError("conflict", f"a turn of the session {id!r} is open; wait for its run to end, or cancel that")
+    return RunError("conflict", f"the session {id!r} has an open turn; wait until its run ends, or cancel the run")
 
 
 @contextmanager
 def _ignoring(*reasons: str) -> Generator[None]:
-    """Suppress a ``RunError`` with any of these reasons."""
+    """Suppress any ``RunError`` that has one of these reasons."""
     try:
         yield
     except RunError as error:

@@ -1,7 +1,8 @@
-"""Runs in a SQLite file, for processes on one machine.
+"""Store runs in a SQLite file, so that processes on one machine can share them.
 
-A commit is on the disk (``synchronous=FULL``): it survives if the process is killed, and if the power is cut, provided
-that the disk keeps every write that it has confirmed. Pending writes share a transaction. All times are the machine's.
+Every commit is flushed to the disk (``synchronous=FULL``). It survives if the process is killed. It also survives a
+power cut, if the disk keeps the writes that it has confirmed. Pending writes share a transaction. All times are read
+from the machine's clock.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ from rxllm.durable._sqlite_thread import SQLiteThread
 from rxllm.durable._store import LONGEST_LEASE, Ending, Lease, Record, Run, Status
 
 VERSION = 1
-"""The version of the schema."""
+"""The version of the database schema."""
 
 APPLICATION = 0x72786C6C
-"""The number that marks a store of runs in the file's header: "rxll"."""
+"""The number in a file's header that identifies the file as a run store: "rxll" in ASCII."""
 
 BUSY_SECONDS = 5.0
-"""The maximum wait for another process's transaction."""
+"""The maximum number of seconds to wait for the transaction of another process."""
 
 _NOW = "((julianday('now') - 2440587.5) * 86400.0)"  # unixepoch('subsec') needs SQLite 3.42
 
@@ -48,7 +49,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# A lease that ends later than any lease could was granted before the clock was set back, and counts as expired.
+# If a lease ends later than the longest possible lease, the clock has been set back since then. It counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -56,24 +57,24 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# SQLite would create the file readable by all users. While SQLite has the file open, nothing else in the process may
-# open it, as closing it would drop the locks of all connections.
+# We create the file ourselves, because SQLite would make it readable by all users. The lock keeps other threads from
+# opening the file with SQLite before we have closed it, since closing it would release all of SQLite's locks.
 _creating = threading.Lock()
 
 _FAULTS = {
     sqlite3.SQLITE_FULL: "the disk is full; free some space",
-    sqlite3.SQLITE_BUSY: f"another process has locked it for more than {BUSY_SECONDS:g} s; end that process",
-    sqlite3.SQLITE_LOCKED: "it is locked; end the process that uses it",
+    sqlite3.SQLITE_BUSY: f"another process has locked it for more than {BUSY_SECONDS:g} s; stop that process",
+    sqlite3.SQLITE_LOCKED: "it is locked; stop the process that uses it",
     sqlite3.SQLITE_READONLY: "it cannot be written; change the permissions of the file or its folder",
     sqlite3.SQLITE_CANTOPEN: "it cannot be opened; check its folder and permissions",
-    sqlite3.SQLITE_IOERR: "its disk fails, or has a limit; check that",
-    sqlite3.SQLITE_NOTADB: "it is not a database; give another path",
-    sqlite3.SQLITE_CORRUPT: "it is damaged; restore a copy",
+    sqlite3.SQLITE_IOERR: "the disk reports an error or a limit; check the disk and your quota",
+    sqlite3.SQLITE_NOTADB: "it is not a SQLite database; use another path",
+    sqlite3.SQLITE_CORRUPT: "it is damaged; restore it from a backup",
 }
 
 
 class SQLiteStore:
-    """A store in the file at `path`, which is created on first use, readable by its owner only."""
+    """A store in the file at `path`. The file is created on first use, and only its owner can read it."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self._path = Path(path).absolute()
@@ -187,7 +188,8 @@ class SQLiteStore:
 
     async def expire(self, seconds: float) -> int:
         deleted = 0
-        while count := await self._writer.call(lambda db: _expire(db, seconds)):  # in parts, to let others write
+        # Delete a few runs at a time, so that other writes need not wait for all of them.
+        while count := await self._writer.call(lambda db: _expire(db, seconds)):
             deleted += count
         return deleted
 
@@ -208,7 +210,7 @@ class SQLiteStore:
     async def close(self) -> None:
         await self._reader.close()
         self._wake([*self._waiters])
-        await self._writer.close()  # last, as SQLite tidies the file up with the last connection
+        await self._writer.close()  # must be last, because SQLite cleans up when its last connection is closed
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         return await self._reader.call(lambda db: _rows(db, query, *values))
@@ -217,14 +219,14 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for event `number`, or all calls if None; the producer waits for no event."""
+        """Wake the calls that wait for event `number` of these runs. If it is None, wake all calls for the runs."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
                     waiter.wake()
 
     def _poll(self, db: sqlite3.Connection | None) -> None:
-        """Wake every waiter that another connection's commit concerns, or every waiter if `db` is None."""
+        """Wake the waiters whose runs another connection has changed. If `db` is None, wake all waiters."""
         with self._guard:
             waiters = {id: [*waiting] for id, waiting in self._waiters.items()}
         states: dict[str, Any] = {}
@@ -241,7 +243,7 @@ class SQLiteStore:
                     waiter.wake()
 
     def _connect_reader(self) -> sqlite3.Connection:
-        self._data_version = None  # each connection has its own count
+        self._data_version = None  # versions from different connections cannot be compared
         return self._connect()
 
     def _connect(self) -> sqlite3.Connection:
@@ -261,13 +263,13 @@ class SQLiteStore:
         is_file = isinstance(error, OSError)
         fault = _FAULTS.get(sqlite3.SQLITE_CANTOPEN if is_file else getattr(error, "sqlite_errorcode", 0) & 0xFF)
         why = f"{fault} ({error})" if fault else str(error)
-        unavailable = RunError("store_unavailable", f"the store of runs {str(self._path)!r} does not work: {why}")
+        unavailable = RunError("store_unavailable", f"the run store {str(self._path)!r} does not work: {why}")
         unavailable.__cause__ = error if isinstance(error, BaseException) else None
         return unavailable
 
 
 class _Waiter:
-    """One call to ``wait``. `is_cancelled` is the run's flag as last read, or None before the first read."""
+    """A pending call of ``wait``. `is_cancelled` is the run's flag when it was last read, or None before that."""
 
     def __init__(self, after: int) -> None:
         self.after = after
@@ -280,8 +282,8 @@ class _Waiter:
         return events > self.after or ending is not None or was_cancelled not in (None, is_cancelled)
 
     def wake(self) -> None:
-        """End the wait; may be called on any thread."""
-        with suppress(RuntimeError):  # its loop is closed
+        """End the wait. Can be called on any thread."""
+        with suppress(RuntimeError):  # the waiter's loop is closed
             self._loop.call_soon_threadsafe(lambda: self.future.done() or self.future.set_result(None))
 
 

@@ -1,4 +1,4 @@
-"""A thread with its own connection to a SQLite file, which runs jobs for callers on any event loop."""
+"""A thread that has its own connection to a SQLite file, and runs jobs for callers on any event loop."""
 
 from __future__ import annotations
 
@@ -22,23 +22,23 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""The maximum time that a call waits, for example for a disk that hangs; a locked file is reported earlier."""
+"""A call fails after this many seconds, for example if the disk hangs. A locked file is reported earlier."""
 
 QUEUE = 10_000
-"""The maximum number of pending calls; more are refused."""
+"""The maximum number of pending calls. Further calls are refused."""
 
 GROUP = 64
-"""The maximum number of writes that share a transaction, and thus one wait for the disk."""
+"""The maximum number of writes in one transaction. They share a single wait for the disk."""
 
 POLL_SECONDS = 0.02
 
 
 class SQLiteThread:
-    """Runs jobs in order; with `writes`, pending jobs share a transaction.
+    """Runs jobs one after the other. With `writes`, all pending jobs run in the same transaction.
 
-    A job that raises ``RunError`` must have changed nothing. `connect` opens the connection on first use and again
-    after an error, which `unavailable` turns into a ``RunError``. While `is_polling()`, `poll` is called every
-    `POLL_SECONDS`, with None if the connection has failed.
+    A job that raises ``RunError`` must not have changed anything. `connect` opens the connection when it is first
+    needed, and again after an error. `unavailable` converts an error to a ``RunError``. While ``is_polling()`` returns
+    True, `poll` is called every `POLL_SECONDS` with the connection, or with None if the connection has failed.
     """
 
     def __init__(
@@ -61,7 +61,10 @@ class SQLiteThread:
         self._ended: Future[None] = Future()
 
     async def call(self, job: Job[T]) -> T:
-        """Run `job` on the thread and return its result, or raise ``RunError("store_unavailable")`` in bounded time."""
+        """Run `job` on the thread and return its result.
+
+        Raises ``RunError("store_unavailable")`` if the database fails or the job takes too long.
+        """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
         with self._guard:
@@ -77,7 +80,7 @@ class SQLiteThread:
             timer.cancel()
 
     async def close(self) -> None:
-        """End the thread after the pending calls; it closes its connection."""
+        """Let the thread finish the pending calls, close its connection, and end."""
         with self._guard:
             if not self._is_closed:
                 self._is_closed = True
@@ -86,25 +89,25 @@ class SQLiteThread:
                 return
         done, _ = await asyncio.wait([asyncio.wrap_future(self._ended)], timeout=CALL_SECONDS)
         if done:
-            self._thread.join()  # it is about to end
+            self._thread.join()  # short, because the thread has nothing left to do
 
     def _time_out(self, future: asyncio.Future[Any]) -> None:
         if not future.done():
-            future.set_exception(self._unavailable(f"there was no answer in {CALL_SECONDS:g} s"))
+            future.set_exception(self._unavailable(f"there was no answer within {CALL_SECONDS:g} s"))
 
     def _check_open(self) -> None:
         if self._is_closed:
             raise self._unavailable("it is closed; open it again")
         if self._process != os.getpid():
-            raise self._unavailable("another process has opened it and forked this one; open it here as well")
+            raise self._unavailable("it was opened before this process was forked; open it again in this process")
         if self._calls.qsize() >= QUEUE:
-            raise self._unavailable(f"{QUEUE} calls are pending; call it less often")
+            raise self._unavailable(f"{QUEUE} calls are pending; make fewer calls at a time")
 
     def _run(self) -> None:
         is_open = True
         while is_open:
             calls, is_open = self._next_calls()
-            calls = [call for call in calls if not call[0].done()]  # the others were abandoned
+            calls = [call for call in calls if not call[0].done()]  # skip calls whose callers no longer wait
             if calls:
                 _settle(calls, self._execute(calls))
             if self._is_polling() and time.monotonic() >= self._next_poll:
@@ -113,7 +116,7 @@ class SQLiteThread:
         self._ended.set_result(None)
 
     def _next_calls(self) -> tuple[list[_Call], bool]:
-        """Wait for calls or until the next poll; return the calls to run, and whether the thread stays open."""
+        """Wait for calls or the next poll. Return the calls to run, and whether the thread should continue."""
         calls: list[_Call] = []
         try:
             call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)
@@ -131,7 +134,7 @@ class SQLiteThread:
             connection = self._connected()
             if self._writes:
                 connection.execute("BEGIN IMMEDIATE")
-        except Exception as error:  # fails all calls at once, so that they do not wait one after the other
+        except Exception as error:  # fail all calls now, so that they do not time out one after the other
             self._disconnect()
             return [(None, self._unavailable(error)) for _ in calls]
         try:
@@ -139,16 +142,17 @@ class SQLiteThread:
             if self._writes:
                 connection.execute("COMMIT")
         except Exception as error:
-            self._disconnect()  # this rolls back
+            self._disconnect()  # rolls back the transaction
             if len(calls) == 1:
                 return [(None, self._unavailable(error) if isinstance(error, sqlite3.Error) else error)]
-            return [outcome for call in calls for outcome in self._execute([call])]  # perhaps only one fails
+            # Run the jobs again one by one, since only one of them might have failed.
+            return [outcome for call in calls for outcome in self._execute([call])]
         return outcomes
 
     def _execute_poll(self) -> None:
         try:
             self._poll(self._connected())
-        except Exception:  # the woken callers read again, and get the error
+        except Exception:  # wake all waiters; they read from the store, and raise the error themselves
             self._disconnect()
             self._poll(None)
         self._next_poll = time.monotonic() + POLL_SECONDS
@@ -172,7 +176,7 @@ def _outcome(job: Job[Any], connection: sqlite3.Connection) -> _Outcome:
 
 
 def _settle(calls: Sequence[_Call], outcomes: Sequence[_Outcome]) -> None:
-    """Settle the calls' futures, grouped by loop, since waking a loop takes longer than settling."""
+    """Set the results of the calls' futures. They are grouped by loop, because waking a loop is the slow part."""
     by_loop: dict[asyncio.AbstractEventLoop, list[tuple[asyncio.Future[Any], _Outcome]]] = {}
     for (future, _), outcome in zip(calls, outcomes, strict=True):
         by_loop.setdefault(future.get_loop(), []).append((future, outcome))

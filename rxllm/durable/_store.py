@@ -1,9 +1,10 @@
-"""The protocol of a run store, and its values. ``rxllm.durable.testing`` checks that a store keeps the rules.
+"""The protocol for run stores, and the values that it uses. ``rxllm.durable.testing`` checks that a store follows it.
 
-A run has a log of events, numbered from 1 without a gap, and a journal of records by which a new producer continues
-where the last one stopped. A producer must hold a lease to append. Each claim raises the lease's `epoch`, and a store
-refuses appends of an older epoch, so two producers never write to one run. A lease that has expired still works until
-another process claims the run. All times are the store's own; no other clock decides anything.
+Every run has a log and a journal. The log contains the run's events, numbered from 1 without gaps. The journal contains
+records that a new producer needs to continue where the previous producer stopped. A producer needs a lease to append to
+a run. Each claim increases the `epoch` of the run's leases, and a store refuses appends from an older epoch, so two
+producers never write to the same run. An expired lease still works until another process claims the run. All times are
+taken from the store's clock, and no other clock matters.
 """
 
 from __future__ import annotations
@@ -23,7 +24,10 @@ Status = Literal["waiting", "running", "completed", "halted", "failed", "cancell
 
 
 class Record(msgspec.Struct, frozen=True):
-    """An entry of a run's journal, such as `kind` ``"begin"`` for the start of the tool call `key`; `data` is JSON."""
+    """An entry in a run's journal. For the start of a tool call, `kind` is ``"begin"`` and `key` identifies the call.
+
+    The `data` is JSON.
+    """
 
     kind: str
     key: str
@@ -33,11 +37,11 @@ class Record(msgspec.Struct, frozen=True):
 class Run(msgspec.Struct, frozen=True):
     """A run as it is stored.
 
-    `factory` is the name of the function that builds its stream from `input`, which is JSON. `status` is ``"running"``
-    while a process holds an unexpired lease, ``"waiting"`` while none does, and otherwise the way it ended:
-    ``"halted"`` if its chat waits for a person. `events` is the number of the last event. `created_at` and `ended_at`
-    are seconds since 1970. `is_cancelled` is true once the run's end has been requested, and `error` is the JSON of a
-    failed run's error.
+    `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
+    ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while no process does. After the run has
+    ended, `status` is how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of
+    the last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if someone has asked
+    to cancel the run. If the run has failed, `error` is its error as JSON.
     """
 
     id: str
@@ -52,7 +56,7 @@ class Run(msgspec.Struct, frozen=True):
 
 
 class Lease(msgspec.Struct, frozen=True):
-    """The right to append to a run until it expires, `seconds` after it was last renewed."""
+    """The right to append to a run. It expires `seconds` after it was last renewed."""
 
     run_id: str
     owner: str
@@ -61,49 +65,52 @@ class Lease(msgspec.Struct, frozen=True):
 
 
 class Ending(msgspec.Struct, frozen=True):
-    """The end of a run, committed with its last events; `error` is JSON."""
+    """The end of a run, which is committed together with the run's last events. The `error` is JSON."""
 
     status: Literal["completed", "halted", "failed", "cancelled"]
     error: bytes | None = None
 
 
 class Store(Protocol):
-    """Stores runs. Methods are called on any event loop and never block it.
+    """Stores runs. The methods can be called on any event loop, and never block it.
 
-    Each may raise ``RunError("store_unavailable")`` after a bounded wait, if the store cannot be reached, is full or is
-    broken; ``__cause__`` has the reason. It is then unknown whether the call was carried out, as it is after a
-    cancelled call.
+    If the store cannot be reached, is full or is broken, any method can raise ``RunError("store_unavailable")`` after a
+    limited time. The error's ``__cause__`` is the reason. The caller then cannot know whether the call took effect. The
+    same is true of a call that was cancelled.
     """
 
     async def create(self, run: Run) -> None:
-        """Store the id, factory and input of a new run, which waits for a producer. Raises ``RunError("exists")``."""
+        """Store a new run, which then waits for a producer. Only its id, factory and input are used.
+
+        Raises ``RunError("exists")`` if the id is taken.
+        """
         ...
 
     async def load(self, id: str) -> Run:
-        """Return the run. Raises ``RunError("unknown_run")``."""
+        """Return the run with this id. Raises ``RunError("unknown_run")``."""
         ...
 
     async def runs(self, status: Status | None = None, limit: int = 1000) -> Sequence[Run]:
-        """Return the most recent runs, newest first, limited to `status` if it is given."""
+        """Return the most recent runs, newest first. If `status` is given, return only runs that have it."""
         ...
 
     async def claim(self, id: str, owner: str, seconds: float) -> Lease | None:
-        """Lease a run that has not ended and has no unexpired lease; return None for any other run."""
+        """Lease a run. Return None if the run has ended, has an unexpired lease, or does not exist."""
         ...
 
     async def claimable(self, factories: Sequence[str], limit: int = 100) -> Sequence[str]:
-        """Return the ids of runs of these factories that have not ended and have no unexpired lease.
+        """Return the ids of runs of these factories that can be claimed, starting with those that have waited longest.
 
-        Runs that have waited longest are first.
+        A run can be claimed if it has not ended and has no unexpired lease.
         """
         ...
 
     async def renew(self, lease: Lease) -> bool:
-        """Extend the lease; return whether a cancel was requested. Raises ``RunError("lease_lost")``."""
+        """Extend the lease. Return whether someone has asked to cancel the run. Raises ``RunError("lease_lost")``."""
         ...
 
     async def release(self, lease: Lease) -> None:
-        """End the lease now, so that another producer need not wait until it expires; ignore a lost lease."""
+        """End the lease now, so that another producer can claim the run. If the lease has been lost, do nothing."""
         ...
 
     async def append(
@@ -114,54 +121,54 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit all or nothing, and extend the lease; return whether a cancel was requested.
+        """Commit all of this or nothing, and extend the lease. Return whether someone has asked to cancel the run.
 
-        A call with the `token` of the lease's last append changes nothing, so a caller may repeat it after
-        ``"store_unavailable"``. Raises ``RunError("lease_lost")``, even after the run has ended, and
-        ``RunError("rolled_back")`` if the store has lost earlier commits of the lease.
+        If the `token` is the same as in the last append with this lease, the call changes nothing. A caller can
+        therefore repeat the call after ``"store_unavailable"``. Raises ``RunError("lease_lost")``, also if the run has
+        ended, and ``RunError("rolled_back")`` if the store has lost earlier commits that were made with the lease.
         """
         ...
 
     async def events(self, id: str, after: int = 0, limit: int = 1000) -> Sequence[bytes]:
-        """Return up to `limit` events from number ``after + 1``. Raises ``RunError("unknown_run")``."""
+        """Return up to `limit` events that follow event number `after`. Raises ``RunError("unknown_run")``."""
         ...
 
     async def records(self, id: str) -> Sequence[Record]:
-        """Return the run's journal in order. Raises ``RunError("unknown_run")``."""
+        """Return the records in the run's journal, in order. Raises ``RunError("unknown_run")``."""
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Return soon after an event above number `after` or the run's end is committed, or a cancel is requested.
+        """Wait until the run has events after number `after`, ends, or is to be cancelled, but at most `seconds`.
 
-        Returns after `seconds` at the latest. It may also return early, so the caller should read again.
+        The method can also return early, so the caller should check the run again.
         """
         ...
 
     async def cancel(self, id: str) -> None:
-        """Request the run's end, which its producer learns from `append` or `renew`.
+        """Ask the producer of a run to cancel it. The producer finds out from `append` or `renew`.
 
-        A run without an unexpired lease ends at once, as cancelled; a run that has ended does not change. Raises
-        ``RunError("unknown_run")``.
+        If the run has no unexpired lease, it ends immediately, as cancelled. If it has already ended, nothing changes.
+        Raises ``RunError("unknown_run")``.
         """
         ...
 
     async def expire(self, seconds: float) -> int:
-        """Delete the runs that ended at least `seconds` ago; return their number."""
+        """Delete all runs that ended at least `seconds` ago. Return how many there were."""
         ...
 
     async def read(self, key: str) -> tuple[int, bytes] | None:
-        """Return the version and content of a document, such as a session, or None."""
+        """Return the version and content of a document, such as a session. Return None if there is no such document."""
         ...
 
     async def write(self, key: str, version: int, data: bytes) -> int:
-        """Replace version `version` of a document, 0 for a new one; return the new version.
+        """Write a document if its current version is `version`, which is 0 for a new document. Return the new version.
 
-        Raises ``RunError("conflict")`` if the store has another version.
+        Raises ``RunError("conflict")`` if the current version is a different one.
         """
         ...
 
     async def close(self) -> None:
-        """Close the connections and end pending waits. Later calls raise ``RunError("store_unavailable")``."""
+        """Close all connections and end all pending waits. Later calls raise ``RunError("store_unavailable")``."""
         ...
 
 
@@ -169,7 +176,7 @@ class Store(Protocol):
 def reading(
     what: str, run_id: str | None = None, remedy: str = "the store was damaged, or a newer rxllm has written it"
 ) -> Generator[None]:
-    """Turn every error in the body, which reads `what`, into a ``RunError("unreadable")``."""
+    """Convert any error in the body of the ``with`` statement to a ``RunError("unreadable")`` about `what`."""
     try:
         yield
     except Exception as error:

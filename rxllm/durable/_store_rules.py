@@ -1,4 +1,4 @@
-"""The rules for stores about runs, leases and the log, and the store under test."""
+"""The store rules about runs, leases and the log, and the helpers for checking them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ MakeStore = Callable[[], Store]
 Check = Callable[["Place"], Coroutine[Any, Any, None]]
 
 SOON = 3.0
-"""The maximum delay of a wake-up on a busy machine, in seconds."""
+"""The maximum number of seconds until a waiting call is woken, even on a busy machine."""
 
 LONG = 60.0
 BRIEF = 0.05
 
 STORE_RULES: dict[str, str] = {}
-"""The rules that `assert_store` checks, as sentences by name."""
+"""The rules that `assert_store` checks, by name. Each rule is a sentence."""
 
 CHECKS: dict[str, Check] = {}
 
 
 class Place:
-    """A store under test, with names of runs and factories that no other check uses."""
+    """The store that a check tests, with run ids and a factory name that no other check uses."""
 
     def __init__(self, make_store: MakeStore, store: Store, prefix: str) -> None:
         self.make_store, self.store, self.prefix = make_store, store, prefix
@@ -46,18 +46,18 @@ class Place:
         return id
 
     async def claim(self, name: object = "run", seconds: float = LONG) -> Lease:
-        """Create a run and return its lease."""
+        """Create a run and claim it."""
         id = await self.create(name)
         return present(await self.store.claim(id, "owner", seconds), "a new run could not be claimed")
 
     async def expired(self, name: object = "run") -> Lease:
-        """Create a run and return its lease, which has expired."""
+        """Create a run, claim it, and return the lease after it has expired."""
         lease = await self.claim(name, BRIEF)
-        await becomes(lambda: self.is_claimable(lease.run_id), "a run whose lease has expired is claimable")
+        await becomes(lambda: self.is_claimable(lease.run_id), "a run became claimable when its lease expired")
         return lease
 
     async def lost(self, name: object = "run") -> tuple[Lease, Lease]:
-        """Create a run and return a lease that a second claim has replaced, and the lease of that claim."""
+        """Create a run and claim it twice. Return the first lease, which is now lost, and the second lease."""
         lease, why = await self.expired(name), "a run whose lease has expired could not be claimed"
         return lease, present(await self.store.claim(lease.run_id, "other", LONG), why)
 
@@ -68,7 +68,7 @@ class Place:
 async def becomes(condition: Callable[[], Awaitable[bool]], what: str) -> None:
     deadline = time.monotonic() + SOON
     while not await condition():
-        expect(time.monotonic() < deadline, f"it did not happen that {what}")
+        expect(time.monotonic() < deadline, f"it is not true that {what}")
         await asyncio.sleep(0.01)
 
 
@@ -78,7 +78,7 @@ async def refused(call: Awaitable[Any], reason: str, what: str) -> None:
     except RunError as error:
         expect(error.reason == reason, f"{what} raised {error!r}, not RunError({reason!r})")
     else:
-        raise AssertionError(f"{what} returned {result!r}, and did not raise RunError({reason!r})")
+        raise AssertionError(f"{what} returned {result!r} instead of raising RunError({reason!r})")
 
 
 def expect(condition: bool, why: str) -> None:
@@ -114,7 +114,7 @@ async def opened(make_store: MakeStore) -> AsyncGenerator[Store]:
 
 
 async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) -> list[Any]:
-    """Run all `mains` at once, each on its own thread and loop, and return their results."""
+    """Run all `mains` concurrently, each on its own thread and event loop. Return their results."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(len(mains)) as threads:
         return await asyncio.gather(
@@ -125,7 +125,7 @@ async def in_threads(mains: Sequence[Callable[[], Coroutine[Any, Any, Any]]]) ->
 # Runs
 
 
-@rule("create", "a new run waits with its factory and input, no events, and the store's time; its id is taken")
+@rule("create", "a new run has its factory, its input, no events and the store's time, and its id cannot be used again")
 async def _create(place: Place) -> None:
     run = Run(place.id(), place.factory, b'"in\\u0000put"', "running", 7, 1.0, 2.0, True, b"1")
     await place.store.create(run)
@@ -135,7 +135,7 @@ async def _create(place: Place) -> None:
     await refused(place.store.create(run), "exists", "creating it again")
 
 
-@rule("unknown", "a run that it does not have is unknown_run, and is not claimed")
+@rule("unknown", "for a run that does not exist, the store raises unknown_run and grants no lease")
 async def _unknown(place: Place) -> None:
     id, store = place.id(), place.store
     for name, call in [("load", store.load), ("events", store.events), ("records", store.records)]:
@@ -145,7 +145,7 @@ async def _unknown(place: Place) -> None:
     await asyncio.wait_for(store.wait(id, 0, BRIEF), SOON)
 
 
-@rule("runs", "runs are listed from the newest on, of one status or of all, up to a limit")
+@rule("runs", "runs lists all runs or the runs with a given status, newest first, up to a limit")
 async def _runs(place: Place) -> None:
     store, waiting, running = place.store, await place.create(1), (await place.claim(2)).run_id
     lease = await place.claim(3)
@@ -166,17 +166,17 @@ async def _runs(place: Place) -> None:
         expect_same([run.id for run in listed], expected, f"the list of the runs with the status {status}")
         for run in listed:
             expect_same(run, await store.load(run.id), "a listed run")
-    expect_same([run.id for run in await store.runs(limit=1)], [halted.run_id], "the newest one")
+    expect_same([run.id for run in await store.runs(limit=1)], [halted.run_id], "the newest run")
 
 
-@rule("content", "ids, factories, keys and bytes of any content are returned unchanged")
+@rule("content", "ids, factory names, keys and data are returned unchanged, whatever they contain")
 async def _content(place: Place) -> None:
     everything = bytes(range(256)) * 4096
     run = Run(f"{place.id()} 'ü\x01{{x}}:*%\n😀", f'{place.factory}"\\', everything)
     await place.store.create(run)
     expect_same((await place.store.load(run.id)).input, everything, "the input")
-    expect_same(await place.store.claimable([run.factory]), [run.id], "what is claimable")
-    lease = present(await place.store.claim(run.id, "ö\n", LONG), "it could not be claimed")
+    expect_same(await place.store.claimable([run.factory]), [run.id], "the list of claimable runs")
+    lease = present(await place.store.claim(run.id, "ö\n", LONG), "the run could not be claimed")
     events, records = [b"", b"\0", everything, b"\xff"], [Record("", ""), Record("ü\n", "😀{}", everything)]
     await place.store.append(lease, events, records, Ending("failed", everything), "ü")
     expect_same(await place.store.events(run.id), events, "the log")
@@ -187,30 +187,30 @@ async def _content(place: Place) -> None:
 # Leases
 
 
-@rule("claim", "a run has one lease at a time, each with a higher epoch, and none after its end")
+@rule("claim", "a run has only one lease at a time, each new lease has a higher epoch, and an ended run gets no lease")
 async def _claim(place: Place) -> None:
     lease, store = await place.claim(), place.store
     expect_same((lease.run_id, lease.owner, lease.seconds), (place.id(), "owner", LONG), "the lease")
-    expect_same((await store.load(lease.run_id)).status, "running", "its status")
+    expect_same((await store.load(lease.run_id)).status, "running", "the status of a claimed run")
     for owner in ("owner", "other"):
         expect_same(await store.claim(lease.run_id, owner, LONG), None, f"a claim of {owner!r} during the lease")
     await store.release(lease)
     expect_same((await store.load(lease.run_id)).status, "waiting", "the status after its release")
-    again = present(await store.claim(lease.run_id, "owner", LONG), "it could not be claimed after its release")
+    again = present(await store.claim(lease.run_id, "owner", LONG), "the run could not be claimed after its release")
     expect(again.epoch > lease.epoch, f"the epoch went from {lease.epoch} to {again.epoch}")
     await store.append(again, [], ending=Ending("completed"))
     expect_same(await store.claim(lease.run_id, "owner", LONG), None, "a claim after the end")
 
 
-@rule("expired", "the run of an expired lease waits, and the lease works until another owner claims the run")
+@rule("expired", "a run is waiting if its lease has expired, but the lease works until another owner claims the run")
 async def _expired(place: Place) -> None:
     lease, store = await place.expired(), place.store
-    expect_same((await store.load(lease.run_id)).status, "waiting", "its status")
+    expect_same((await store.load(lease.run_id)).status, "waiting", "the status after the lease expired")
     await store.append(lease, [b"1"])
     expect_same(await store.renew(lease), False, "renew")
     other = await place.expired("other")
     await store.renew(Lease(other.run_id, other.owner, other.epoch, LONG))
-    expect_same(await store.claim(other.run_id, "other", LONG), None, "a claim after it was renewed")
+    expect_same(await store.claim(other.run_id, "other", LONG), None, "a claim after the lease was renewed")
 
 
 @rule("extended", "renew and append extend the lease")
@@ -221,10 +221,10 @@ async def _extended(place: Place) -> None:
         await place.store.renew(renewed)
         await place.store.append(appended, [b"1"])
     for lease in (renewed, appended):
-        expect_same(await place.store.claim(lease.run_id, "other", LONG), None, "a claim after four renewals")
+        expect_same(await place.store.claim(lease.run_id, "other", LONG), None, "a claim after four extensions")
 
 
-@rule("stale", "a lease with an older epoch, a released lease and an ended run's lease are refused, and change nothing")
+@rule("stale", "an older lease, a released lease and the lease of an ended run are refused and change nothing")
 async def _stale(place: Place) -> None:
     (replaced, current), released, ended = await place.lost(1), await place.claim(2), await place.claim(3)
     await place.store.release(released)
@@ -244,44 +244,44 @@ async def _stale(place: Place) -> None:
     expect_same(await place.store.renew(current), False, "renew by the current lease")
 
 
-@rule("claimable", "claimable runs have these factories, no end and no lease, and those that waited longest are first")
+@rule("claimable", "claimable lists the waiting runs of the given factories, starting with the longest wait")
 async def _claimable(place: Place) -> None:
     store = place.store
     ids = [await place.create(number) for number in range(4)]
     await place.claim("running")
     await store.cancel(await place.create("ended"))
     await store.create(Run(place.id("foreign"), f"{place.factory} 2", b"1"))
-    expect_same(await store.claimable([place.factory]), ids, "what waits")
-    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two")
+    expect_same(await store.claimable([place.factory]), ids, "the list of claimable runs")
+    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the list of two runs")
     both = [*ids, place.id("foreign")]
-    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "what waits for both factories")
-    expect_same(await store.claimable([]), [], "what waits for none")
-    lease = present(await store.claim(ids[0], "owner", LONG), "the first could not be claimed")
-    expect_same(await store.claimable([place.factory]), ids[1:], "what waits after a claim")
+    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the list for both factories")
+    expect_same(await store.claimable([]), [], "the list for no factories")
+    lease = present(await store.claim(ids[0], "owner", LONG), "the first run could not be claimed")
+    expect_same(await store.claimable([place.factory]), ids[1:], "the list after a claim")
     await store.release(lease)
-    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "what waits after its release")
+    expect_same(await store.claimable([place.factory]), [*ids[1:], ids[0]], "the list after the release")
 
 
 # The log
 
 
-@rule("log", "events have numbers from 1 without a gap, and records an order, over all appends and leases")
+@rule("log", "across all appends and leases, events are numbered from 1 without gaps, and records keep their order")
 async def _log(place: Place) -> None:
     (_, lease), store = await place.lost(), place.store
     for batch in ([b"1"], [], [b"2", b"3"]):
         await store.append(lease, batch, [Record("kind", "key", event) for event in batch])
     await store.release(lease)
-    again = present(await store.claim(lease.run_id, "other", LONG), "it could not be claimed")
+    again = present(await store.claim(lease.run_id, "other", LONG), "the run could not be claimed after its release")
     await store.append(again, [b"4"], [Record("kind", "key", b"4")])
     expect_same(await store.events(lease.run_id), [b"1", b"2", b"3", b"4"], "the log")
     expect_same([record.data for record in await store.records(lease.run_id)], [b"1", b"2", b"3", b"4"], "the journal")
     expect_same((await store.load(lease.run_id)).events, 4, "the number of the last event")
     expect_same(await store.events(lease.run_id, after=1, limit=2), [b"2", b"3"], "two events after the first")
-    expect_same(await store.events(lease.run_id, after=4), [], "what follows the last")
-    expect_same(await store.events(lease.run_id, after=99), [], "what follows the 99th")
+    expect_same(await store.events(lease.run_id, after=4), [], "the list of events after the last")
+    expect_same(await store.events(lease.run_id, after=99), [], "the list of events after number 99")
 
 
-@rule("token", "an append with the token of the lease's last one changes nothing, also after the end")
+@rule("token", "an append with the same token as the lease's last append changes nothing, even after the run has ended")
 async def _token(place: Place) -> None:
     (_, lease), store = await place.lost(), place.store
     for token in ("1", "1", "2", "2", "1"):
@@ -295,25 +295,25 @@ async def _token(place: Place) -> None:
     first = await place.claim("other")
     await store.append(first, [b"1"], token="1")
     await store.release(first)
-    second = present(await store.claim(first.run_id, "owner", LONG), "it could not be claimed")
+    second = present(await store.claim(first.run_id, "owner", LONG), "the run could not be claimed after its release")
     await store.append(second, [b"2"], token="1")
-    expect_same(await store.events(first.run_id), [b"1", b"2"], "the log of two leases with one token")
+    expect_same(await store.events(first.run_id), [b"1", b"2"], "the log after two leases used the same token")
 
 
-@rule("ending", "a run ends with its last events and records")
+@rule("ending", "the end of a run is committed together with its last events and records")
 async def _ending(place: Place) -> None:
     for ending in (Ending("completed"), Ending("halted"), Ending("failed", b'{"a": 1}'), Ending("cancelled")):
         lease = await place.claim(ending.status)
         await place.store.append(lease, [b"1"], [Record("a", "b")], ending)
         run = await place.store.load(lease.run_id)
-        expect_same((run.status, run.error, run.events), (ending.status, ending.error, 1), "its end")
-        ended_at = present(run.ended_at, "it had no ended_at")
-        expect(run.created_at <= ended_at, f"it was created at {run.created_at}, and ended at {ended_at}")
-        expect_same(len(await place.store.records(lease.run_id)), 1, "the length of its journal")
-        expect_same(await place.is_claimable(lease.run_id), False, "whether it is claimable")
+        expect_same((run.status, run.error, run.events), (ending.status, ending.error, 1), "the end of the run")
+        ended_at = present(run.ended_at, "the run had no ended_at")
+        expect(run.created_at <= ended_at, f"the run was created at {run.created_at} and ended at {ended_at}")
+        expect_same(len(await place.store.records(lease.run_id)), 1, "the length of the journal")
+        expect_same(await place.is_claimable(lease.run_id), False, "whether the ended run is claimable")
 
 
-@rule("cancel", "append and renew report a cancel; without an unexpired lease the run ends")
+@rule("cancel", "append and renew report a request to cancel, which ends a run immediately if it has no valid lease")
 async def _cancel(place: Place) -> None:
     store, lease, waiting, expired = place.store, await place.claim(1), await place.create(2), await place.expired(3)
     for id in (lease.run_id, waiting, expired.run_id, waiting, lease.run_id):
@@ -322,7 +322,7 @@ async def _cancel(place: Place) -> None:
     for id in (waiting, expired.run_id):
         run = await store.load(id)
         expect_same((run.status, run.ended_at is not None), ("cancelled", True), "the status of a waiting run")
-    expect_same((await store.load(lease.run_id)).status, "running", "the status of the running one")
+    expect_same((await store.load(lease.run_id)).status, "running", "the status of the running run")
     expect_same(await store.renew(lease), True, "renew")
     expect_same(await store.append(lease, [b"1"]), True, "append")
     await store.append(lease, [], ending=Ending("completed"))
@@ -330,18 +330,16 @@ async def _cancel(place: Place) -> None:
     expect_same((await store.load(lease.run_id)).status, "completed", "the status of an ended run after a cancel")
 
 
-@rule("expire", "runs that ended long enough ago are deleted with their logs and journals, and no others")
+@rule("expire", "expire deletes the runs that ended long enough ago, with their logs and journals, and no other runs")
 async def _expire(place: Place) -> None:
     store, ended, running = place.store, await place.claim(1), await place.claim(2)
     for lease in (ended, running):
         await store.append(lease, [b"1"], [Record("a", "b")])
     await store.append(ended, [], ending=Ending("completed"))
-    expect_same(await store.expire(LONG), 0, "the number of runs that ended a minute ago")
-    expect(await store.expire(0) >= 1, "it deleted nothing")
-    await refused(store.load(ended.run_id), "unknown_run", "load after it was deleted")
+    expect_same(await store.expire(LONG), 0, "the number of runs that ended more than a minute ago")
+    expect(await store.expire(0) >= 1, "expire deleted nothing")
+    await refused(store.load(ended.run_id), "unknown_run", "load of a deleted run")
     expect_same(await store.events(running.run_id), [b"1"], "the log of a run that has not ended")
     again = await place.claim(1)
-    expect_same(
-        [*await store.events(again.run_id), *await store.records(again.run_id)], [], "what a new run of that id has"
-    )
+    expect_same([*await store.events(again.run_id), *await store.records(again.run_id)], [], "the content of a new run")
     expect_same([run.id for run in await store.runs(limit=2)], [again.run_id, running.run_id], "the list of runs")

@@ -1,4 +1,4 @@
-"""The rules for stores about waiting, concurrent use, documents and closing."""
+"""The store rules about waiting, concurrent use, documents and closing."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from rxllm.durable._store_rules import (
     rule,
 )
 
-__all__ = ["CHECKS", "STORE_RULES"]  # importing this file adds its rules
+__all__ = ["CHECKS", "STORE_RULES"]  # importing this module adds its rules to both
 
 
 # Waiting
 
 
-@rule("wait", "wait returns in time, and at once if there is something to read")
+@rule("wait", "wait returns when its time is up, or immediately if there is something to read")
 async def _wait(place: Place) -> None:
     lease, store = await place.claim(), place.store
     begin = time.monotonic()
@@ -45,7 +45,7 @@ async def _wait(place: Place) -> None:
     await asyncio.wait_for(store.wait(lease.run_id, 2, LONG), SOON)
 
 
-@rule("woken", "wait returns soon after an append, an end, or a cancel, through another connection too")
+@rule("woken", "wait returns soon after an append, an end or a cancel, even if another connection made the change")
 async def _woken(place: Place) -> None:
     async with opened(place.make_store) as other:
         for store in (place.store, other):
@@ -63,10 +63,10 @@ async def _woken(place: Place) -> None:
                 await asyncio.wait_for(asyncio.gather(*waits), SOON)
 
 
-# Several at once
+# Concurrent use
 
 
-@rule("race", "one of many claimants on different loops, threads and connections gets the lease")
+@rule("race", "if a run is claimed concurrently on different loops, threads and connections, only one claim succeeds")
 async def _race(place: Place) -> None:
     ids = [await place.create(number) for number in range(10)]
 
@@ -84,7 +84,7 @@ async def _race(place: Place) -> None:
         expect_same(len(winners), 1, f"the number of leases in {winners}")
 
 
-@rule("appenders", "eight concurrent producers append to eight runs in order and without a gap")
+@rule("appenders", "if eight producers append to eight runs concurrently, each log is in order and has no gaps")
 async def _appenders(place: Place) -> None:
     leases = [await place.claim(number) for number in range(8)]
 
@@ -106,7 +106,7 @@ async def _appenders(place: Place) -> None:
         expect_same(keys, [str(number) for number in range(1, 61, 2)], "a journal")
 
 
-@rule("cancelled_call", "a call that is cancelled is carried out as a whole or not at all, and the next one works")
+@rule("cancelled_call", "a cancelled call takes effect completely or not at all, and the next call works")
 async def _cancelled_call(place: Place) -> None:
     lease, store = await place.claim(), place.store
     for number in range(20):
@@ -120,7 +120,7 @@ async def _cancelled_call(place: Place) -> None:
     expect_same(len(await store.records(lease.run_id)), len(events) // 2, "the length of the journal")
 
 
-@rule("processes", "other processes see commits, wake waits here, and share no lease")
+@rule("processes", "processes see each other's commits, wake each other's waits, and never hold the same lease")
 async def _processes(place: Place) -> None:
     id = await place.create()
     context = multiprocessing.get_context("spawn")
@@ -139,9 +139,9 @@ async def _processes(place: Place) -> None:
             after = (await place.store.load(id)).events
         loop = asyncio.get_running_loop()
         won = [await loop.run_in_executor(None, results.get, True, LONG) for _ in owners]
-        expect_same(sorted(won), [False, True], "who won the lease")
+        expect_same(sorted(won), [False, True], "the list of whether each process got the lease")
         expect_same(await place.store.events(id), [b"1", b"2", b"3"], "the log")
-        expect_same((await place.store.load(id)).status, "completed", "its end")
+        expect_same((await place.store.load(id)).status, "completed", "the status of the ended run")
     finally:
         for process in started:
             process.join(SOON)
@@ -165,7 +165,7 @@ def _in_process(make_store: MakeStore, id: str, owner: str, results: Any) -> Non
 # Documents
 
 
-@rule("documents", "a document is only replaced by a caller that has its version")
+@rule("documents", "a document can only be replaced by a caller that knows its current version")
 async def _documents(place: Place) -> None:
     store, key = place.store, f"{place.id()} {{ü}}"
     expect_same(await store.read(key), None, "a missing document")
@@ -181,18 +181,18 @@ async def _documents(place: Place) -> None:
             try:
                 await other.write(key, version, b"%d" % number)
             except RunError as error:
-                expect(error.reason == "conflict", f"a lost race raised {error!r}")
+                expect(error.reason == "conflict", f"the loser of a race got {error!r}")
                 return False
             return True
 
     won = await in_threads([lambda n=n: write(n) for n in range(6)])
     expect_same(won.count(True), 1, "the number of writers that replaced one version")
     newer, data = present(await store.read(key), "the document was lost")
-    expect(newer > version, f"its version went from {version} to {newer}")
-    expect_same(data, b"%d" % won.index(True), "the content of the winner")
+    expect(newer > version, f"the document's version went from {version} to {newer}")
+    expect_same(data, b"%d" % won.index(True), "the document after the race")
 
 
-@rule("closed", "close ends pending waits; later calls raise store_unavailable, and a second close does nothing")
+@rule("closed", "close ends pending waits, later calls raise store_unavailable, and a second close does nothing")
 async def _closed(place: Place) -> None:
     lease, store = await place.claim(), place.store
     waits = [asyncio.create_task(store.wait(lease.run_id, 0, LONG)) for _ in range(3)]
@@ -223,4 +223,4 @@ async def _closed(place: Place) -> None:
     for name, call in calls:
         await asyncio.wait_for(refused(call, "store_unavailable", name), SOON)
     async with opened(place.make_store) as again:
-        expect_same((await again.load(lease.run_id)).id, lease.run_id, "the run in a store that was opened again")
+        expect_same((await again.load(lease.run_id)).id, lease.run_id, "the run after the store was reopened")

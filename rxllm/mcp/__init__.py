@@ -1,7 +1,8 @@
-"""Tools of MCP servers, over HTTP and stdio: https://modelcontextprotocol.io/specification/2026-07-28.
+"""Use the tools of MCP servers, over HTTP or stdio: https://modelcontextprotocol.io/specification/2026-07-28.
 
-`tools` lists a server's tools as plain ``rxllm.Tool``s; `watch` lists them again whenever they change. A server is a
-URL, a command as a list, or a connection with options: `HTTP` or `Stdio`.
+`tools` lists a server's tools as plain ``rxllm.Tool``s. `watch` lists them too, and again whenever they change. To name
+a server, pass its URL or the command that starts it, as a list. To set more options, pass an `HTTP` or `Stdio`
+connection.
 """
 
 from rxllm.mcp._http import HTTP

@@ -1,15 +1,15 @@
-"""The base class of connections: MCP messages in two eras, and requests with timeouts and cancellation.
+"""The base class of connections: requests with timeouts and cancellation, in both eras of MCP.
 
-====================  ==========================================  ====================================================
-era                   versions                                    first message
-====================  ==========================================  ====================================================
-modern, stateless     2026-07-28                                  ``server/discover``; each request states its version
-handshake             2024-11-05 to 2025-11-25                    ``initialize``, and a session over HTTP
-====================  ==========================================  ====================================================
+====================  ========================  ======================================================================
+era                   protocol versions         how a client begins
+====================  ========================  ======================================================================
+modern, stateless     2026-07-28                It sends ``server/discover``. Each request states its version.
+handshake             2024-11-05 to 2025-11-25  It sends ``initialize``. Over HTTP, this begins a session.
+====================  ========================  ======================================================================
 
-A connection may be used from any loop and thread. Its first request detects the server's era; other requests wait for
-that. A disposed request is cancelled at the server: over HTTP in the modern era by closing its POST, otherwise by
-``notifications/cancelled``.
+A connection can be used from any event loop and thread. Its first request finds out the server's era, and all other
+requests wait for that. If a request is disposed, it is also cancelled at the server. Over HTTP in the modern era, this
+is done by closing the POST. In all other cases, a ``notifications/cancelled`` is sent.
 """
 
 from __future__ import annotations
@@ -35,42 +35,48 @@ METHOD_NOT_FOUND = -32601
 
 PROVIDER = "mcp"
 DEPTH = 100
-"""Maximum depth of a server's JSON: other code recurses into it."""
+"""The maximum nesting depth of JSON from a server. The limit protects code that recurses into it."""
 
 DATA_SHOWN = 4_000
-"""Maximum characters of an error's data; longer data are dropped."""
+"""The maximum length of an error's data in characters. Longer data is dropped."""
 
 GOODBYE_SECONDS = 2.0
-"""Timeout of the last message to a server, such as a cancellation."""
+"""The timeout for a last message to the server, such as a cancellation."""
 
 _CAPABILITIES: dict[str, Any] = {"elicitation": {"form": {}, "url": {}}}
 _META = "io.modelcontextprotocol/"
 _REASONS = {METHOD_NOT_FOUND: "unsupported_feature", -32602: "invalid_request", -32600: "invalid_request"}
 
 _PROBE = 1 / 3
-"""The share of the timeout for the modern era's first message, which some older servers never answer."""
+"""The fraction of the timeout that is spent waiting for an answer to ``server/discover``.
+
+Some older servers never answer it.
+"""
 
 _OLD_TRANSPORT = (
-    "the MCP server accepts no POST at this URL (405 Method Not Allowed); it may speak the HTTP+SSE transport of 2024, "
-    "which rxllm does not; use its URL for streamable HTTP, often /mcp in place of /sse"
+    "the MCP server does not accept POST at this URL (405 Method Not Allowed); it may use the HTTP+SSE transport of "
+    "2024, which rxllm does not support; use the server's URL for streamable HTTP, often /mcp instead of /sse"
 )
 
 Json = dict[str, Any]
 
 OnMessage = Callable[[Json], Json | None]
-"""Receives a notification or a request inside a tool call, and returns the result if it answers a request."""
+"""A function called with each notification or request that arrives during a tool call.
+
+To answer a request, it returns the result.
+"""
 
 
 class Connection(ABC):
-    """A connection to a server; `timeout` is in seconds, for every request except tool calls.
+    """A connection to a server. `timeout` is in seconds and applies to every request except tool calls.
 
-    With a protocol `version`, the server is not asked which versions it supports. ``async with`` and ``with`` close the
-    connection at the end; it reconnects if it is used again.
+    If a protocol `version` is given, the server is not asked which versions it supports. ``async with`` and ``with``
+    close the connection at the end of their block. A closed connection reconnects if it is used again.
     """
 
     session: str | None = None
     secrets: Sequence[str] = ()
-    """Texts that no error may show, besides the secrets that the transport redacts."""
+    """Secrets that errors must not reveal, in addition to those that the transport redacts."""
 
     def __init__(self, timeout: float, version: str | None) -> None:
         check("timeout", timeout, is_positive(timeout), "a number of seconds above 0")
@@ -80,19 +86,19 @@ class Connection(ABC):
         self._guard = threading.Lock()
         self._version: Future[str] | None = None
         self.definitions: dict[str, str] = {}
-        """The digest of each tool's first definition, by the tool's name in rxllm."""
+        """The digest of each tool's accepted definition, keyed by the tool's name in rxllm."""
 
     @abstractmethod
     def send(self, version: str, message: Json, headers: Mapping[str, str]) -> Stream[Json]:
-        """Return the messages that the server sends for `message`; the response to a request is the last."""
+        """Send `message` and return the messages that the server sends in reply; the response to a request is last."""
 
     @abstractmethod
     def listen(self, version: str) -> Stream[Json]:
-        """Return the messages that the server sends on its own, in the handshake era."""
+        """Return the messages that a server of the handshake era sends on its own initiative."""
 
     @abstractmethod
     def needs_cancel(self, version: str) -> bool:
-        """Whether a disposed request must be cancelled by a message."""
+        """Whether a disposed request must be cancelled with a message to the server."""
 
     async def aclose(self) -> None:
         """Close the connection; the next request opens it again."""
@@ -100,7 +106,7 @@ class Connection(ABC):
             self._version = self.session = None
 
     def close(self) -> None:
-        """Close the connection on a thread without an event loop; inside a coroutine write ``await aclose()``."""
+        """Close the connection from a thread that runs no event loop; inside a coroutine, use ``await aclose()``."""
 
         async def closing() -> AsyncIterator[None]:
             yield await self.aclose()
@@ -122,9 +128,11 @@ class Connection(ABC):
     async def request(
         self, method: str, params: Json, headers: Mapping[str, str] = {}, on_message: OnMessage | None = None
     ) -> Json:
-        """Return the result of a request. With `on_message` it is a tool call, whose timeout is left to the caller.
+        """Send a request and return its result.
 
-        Raises ``AdapterError``, ``StreamError``, and the errors of `on_message`.
+        If `on_message` is given, the request is a tool call and has no timeout of its own; the caller has to limit it.
+
+        Raises ``AdapterError``, ``StreamError``, and any error that `on_message` raises.
         """
         seconds = self._timeout if on_message is None else None
         version = await self.version()
@@ -134,20 +142,20 @@ class Connection(ABC):
         except AdapterError as error:
             if error.status != 404 or session is None:
                 raise
-        with self._guard:  # the server has forgotten the session: start another session, once
+        with self._guard:  # the server has forgotten the session, so start a new one, once
             if self.session == session:
                 self._version = self.session = None
         return await self._ask(await self.version(), method, params, seconds, headers, on_message)
 
     def changes(self, version: str) -> Stream[Json]:
-        """Return the change notices. In the modern era the first notice acknowledges the subscription."""
+        """Return the server's notifications of changes. In the modern era, the first acknowledges the subscription."""
         if version != MODERN:
             return self.listen(version)
         id, params = f"listen-{next(self._ids)}", {"notifications": {"toolsListChanged": True}}
         return self.send(version, request(version, id, "subscriptions/listen", params), {})
 
     async def version(self) -> str:
-        """Return the server's version of the protocol, which the first caller negotiates."""
+        """Return the protocol version to use with the server. The first caller negotiates it; other callers wait."""
         while True:
             with self._guard:
                 future, is_first = self._version, self._version is None
@@ -171,7 +179,7 @@ class Connection(ABC):
             if isinstance(error, LLMError):
                 future.set_exception(error)
             else:
-                future.cancel()  # this caller was cancelled; the waiting callers negotiate themselves
+                future.cancel()  # this caller was cancelled; let a waiting caller negotiate
             raise
         future.set_result(version)
         return version
@@ -191,7 +199,7 @@ class Connection(ABC):
         try:
             return await self._shake_hands(HANDSHAKES[0])
         except AdapterError as error:
-            if is_modern(error):  # its answer to the first message was too slow
+            if is_modern(error):  # it was too slow to answer `server/discover`
                 return MODERN
             raise
 
@@ -250,7 +258,7 @@ class Connection(ABC):
             await self._notify(version, response(message, result), self._timeout)
 
     async def _notify(self, version: str, message: Json, seconds: float) -> None:
-        """Send a notification or a response."""
+        """Send a message that needs no reply: a notification or a response."""
         async with asyncio.timeout(seconds), to_async_iter(self.send(version, message, {})) as received:
             async for _ in received:
                 pass
@@ -263,7 +271,7 @@ class Connection(ABC):
 
 
 def _may_be_older(error: LLMError) -> bool:
-    """Whether a server that answers ``server/discover`` with this error may be from the handshake era."""
+    """Whether a server that responds to ``server/discover`` with `error` could be from the handshake era."""
     if not isinstance(error, AdapterError):
         return True
     if error.code is not None or error.reason in ("timeout", "malformed_response"):
@@ -271,11 +279,11 @@ def _may_be_older(error: LLMError) -> bool:
     return error.status is not None and 400 <= error.status < 500 and error.status not in (401, 403, 429)
 
 
-# The messages: JSON-RPC 2.0 in two eras
+# JSON-RPC 2.0 messages, in both eras
 
 
 def request(version: str, id: int | str | None, method: str, params: Json) -> Json:
-    """Return a request for a server of this version; without an `id` it is a notification."""
+    """Return a request in the form that `version` requires. Without an `id`, it is a notification."""
     meta: Json = {"progressToken": id} if method == "tools/call" else {}
     if version == MODERN:
         own: Json = {"protocolVersion": MODERN, "clientCapabilities": _CAPABILITIES, "clientInfo": _client_info()}
@@ -289,7 +297,7 @@ def _client_info() -> Json:
 
 
 def response(message: Json, result: Json | None) -> Json:
-    """Return the response to a server's request. Without a `result` it refuses every method except pings."""
+    """Return the response to a request from the server. Without a `result`, any request but a ping is refused."""
     if result is None and message.get("method") != "ping":
         error = {"code": METHOD_NOT_FOUND, "message": "this client does not support the method"}
         return {"jsonrpc": "2.0", "id": message.get("id"), "error": error}
@@ -297,14 +305,14 @@ def response(message: Json, result: Json | None) -> Json:
 
 
 def messages_in(data: Any) -> Iterator[Json]:
-    """Yield the messages in `data`; some servers send several in a list.
+    """Yield the messages in `data`, which is either one message or, from some servers, a list of them.
 
-    Raises ``StreamError("malformed_event")``.
+    Raises ``StreamError("malformed_event")`` if a message is not an object or is nested too deeply.
     """
     for message in cast(list[Any], data) if isinstance(data, list) else [data]:
         if not isinstance(message, dict) or _is_too_deep(message):
-            fault = f"is nested over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
-            raise StreamError("malformed_event", f"a message of the MCP server {fault}", provider=PROVIDER)
+            fault = f"is over {DEPTH} levels deep" if isinstance(message, dict) else f"is {str(message)[:80]!r}"
+            raise StreamError("malformed_event", f"a message from the MCP server {fault}", provider=PROVIDER)
         yield cast(Json, message)
 
 
@@ -329,7 +337,7 @@ def is_response_to(message: Json, id: int | str) -> bool:
 
 
 def is_about_another(message: Json, id: int | str) -> bool:
-    """Whether `message` is the response to, or progress of, a request other than `id`."""
+    """Whether `message` is a response to a request other than `id`, or a progress report on one."""
     token = object_of(message.get("params")).get("progressToken")
     return "method" not in message or (message["method"] == "notifications/progress" and token != id)
 
@@ -339,7 +347,7 @@ def has_result(response: Json) -> bool:
 
 
 def error_of(message: Any, status: int | None = None) -> AdapterError:
-    """Return the error in a response without a result; its data are in the metadata."""
+    """Return the error in a response that has no result. The error's metadata contains its data."""
     match message:
         case {"error": {"code": int(code), **fields}}:
             text, data = str(fields.get("message", ""))[:500], fields.get("data")
@@ -359,7 +367,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Whether `error` refuses the version of a request, and lists `MODERN` as supported."""
+    """Whether `error` refuses a request because of its version, but lists `MODERN` as supported."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

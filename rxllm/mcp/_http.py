@@ -1,4 +1,7 @@
-"""Servers over HTTP: one POST per request, answered with JSON or events. Some arguments are also sent as headers."""
+"""Connect to servers over HTTP. Each request is a POST, which the server answers with JSON or server-sent events.
+
+Some arguments of tool calls are also sent as headers.
+"""
 
 from __future__ import annotations
 
@@ -36,11 +39,12 @@ if TYPE_CHECKING:
 
 
 class HTTP(Connection):
-    """The server at `url`; `headers` are sent with every request, such as ``{"authorization": "Bearer ..."}``.
+    """A connection to the server at `url`.
 
-    `client` is as in ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds, for every request except tool calls.
-    `version="2025-11-25"` uses that version, even with a server that has later versions. Closing the connection ends
-    its session, which only servers from before 2026 have.
+    `headers`, such as ``{"authorization": "Bearer ..."}``, are sent with every request. `client` has the same meaning
+    as in ``rxllm.adapters.HTTPAdapter``. `timeout` is in seconds and applies to every request except tool calls. With
+    `version="2025-11-25"`, that version is used even if the server supports a later one. Closing the connection also
+    ends its session, if there is one; only servers from before 2026 have sessions.
     """
 
     def __init__(
@@ -111,10 +115,10 @@ class _Wire(HTTPAdapter):
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         if self._left_behind:
-            fault = "the MCP tools were pickled, without the secrets in their headers and URL"
+            fault = "the MCP tools were pickled without the secrets in their headers and URL"
             raise EngineError("missing_key", f"{fault}; list them in the process that runs them", provider=PROVIDER)
         method, message = request.options["method"], request.options["message"]
-        path = "/" if self._ends_in_slash else ""  # on some servers the path without the slash differs
+        path = "/" if self._ends_in_slash else ""  # some servers treat the path without the slash as another path
         built = self.post(path, message, call, headers={"accept": "application/json, text/event-stream"})
         if method == "POST":
             return built
@@ -138,7 +142,7 @@ class _Wire(HTTPAdapter):
 
 
 class _Decoder(FrameDecoder):
-    """Turns an answer into one `RawChunk` per message, until the response to the request `id`."""
+    """Turn an answer into one `RawChunk` per message, up to and including the response to the request `id`."""
 
     def __init__(self, id: int | str | None) -> None:
         super().__init__(SSEDecoder(), Blocks(), msgspec.json.Decoder(), provider=PROVIDER, raw=False)
@@ -148,7 +152,7 @@ class _Decoder(FrameDecoder):
         for message in messages_in(payload):
             is_answer = self._id is not None and is_response_to(message, self._id)
             if is_answer and not has_result(message):
-                self.fail(error_of(message))  # an event, because keys are redacted from events
+                self.fail(error_of(message))  # not raised: keys are redacted only from events
                 return
             self.blocks.raw("message", message)
             if is_answer:
@@ -161,11 +165,11 @@ class _Decoder(FrameDecoder):
         if over or self._id is None:
             super().end(over=True)
         else:
-            fault = "the MCP server ended its answer before the response"
+            fault = "the MCP server ended its answer before sending the response"
             self.fail(StreamError("truncated", fault, provider=PROVIDER))
 
 
-# Arguments as headers
+# Send arguments as headers
 
 
 KEY = "x-mcp-header"
@@ -180,24 +184,28 @@ Path = tuple[str, ...]
 
 
 def parameter_headers(schema: Mapping[str, Any]) -> dict[Path, str]:
-    """Return the headers of the parameters in `schema`, by each parameter's path of property names.
+    """Return the names of the headers for the parameters in `schema`, keyed by path.
 
-    Raises ``ValueError`` for a header that the specification forbids. Such a tool must not be used.
+    The path of a parameter is a tuple of property names. Raises ``ValueError`` if a header breaks the specification;
+    the tool must not be used in that case.
     """
     headers: dict[Path, str] = {}
     for path, place in _places(schema, ()):
         token = place[KEY]
         if not path or not isinstance(token, str) or not _TOKEN.fullmatch(token) or place.get("type") not in _TYPES:
-            message = f"{KEY} must be the name of a header, on a string, an integer or a boolean property"
+            message = f"{KEY} must be a valid header name, and its property must be a string, an integer or a boolean"
             raise ValueError(f"{message}: got {str(token)[:80]!r}")
         if (name := f"mcp-param-{token.lower()}") in headers.values():
-            raise ValueError(f"{KEY} {token[:80]!r} is the header of two parameters")
+            raise ValueError(f"{KEY} {token[:80]!r} is used by two parameters")
         headers[path] = name
     return headers
 
 
 def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mapping[str, Any]]]:
-    """Yield each schema with the `KEY`, and its path of property names; None if other keywords lead to it."""
+    """Yield each schema that contains `KEY`, with its path of property names.
+
+    The path is None if any keyword other than ``properties`` leads to the schema.
+    """
     if isinstance(place, list):
         for item in cast(list[Any], place):
             yield from _places(item, None)
@@ -212,7 +220,7 @@ def _places(place: Any, path: Path | None) -> Iterator[tuple[Path | None, Mappin
 
 
 def mirror_arguments(headers: Mapping[Path, str], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return the headers of a call with these `arguments`. An argument that is absent or null has no header."""
+    """Return the headers for a call with these `arguments`. An argument that is absent or null has no header."""
     found = {name: _text_at(arguments, path) for path, name in headers.items()}
     return {name: header_text(text) for name, text in found.items() if text is not None}
 
@@ -226,7 +234,7 @@ def _text_at(argument: Any, path: Path) -> str | None:
 
 
 def header_text(text: str) -> str:
-    """Return `text` as the value of a header, encoded in base64 if a header cannot hold it unchanged.
+    """Return `text` as a header value. If a header cannot hold it unchanged, encode it in base64.
 
     >>> header_text("plain"), header_text("à")
     ('plain', '=?base64?w6A=?=')

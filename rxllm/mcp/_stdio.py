@@ -1,8 +1,11 @@
-"""Servers on standard input and output: one process for all tools of a connection, with its own thread and loop.
+"""Connect to servers over standard input and output.
 
-So the tools may be called from any loop and thread, and the process survives a loop that ends or is blocked. The
-process and its descendants end when the connection is closed, when the connection and its tools are collected, and when
-this process ends, even if it is killed: a shell beside the server waits for that, see `_GUARD`.
+All tools of a connection share one server process, which has its own thread and event loop in this process. The tools
+can therefore be called from any loop and thread, and the server keeps running if one of those loops ends or is blocked.
+
+The server and its descendants end when the connection is closed, when the connection and all its tools have been
+garbage-collected, or when this process ends. This works even if this process is killed, because a shell that runs next
+to the server waits for that; see `_GUARD`.
 """
 
 from __future__ import annotations
@@ -30,11 +33,11 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import NDJSONDecoder
 
 GRACE_SECONDS = 1.0
-"""Seconds between closing a server's input and killing its process group."""
+"""How long a server may take to exit, in seconds, after its input is closed. Then its process group is killed."""
 MAX_WAITING = 1_000
-"""Maximum notices that wait for a reader; further notices are dropped."""
+"""The maximum number of notifications that wait in an inbox. Further notifications are dropped."""
 MAX_UNREAD = 32 * 2**20
-"""Maximum bytes that a server may leave unread."""
+"""The maximum number of bytes that a server may leave unread."""
 STDERR_SHOWN = 2_000
 
 _INHERITED = ("HOME", "LANG", "LOGNAME", "PATH", "SHELL", "TERM", "TMPDIR", "USER", "SYSTEMROOT", "APPDATA", "TEMP")
@@ -48,21 +51,23 @@ for path in $(grep -ls "RXLLM_MCP_PROCESS=$3" /proc/[0-9]*/environ); do
   kill -KILL "${path%/environ}"
 done
 """
-"""Kills the server's process group, and on Linux processes outside the group that have the server's environment.
+"""A shell script that kills the server's process group and, on Linux, all processes that inherited its environment.
 
-It does so when it reads a line, or `GRACE_SECONDS` after this process has ended, which closes the shell's input.
+The script waits for a line of input. If this process ends instead, the input is closed, and the script waits another
+`GRACE_SECONDS` before it kills.
 """
 
 _of_parent: list[Process] = []
-"""The parent's processes, kept in a forked child: collecting them would take pipes from the parent's loop."""
+"""In a forked child, the parent's servers. If they were garbage-collected, the parent would lose their pipes."""
 
 
 class Stdio(Connection):
-    """The server that ``command *arguments`` starts on first use.
+    """A connection to a server on this machine. The first use starts it by running ``command *arguments``.
 
-    It inherits only `PATH`, `HOME` and the like, since your environment has your keys; `env` adds variables. If the
-    server ends, the next call starts it again. `timeout` is in seconds, for its start and every request except tool
-    calls. `version="2025-11-25"` uses that version, even with a server that has later versions.
+    The server inherits only `PATH`, `HOME` and a few similar variables, because your environment contains your keys.
+    Use `env` to add variables. If the server ends, the next call starts it again. `timeout` is in seconds and applies
+    to the start and to every request except tool calls. With `version="2025-11-25"`, that version is used even if the
+    server supports a later one.
     """
 
     def __init__(
@@ -110,7 +115,7 @@ class Stdio(Connection):
             await process.aclose()
 
     def _leave_to_parent(self) -> None:
-        """Forget a process from before a fork: it belongs to the parent."""
+        """Forget a server that was started before a fork, because it belongs to the parent process."""
         if self._process is not None and self._process.owner != os.getpid():
             _of_parent.append(self._process)
             self._process = None
@@ -124,16 +129,16 @@ class Stdio(Connection):
                 yield await inbox.get()
 
     def __reduce__(self) -> NoReturn:
-        raise pickle.PicklingError("a Stdio is a process of this machine; list its tools where they are called")
+        raise pickle.PicklingError("a Stdio is a process on this machine; list its tools where they are called")
 
     def __repr__(self) -> str:
-        program, *arguments = self._command  # arguments that are not files may be secrets
+        program, *arguments = self._command  # do not show other arguments: they may be secrets
         files = [part for part in arguments if os.path.isfile(os.path.join(self._cwd or "", part))]
         return f"Stdio({', '.join(map(repr, (program, *files[:1])))})"
 
 
 class Inbox:
-    """The messages for a reader, passed from the process's thread to the reader's loop."""
+    """The messages for one request or listener, passed from the server's thread to the loop that waits for them."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -143,11 +148,11 @@ class Inbox:
     def put(self, item: Json | LLMError) -> None:
         if len(self._items) < MAX_WAITING or isinstance(item, LLMError) or "method" not in item:
             self._items.append(item)
-            with contextlib.suppress(RuntimeError):  # the reader's loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop has been closed
                 self._loop.call_soon_threadsafe(self._wake.set)
 
     async def get(self) -> Json:
-        """Return the next message. Raises the error of a process that has ended."""
+        """Return the next message. If the server has ended, raise its error."""
         while not self._items:
             self._wake.clear()
             await self._wake.wait()
@@ -158,18 +163,18 @@ class Inbox:
 
 
 class Process(asyncio.SubprocessProtocol):
-    """One run of a server. Only its own thread reads and writes. `failure` is the error that made it unusable."""
+    """One run of a server. Only its own thread reads and writes. `failure` is set when the server becomes unusable."""
 
     def __init__(self, command: tuple[str, ...], env: Mapping[str, str], cwd: Any, secrets: Sequence[str]) -> None:
         self.owner = os.getpid()
         self.failure: LLMError | None = None
         self.finalizer: weakref.finalize[..., Any] | None = None
         self._command, self._cwd, self._secrets = command, cwd, secrets
-        self._mark = uuid.uuid4().hex  # its descendants inherit it
+        self._mark = uuid.uuid4().hex  # the server's descendants inherit this
         self._env = {**env, "RXLLM_MCP_PROCESS": self._mark}
         self._lock = threading.Lock()
         self._inboxes: dict[Any, Inbox] = {}
-        """The inboxes, keyed by number for calls, by id for subscriptions, and by themselves for listeners."""
+        """The inboxes. The key is the number of a request, the id of a subscription, or the inbox of a listener."""
         self._framing = NDJSONDecoder()
         self._stderr = b""
         self._is_over = asyncio.Event()
@@ -183,9 +188,9 @@ class Process(asyncio.SubprocessProtocol):
 
     @contextlib.contextmanager
     def sent(self, message: Json | None) -> Generator[Inbox | None]:
-        """Send `message`. Yield the inbox for the answer to a request or, without a `message`, for all notices.
+        """Send `message` and yield the inbox for its answer, or None if it has no answer because it is not a request.
 
-        Raises `failure`.
+        Without a `message`, yield an inbox for all notifications. Raises `failure` if the server has become unusable.
         """
         inbox = Inbox() if message is None or {"id", "method"} <= message.keys() else None
         key = message["id"] if message is not None and inbox is not None else inbox
@@ -203,18 +208,18 @@ class Process(asyncio.SubprocessProtocol):
                 self._inboxes.pop(key, None)
 
     async def aclose(self) -> None:
-        """End the process, and wait a few seconds at most."""
+        """End the server and wait for it to exit, for a few seconds at most."""
         self._on_loop(self._fail, "was closed")
         await asyncio.to_thread(self._thread.join, 5 * GRACE_SECONDS)
 
     def abandon(self) -> None:
-        """Kill the process now: its connection is garbage, or this process ends."""
-        if self._thread.is_alive():  # not in a forked child, which has no such thread
+        """Kill the server now, because its connection was garbage-collected or this process is ending."""
+        if self._thread.is_alive():  # not the case in a forked child
             self._kill()
             self._on_loop(self._fail, "was abandoned")
 
     def _on_loop(self, function: Any, argument: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: the process has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed, because the server has ended
             self._loop.call_soon_threadsafe(function, argument)
 
     def _serve(self, started: Future[None]) -> None:
@@ -242,7 +247,7 @@ class Process(asyncio.SubprocessProtocol):
                 self.finalizer.detach()
 
     async def _start_guard(self) -> asyncio.subprocess.Process | None:
-        """Return the process of `_GUARD`, or None without a shell; then only the group is killed."""
+        """Start `_GUARD` and return its process, or None without a shell; then only the process group is killed."""
         pipes: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
         arguments = (f"{GRACE_SECONDS:.0f}", str(self._transport.get_pid()), self._mark)
         with contextlib.suppress(OSError):
@@ -257,7 +262,7 @@ class Process(asyncio.SubprocessProtocol):
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(GRACE_SECONDS):
                     await self._has_exited.wait()
-            self._kill()  # its descendants are in its group, and may outlive it
+            self._kill()  # even if it has exited: its descendants are in its process group and may outlive it
         with contextlib.suppress(TimeoutError):
             if guard is not None:
                 await asyncio.wait_for(guard.communicate(b"\n"), GRACE_SECONDS)
@@ -275,7 +280,7 @@ class Process(asyncio.SubprocessProtocol):
         if not self._stdin.is_closing():
             self._stdin.write(line)
         if self._stdin.get_write_buffer_size() > MAX_UNREAD:
-            self._fail(f"leaves more than {MAX_UNREAD} bytes of its input unread")
+            self._fail(f"has left more than {MAX_UNREAD} bytes of its input unread")
 
     def connection_made(self, transport: Any) -> None:
         self._transport: asyncio.SubprocessTransport = transport
@@ -291,17 +296,18 @@ class Process(asyncio.SubprocessProtocol):
             self._fail(f"wrote a message that is too long: {error.message}")
             return
         for frame in frames:
-            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers also print plain text
+            with contextlib.suppress(StreamError, ValueError, RecursionError):  # some servers print other text as well
                 for message in messages_in(msgspec.json.decode(frame)):
                     self._deliver(message)
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:
         if fd == 1:
-            self._loop.call_later(0.1, self._fail, "has closed its output")  # later, so that an exit code is reported
+            self._loop.call_later(0.1, self._fail, "has closed its output")  # wait: an exit code may follow
 
     def process_exited(self) -> None:
         self._has_exited.set()
-        # Its earlier output is read first, unless a descendant keeps the output open.
+        # Wait a moment so that output written before the exit is read first. The output may
+        # never end, because a descendant can keep it open.
         code = self._transport.get_returncode()
         self._loop.call_later(0.05, self._fail, "has ended" if code is None else f"has ended with exit code {code}")
 
@@ -316,11 +322,11 @@ class Process(asyncio.SubprocessProtocol):
     def _receivers(self, message: Json) -> list[Inbox]:
         token = object_of(message.get("params")).get("progressToken")
         key = token if "method" in message else message.get("id")
-        if isinstance(key, str | int):  # a second response has no reader
+        if isinstance(key, str | int):  # a second response to the same request goes nowhere
             inbox = self._inboxes.get(key) if "method" in message else self._inboxes.pop(key, None)
             return [] if inbox is None else [inbox]
         calls = [inbox for key, inbox in self._inboxes.items() if isinstance(key, int)]
-        if "id" in message:  # a request names no call, so it is delivered only if one call runs
+        if "id" in message:  # a request does not name its call, so deliver it only if a single call is running
             return calls if len(calls) == 1 else []
         return [inbox for inbox in self._inboxes.values() if inbox not in calls]
 

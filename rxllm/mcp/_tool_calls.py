@@ -1,11 +1,12 @@
-"""Tool calls to a server: their progress and results, and the server's questions to the user.
+"""Call a server's tools, report their progress and results, and pass the server's questions on to the user.
 
-A question halts the chat. The halt has everything that the next run of the tool call needs, so the next run may be in
-another process. The halt's options, for people, are the ``schema`` of the answer and the ``url`` of a page to visit.
-The halt's state has the server's requests, the responses so far, and the server's own state.
+A question halts the chat. The halt contains everything that is needed to run the tool call again, so this can happen in
+another process. Its options are meant for people: the ``schema`` of the answer and the ``url`` of a page to visit. Its
+state contains the server's requests, the responses so far, and the state that the server itself has asked to keep.
 
-In the handshake era a server waits for the answer inside the tool call. The call is then cancelled, and runs again
-from its beginning with the answer. A call whose server no longer accepts its own state also runs again.
+A server of the handshake era waits for the answer while the tool call is running. That call is cancelled, and once
+there is an answer, it is run again from the beginning. A call is also run again if the server no longer accepts its own
+state.
 """
 
 from __future__ import annotations
@@ -25,22 +26,22 @@ from rxllm.mcp._http import Path, mirror_arguments
 from rxllm.values import FilePart, Halt, Image, ImagePart
 
 MAX_ROUNDS = 10
-"""Maximum requests for the same tool call without a question to the user."""
+"""The maximum number of requests in a row for one tool call without a question to the user."""
 PAUSE_SECONDS = 0.1
 
 _ACTIONS = ("accept", "decline", "cancel")
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
 
 _PAGE = re.compile(r"https?://[^\s/\\][^\s\x00-\x1f\x7f]*", re.IGNORECASE)
-"""The address of a page for the user; not a program or a file on the user's machine."""
+"""The address of a web page for the user. It must not open a program or a file on the user's machine."""
 
 
 async def call_tool(
     connection: Connection, name: str, headers: Mapping[Path, str], arguments: Mapping[str, Any], context: ToolContext
 ) -> Any:
-    """Call the tool `name`, as the handler of its ``rxllm.Tool``.
+    """Call the server's tool `name`. This function is the handler of the corresponding ``rxllm.Tool``.
 
-    Raises ``ToolError("handler_raised")``, whose message the model reads.
+    Raises ``ToolError("handler_raised")`` if the call fails. The model reads the error's message.
     """
     try:
         questions, known = Questions.of(context), Questions()
@@ -78,7 +79,7 @@ def _error(context: ToolContext, message: str) -> ToolError:
 
 
 class _Call:
-    """One request of a tool call: its messages and its result."""
+    """A single request made for a tool call. It handles the messages that arrive and the result."""
 
     def __init__(self, context: ToolContext, questions: Questions) -> None:
         self._context, self._questions = context, questions
@@ -106,7 +107,7 @@ class _Call:
         return text if text or structured is None else structured
 
     def _text(self, block: Json) -> str:
-        """Return the text of a block for the model. Images and files are reported as progress."""
+        """Return a content block as text for the model. Images and other files are reported as progress."""
         match block:
             case {"type": "text", "text": str(text)}:
                 return text
@@ -133,17 +134,17 @@ class _Call:
         return f"[{kind[:80]}, {len(binary)} bytes]"
 
 
-# The questions of servers to the user
+# Questions that servers ask the user
 
 
 class NeedsUserError(Exception):
-    """Raised to leave a tool call inside which the server waits for the user's answer."""
+    """Raised to leave a tool call while the server waits for the user's answer."""
 
 
 class Questions(msgspec.Struct):
-    """The parameters of a server's `requests` by their keys, the `responses` so far, and the server's `state`.
+    """The questions of a server: the parameters of its `requests` by key, the `responses` so far, and its own `state`.
 
-    If `is_inline`, the server waits inside the tool call, and the keys are the numbers of its questions.
+    If `is_inline` is True, the server waits for the answer during the tool call, and the keys are question numbers.
     """
 
     requests: dict[str, Json] = {}
@@ -154,14 +155,14 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def of(cls, context: ToolContext) -> Questions:
-        """Return the earlier questions of a tool call, with the user's answer if it fits."""
+        """Return the questions that an earlier run of the tool call stored, with the user's answer if it is valid."""
         if context.reply is None:
             return cls()
         try:
             questions = msgspec.convert(context.tool_state, cls)
             key = questions.open[0]
         except (msgspec.ValidationError, LookupError) as error:
-            message = "the stored question is not one of rxllm.mcp"
+            message = "the stored question was not asked by a tool of rxllm.mcp"
             raise AdapterError("invalid_request", message, provider=PROVIDER) from error
         answer = _response(context.reply, questions.requests[key])
         fault = "" if answer is None else _fault(answer, questions.requests[key])
@@ -172,9 +173,9 @@ class Questions(msgspec.Struct):
 
     @classmethod
     def required(cls, result: Json, known: Questions) -> Questions:
-        """Return the requests that a server sent in place of a result, with `known` responses to the same requests.
+        """Return the questions in a `result` that requires input, with the responses in `known` to the same questions.
 
-        Raises ``AdapterError`` for an unsupported request, and ``ValidationError`` as `_check_page` does.
+        Raises ``AdapterError`` if a request is not supported, and ``ValidationError`` if a URL is not a web address.
         """
         found, state = result.get("inputRequests"), result.get("requestState")
         requests = {key: object_of(request) for key, request in object_of(found).items()}
@@ -188,23 +189,23 @@ class Questions(msgspec.Struct):
         return cls(params_by_key, {key: known.responses[key] for key in same if key in known.responses}, state)
 
     def is_forgotten(self, error: AdapterError) -> bool:
-        """Whether the server refuses its own state, because it was restarted or the answer is too late."""
+        """Whether the server has refused its own state, because it was restarted or the answer was too late."""
         return self.state is not None and error.reason == "invalid_request" and "requestState" in error.message
 
     @property
     def open(self) -> list[str]:
-        """The keys of the requests without a response."""
+        """The keys of the requests that have no response yet."""
         return [key for key in self.requests if key not in self.responses]
 
     def params(self) -> Json:
-        """Return the parameters of the next request besides its arguments."""
+        """Return the parameters to send in the next request, apart from the tool's name and arguments."""
         own = {} if self.is_inline else {"inputResponses": self.responses or None, "requestState": self.state}
         return {name: value for name, value in own.items() if value is not None}
 
     def response_to(self, number: int, params: Json) -> Json:
-        """Return the response to the question `number` inside the tool call, or raise `NeedsUserError`.
+        """Return the response to question `number` of a running tool call.
 
-        Raises ``ValidationError`` as `_check_page` does.
+        Raises `NeedsUserError` if there is none yet, and ``ValidationError`` if the URL is not a web address.
         """
         key, params = str(number), _check_page(params)
         if self.requests.get(key) == params and key in self.responses:
@@ -216,7 +217,7 @@ class Questions(msgspec.Struct):
         raise NeedsUserError
 
     def ask(self) -> Halt:
-        """Return the halt with the next question to the user."""
+        """Return a halt that asks the user the next question."""
         params = self.requests[self.open[0]]
         shown = {"schema": params.get("requestedSchema"), "url": params.get("url")}
         page = f" {shown['url']}" if isinstance(shown["url"], str) else ""
@@ -226,7 +227,7 @@ class Questions(msgspec.Struct):
 
 
 def _check_page(params: Json) -> Json:
-    """Return the parameters of a question. Raises ``ValidationError("invalid_request")`` for a page not on the web."""
+    """Return `params` unchanged. Raises ``ValidationError("invalid_request")`` if their URL is not a web address."""
     url = params.get("url")
     is_page = isinstance(url, str) and _PAGE.fullmatch(url)
     if not is_page and (url is not None or params.get("mode") == "url"):
@@ -236,7 +237,7 @@ def _check_page(params: Json) -> Json:
 
 
 def _response(reply: str, params: Json) -> Json | None:
-    """Return the user's `reply` as the answer to a question, or None if it does not fit."""
+    """Return the user's `reply` as a response to the question `params`, or None if it cannot be converted to one."""
     try:
         data: Json | None = msgspec.json.decode(reply, type=Json)
     except (ValueError, RecursionError):
@@ -255,7 +256,7 @@ def _response(reply: str, params: Json) -> Json | None:
 
 
 def _fault(answer: Json, params: Json) -> str:
-    """Return why the content of `answer` does not fit the form, or ""."""
+    """Return why the content of `answer` does not fit the requested form, or "" if it fits."""
     if answer["action"] != "accept":
         return ""
     try:
@@ -268,7 +269,7 @@ def _fault(answer: Json, params: Json) -> str:
 
 
 def _convert_reply(reply: str, kind: Any) -> Any:
-    """Return `reply` as a field of this type. Raises ``ValueError`` or ``KeyError`` if it does not fit."""
+    """Return `reply` as a value of the type `kind`. Raises ``ValueError`` or ``KeyError`` if it cannot be converted."""
     match kind:
         case "boolean":
             return _TRUTHS[reply.strip().lower()]

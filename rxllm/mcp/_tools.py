@@ -1,4 +1,4 @@
-"""A server's tools as ``rxllm.Tool``s."""
+"""List a server's tools as ``rxllm.Tool``s."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from rxllm.mcp._tool_calls import call_tool
 from rxllm.values.argument_checks import check, check_instance, explains_call
 
 Server = Connection | str | Sequence[str]
-"""A connection, the URL of a server, or the command that starts one, as a list."""
+"""A connection, the URL of a server, or the command that starts a server, as a list."""
 
 MAX_PAGES = 100
 MAX_TOOLS = 1_000
 MAX_NAMES = 10_000
-"""Maximum tools that a connection remembers, including tools that its server no longer has."""
+"""The maximum number of tools that a connection remembers, including tools that its server no longer lists."""
 DESCRIPTION = 4_000
-"""Maximum characters of a tool's description for the model."""
+"""The maximum length, in characters, of a tool's description for the model."""
 
 _CHANGED = "notifications/tools/list_changed"
 _BEGUN = "notifications/subscriptions/acknowledged"
@@ -34,24 +34,28 @@ _BEGUN = "notifications/subscriptions/acknowledged"
 log = logging.getLogger("rxllm")
 
 
-@explains_call("rxllm.mcp.tools(server); the server of a URL takes rxllm.mcp.HTTP(url, timeout=30)")
+@explains_call("rxllm.mcp.tools(server); to set more options for a URL, pass rxllm.mcp.HTTP(url, timeout=30)")
 def tools(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """Return the tools of `server`, for ``tools=[...]`` and ``Engine.with_tools``; each subscription lists them again.
+    """List the tools of `server`, to be passed as ``tools=[...]`` or to ``Engine.with_tools``.
 
     >>> search = tools("http://127.0.0.1:8000/mcp", headers={"authorization": "Bearer ..."})    # then .run() or await
     >>> files = tools(["npx", "-y", "@modelcontextprotocol/server-filesystem", "."], prefix="files_")
 
-    `headers` are sent to a URL. `prefix` precedes each name; characters that providers refuse in names become "_". A
-    tool's ``metadata["mcp"]`` has the server's name for the tool and its annotations. A command's process ends with its
-    last tool; close an `HTTP` or a `Stdio` to end the session or the process earlier.
+    Each subscription lists the tools again. `headers` can only be given with a URL, and are sent with every request.
+    `prefix` is put in front of each tool's name. Characters that providers do not allow in names are replaced by "_".
+    The ``metadata["mcp"]`` of a tool contains the name that the server uses for it, and its annotations.
 
-    A tool that is listed again with a different description, schema or annotations is omitted, and a warning is logged:
-    it is not the tool that you reviewed. `allow_changes` accepts it as it is now.
+    If `server` is a command, its process ends once its last tool has been garbage-collected. To end the process or
+    session earlier, pass a `Stdio` or an `HTTP` and close it.
 
-    Raises ``ValidationError("invalid_option")``. ``on_error`` gets the ``AdapterError`` or ``StreamError`` of a server
-    that cannot be reached, takes too long, or sends anything but a list of tools.
+    If a tool's description, schema or annotations have changed since they were first listed, it is no longer the tool
+    that you reviewed. It is therefore left out and a warning is logged. To accept it as it is now, pass
+    `allow_changes=True`.
+
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. If the server cannot be reached, takes too long,
+    or sends anything but a list of tools, the stream ends with an ``AdapterError`` or a ``StreamError``.
     """
     connection = _connect(server, headers, prefix)
 
@@ -69,14 +73,15 @@ def tools(
 def watch(
     server: Server, *, headers: Mapping[str, str] | None = None, prefix: str = "", allow_changes: bool = False
 ) -> Stream[tuple[Tool, ...]]:
-    """Return the tools of `server` now, and again whenever it reports a change; see `tools`.
+    """List the tools of `server` now, and again whenever it reports a change; see `tools`.
 
     ::
 
         server              --changed-----changed--|
         watch()     tools-----tools---------tools--|
 
-    It ends when the server ends it, and fails when the connection is lost; ``.retry()`` then resubscribes at once.
+    The stream completes when the server ends it, and fails when the connection is lost. To subscribe again at once
+    after a failure, use ``.retry()``.
     """
     connection = _connect(server, headers, prefix)
 
@@ -94,11 +99,11 @@ def watch(
 
 def _connect(server: Any, headers: Mapping[str, str] | None, prefix: str) -> Connection:
     check_instance("prefix", prefix, str, "a string")
-    check("headers", headers, headers is None or isinstance(server, str), "omitted, except for a URL")
+    check("headers", headers, headers is None or isinstance(server, str), "omitted unless the server is a URL")
     if isinstance(server, Connection):
         return server
     if isinstance(server, str):
-        remedy = 'a URL with http:// or https://, or a command as a list, such as ["python", "server.py"]'
+        remedy = 'a URL that begins with http:// or https://, or a command as a list, such as ["python", "server.py"]'
         check("server", server, server.lower().startswith(("http://", "https://")), remedy)
         return HTTP(server, headers=headers)
     remedy = "a URL, a command as a list of strings, an mcp.HTTP or an mcp.Stdio"
@@ -117,11 +122,11 @@ async def _list_tools(connection: Connection, prefix: str, allow_changes: bool) 
 
 
 def _is_listed(known: dict[str, str], tool: Tool, allow_changes: bool) -> bool:
-    """Whether `tool` is new, unchanged under its name, or allowed to change."""
+    """Whether `tool` is new, is the same as when a tool of its name was last accepted, or is allowed to change."""
     definition = json.dumps([tool.description, tool.schema, tool.metadata], sort_keys=True)
     digest = hashlib.sha256(definition.encode()).hexdigest()
     if known.get(tool.name, digest) != digest and not allow_changes:
-        remedy = "review it, and list it with allow_changes=True"
+        remedy = "review it, then list the tools with allow_changes=True"
         log.warning("the MCP tool %r is omitted: its server has changed it; %s", tool.name, remedy)
         return False
     known[tool.name] = digest
@@ -137,7 +142,7 @@ async def _entries(connection: Connection) -> AsyncIterator[Json]:
         page = await connection.request("tools/list", params)
         entries = page.get("tools")
         if not isinstance(entries, list):
-            raise malformed("the MCP server sends no list of tools")
+            raise malformed("the MCP server did not send a list of tools")
         for entry in map(object_of, cast(list[Any], entries)):
             count += 1
             if count > MAX_TOOLS:
@@ -146,13 +151,13 @@ async def _entries(connection: Connection) -> AsyncIterator[Json]:
         if page.get("nextCursor") is None:
             return
         params = {"cursor": page["nextCursor"]}
-    raise malformed(f"the MCP server sends more than {MAX_PAGES} pages of tools")
+    raise malformed(f"the MCP server has more than {MAX_PAGES} pages of tools")
 
 
 def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
     name, schema = entry.get("name"), entry.get("inputSchema")
     if not isinstance(name, str) or not isinstance(schema, dict):
-        raise malformed(f"the MCP server sends a tool without a name or an inputSchema: {str(entry)[:80]}")
+        raise malformed(f"the MCP server listed a tool without a name or an inputSchema: {str(entry)[:80]}")
     schema = cast(Json, schema)
     try:
         headers = parameter_headers(schema)
@@ -171,7 +176,7 @@ def _tool(connection: Connection, entry: Json, prefix: str) -> Tool | None:
 
 
 class _Handler(partial[Any]):
-    """A tool's handler. The error about two tools with the same name shows its repr."""
+    """The handler of a tool. Its repr is shown in the error about two tools with the same name."""
 
     checks_arguments = True
 
@@ -180,7 +185,10 @@ class _Handler(partial[Any]):
 
 
 def _legal_name(name: str) -> str:
-    """Return `name` with at most 64 letters, digits, "_" and "-", the first a letter or "_", as providers require."""
+    """Return `name` in a form that providers accept.
+
+    It has at most 64 characters, which are letters, digits, "_" and "-". The first is a letter or "_".
+    """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", name)[:64]
     return name if re.match(r"[A-Za-z_]", name) else f"_{name}"[:64]
 

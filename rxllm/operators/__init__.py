@@ -1,8 +1,9 @@
 """Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-An operator named ``to_x()`` emits exactly one item; an operator named by a bare noun emits many. reactivex's own
-operators are methods of every stream. Operators of installed packages are in ``plugins``: ``ops.plugins.shout()``.
-Functions that take several streams are in ``rxllm``: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
+An operator whose name begins with ``to_`` emits exactly one item. An operator whose name is a plain noun, such as
+``words()``, emits many. The operators of reactivex are methods of every stream, such as ``stream.map(...)``. The
+operators of installed packages are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several
+streams are in ``rxllm`` itself: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
 observing       tap, trace, snapshots, verify
@@ -10,7 +11,7 @@ text            text, to_text, thinking, words, sentences, smooth, map_text, red
 selecting       only, filter_deltas, include_raw_chunks
 slow consumers  conflate, keep_latest, gate
 tools           tool_calls, run_tools, repeat_until_halt
-structure       partials, text_at, items, parsed
+typed answers   partials, text_at, items, parsed
 results         to_response, to_step_result, to_chat_result, to_session, scan_collect, finally_result
 timing          time_limits, stall_warning, hedge, rate_limited
 failures        retry_before_content, fallback, restart, circuit_breaker, raise_errors, errors_as_events, journaled
@@ -119,12 +120,12 @@ def _no_operator(name: str) -> AttributeError:
 
     remedy = advice("rxllm.operators", name)
     if not remedy and hasattr(reactivex.operators, name) and hasattr(Stream, name):
-        remedy = f"stream.{name}(...), or reactivex.operators.{name}(...): it is an operator of reactivex"
+        remedy = f"stream.{name}(...), or reactivex.operators.{name}(...): it is a reactivex operator"
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # with a module __getattr__, a type checker accepts every name
-    # A file is imported when one of its operators is first used.
+if not TYPE_CHECKING:  # If a module has a __getattr__, a type checker accepts any name.
+    # Each file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -1,4 +1,4 @@
-"""Limit what a response, a chat, or all calls that share a budget may use."""
+"""Limit the tokens and dollars that a response, a chat or a group of calls may use."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Halt a chat before its next step once it has used its tokens or dollars; cut a response that exceeds the tokens.
+    """Halt a chat before its next step once its tokens or dollars are spent; cut a response that exceeds the tokens.
 
     ::
 
@@ -79,60 +79,67 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage is summed over the steps of each chat, both in an engine's operators and in a pipe after ``stream``; after
-    ``stream_generate`` it is the response's alone. The provider's usage counts; until it arrives, four characters of
-    the answer count as a token. Events that an upstream ``ops.restart`` has voided count too.
+    Usage is added up over the steps of each chat, both in an engine's operators and in a pipe after ``stream``. After
+    ``stream_generate``, only that response counts. Usage is counted as the provider reports it. Until the report
+    arrives, every four characters of the answer count as one token. Events that an upstream ``ops.restart`` has voided
+    still count.
 
-    If a response exceeds the tokens, the source is disposed (which closes its connection), open blocks are completed,
-    and ``MessageCompleted`` has the finish reason ``length``. A response that ends by itself stays as it is; if it
-    calls tools, they run, and then the chat halts with the ``halted_reason`` ``"budget"``. The ``"budget"`` metadata of
-    ``MessageCompleted``, and thus of the response, holds the limits and the spending.
+    If a response exceeds the tokens, the source is disposed, which closes its connection. Open blocks are completed,
+    and ``MessageCompleted`` has the finish reason ``length``. A response that is over the limit but has already ended
+    is left as it is. If it calls tools, they run first, and then the chat halts with the ``halted_reason``
+    ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
+    therefore in the response's metadata too.
 
-    A dollar limit needs a price, but no ``ops.cost()``: the price comes from the model's entry in ``rxllm.models``,
-    `price`, the engine's ``ops.cost`` or the genai-prices list, in this order. Each request reserves the most that it
-    may cost, see below. A request without a known price is not sent, but fails with a ``ValidationError``; with
-    ``unpriced="allow"`` it is sent while any budget is left, and only the cost stated by its provider counts.
+    A dollar limit needs a price, but not ``ops.cost()``. The price is looked up in this order: in the model's entry in
+    ``rxllm.models``, in `price`, in the engine's ``ops.cost``, and in the genai-prices list. Each request reserves the
+    most that it can cost (see below). A request whose price is unknown is not sent, but fails with a
+    ``ValidationError``. With ``unpriced="allow"`` it is sent as long as any of the budget is left, and its cost counts
+    only if the provider reports it.
 
-    A shared `Budget` in place of `tokens` covers all calls that share it, in any engine, chat or thread::
+    Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
 
         shared = rxllm.Budget(tokens=50_000, usd=2.0)
         engine = Engine("openai:gpt-5", operators=[ops.budget(shared)])
 
     ======================  ============================================================================================
-    before a request        it reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its
-                            `max_tokens`; without it, the `max_output_tokens` of its entry in ``rxllm.models``, or else
-                            1,000 tokens; and the price of all these
-    if reservations and     the request is not sent, but fails with ``StreamError("budget_exceeded")``; a chat that has
-    spending exceed it      had a step halts with the `halted_reason` ``"budget"``
-    during the answer       tokens beyond the reservation are reserved too; if the budget has none left, the answer is
-                            cut
-    at its end              the usage that the provider states counts. Usage that it has not stated, as after a failure
-                            or a cancellation, is estimated from the request and the answer so far
-                            (``shared.spent.estimated``). A call cancelled before its first event counts its request,
-                            which the provider may bill; a call that fails before its first event counts no tokens
-    an unpriced request     with only a token limit, or with ``unpriced="allow"``: reserves and counts no dollars;
-                            ``shared.spent.unpriced`` is the number of those calls
+    before a request        The request reserves tokens for its messages and tools, as ``rxllm.count_tokens`` estimates
+                            them, and for its answer: its `max_tokens`, or else the `max_output_tokens` of the model's
+                            entry in ``rxllm.models``, or else 1,000 tokens. It also reserves the price of all these
+                            tokens.
+    if too little is left   The request is not sent, but fails with ``StreamError("budget_exceeded")``. If it belongs to
+                            a chat that has completed a step, the chat halts with the `halted_reason` ``"budget"``.
+    during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
+                            answer is cut off.
+    after the answer        The usage that the provider has reported is counted. If it has not reported any, for example
+                            after a failure or a cancellation, the usage is estimated from the request and the answer so
+                            far, and also counted in ``shared.spent.estimated``. A call that was cancelled before its
+                            first event counts its request, because the provider may bill it. A call that failed before
+                            its first event counts no tokens.
+    without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
+                            reserves and counts no dollars. ``shared.spent.unpriced`` is the number of these calls.
     ======================  ============================================================================================
 
-    The limit holds if every request sets `max_tokens` and its provider respects it and bills no more input than
-    estimated. Otherwise each running call may exceed the limit by the input beyond its estimate and, without
-    `max_tokens`, by the hidden thinking beyond the 1,000 tokens and by 32 tokens, or one delta, of the visible answer.
-    The cost of searches and other tools that a provider bills per use is known only at the end.
+    The limit holds if every request sets `max_tokens`, and its provider respects `max_tokens` and bills no more input
+    than was estimated. Otherwise each running call can exceed the limit by the input beyond its estimate. Without
+    `max_tokens` it can also exceed the limit by the hidden thinking beyond the 1,000 tokens, and by 32 tokens or one
+    delta of the visible answer. The cost of searches and other tools that a provider bills per use is not known until
+    the end.
 
-    The budget applies to every call the engine makes, wherever the operator stands in the list: to each attempt by
-    ``hedge``, ``fallback``, ``restart`` and ``retry_before_content`` (including what losing attempts use before they
-    are cancelled), and to calls made by other operators, ``prepare`` and tools, at any depth. A call counts once in
-    each Budget; the engine's own retries are part of one call. In a pipe, a shared Budget or a dollar limit applies to
-    all model calls of the stream. A plain token limit counts the stream's events, including those of agents
-    (``Nested``): exceeding it inside an agent ends the stream with an ``ErrorEvent``. A shared Budget counts each
-    answer in a ``generate_many`` journal once.
+    The budget applies to every call that the engine makes, wherever the operator stands in the list. This includes each
+    attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, whatever losing attempts use before
+    they are cancelled, and the calls that other operators, ``prepare`` and tools make, at any depth. Each Budget counts
+    a call once; the engine's own retries are part of that call.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, and for a limit that is not a number above 0.
+    In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
+    the stream's own events instead, including its agents' events (``Nested``); if an agent's events exceed it, the
+    stream ends with an ``ErrorEvent``. A shared Budget counts each answer in a ``generate_many`` journal once.
+
+    Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
     """
     if isinstance(tokens, Budget):
         own = {"usd": usd is not None, "price": price is not None, "unpriced": unpriced != "refuse"}
         if names := [name for name, is_passed in own.items() if is_passed]:
-            raise invalid_option(names[0], "must be left out: a shared Budget has its own limits")
+            raise invalid_option(names[0], "must be left out, because a shared Budget has its own limits")
         return _Operator(tokens, lambda: tokens)
     make = partial(ChatBudget, tokens, usd, price=price, unpriced=unpriced)
     make()  # the limits are checked here
@@ -140,7 +147,7 @@ def budget(
 
 
 class _Operator(HoldsBudget):
-    """The operator. An engine that has it keeps its own calls and those of its tools within the budget."""
+    """The ``budget`` operator. In an engine it limits the engine's own calls and the calls of its tools."""
 
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
@@ -148,7 +155,7 @@ class _Operator(HoldsBudget):
 
     @property
     def is_shared(self) -> bool:
-        """Whether its calls share a `Budget`, which cannot be copied."""
+        """Whether the limits are in a shared `Budget`, which cannot be copied."""
         return self._shared is not None
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
@@ -157,7 +164,7 @@ class _Operator(HoldsBudget):
     def spending(self, call: EngineCall, response: Response[Any]) -> Spending:
         budget, usage = self._make(), response.usage
         estimated = 0
-        if not usage.total:  # the same estimate as while the response arrived
+        if not usage.total:  # same estimate as while the response was arriving
             usage = Usage(estimated_tokens(call.request), -(-len(response.output_text) // CHARACTERS_PER_TOKEN))
             estimated = usage.total
         model = response.message and response.message.metadata.get("model")
@@ -170,7 +177,7 @@ class _Operator(HoldsBudget):
             return operate(self._in_pipe)(source)
         budget = self.budget_of(call.chat)
         if not budget.reserves:
-            budget.catch_up(call.before)  # other engines may have answered
+            budget.catch_up(call.before)  # other engines may have answered earlier steps
         return operate(partial(self._in_engine, budget, call))(source)
 
     def _in_engine(
@@ -201,9 +208,9 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # The model calls below count themselves; if there are none, the events count.
+        # Model calls upstream count themselves. If there are none, the meter counts the events.
         share = Share(budget)
-        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # not the subscriber's own calls
+        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's calls stay outside
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 
@@ -212,7 +219,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Return the most of `budget` that the request of `call` may use."""
+    """Estimate the most that the request of `call` can use up of `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -228,7 +235,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response: its usage so far, and its reservation. Up to `unchecked` characters it is not checked."""
+    """A running response: its usage so far and its reservation. Up to `unchecked` characters need no check."""
 
     count: ResponseCount
     reservation: Reservation
@@ -236,19 +243,22 @@ class _Running(msgspec.Struct):
 
 
 class _Meter:
-    """One subscription to a stream under a budget: the running responses by path, and the stream's own events.
+    """A meter that counts the events of one subscription against a budget, and cuts the stream if they exceed it.
 
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
-    MessageStarted      a response begins, in a pipe with its own budget unless it is the next step of a chat;
-                        the stream is cut instead if the budget has been passed, or if a price is missing
-    a delta             counts; the response is cut if it takes more than is left
-    MessageCompleted    the response is settled; the end halts a chat that is over the limit and would continue
-    ErrorEvent, an end  running responses are settled; a new call may follow in the subscription's scope
+    MessageStarted      A response begins. In a pipe it gets a budget of its own, unless it is the next step of a
+                        chat. If the budget has already been exceeded or a price is missing, the stream is cut
+                        instead.
+    a delta             The delta is counted. If the response takes more than the budget has left, it is cut.
+    MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that is over the
+                        limit and would continue is halted.
+    ErrorEvent or end   Running responses are settled. The subscriber is notified in its own scope, because it may
+                        start another call.
     ==================  ==============================================================================================
 
-    While a model call below counts itself (`share` is taken), events pass uncounted.
+    If the model calls upstream count themselves (`share` is taken), events pass uncounted.
     """
 
     def __init__(
@@ -273,7 +283,7 @@ class _Meter:
         self._running[()] = _Running(ResponseCount(request), self._budget.reserve(tokens, usd))
 
     def start(self, source: Observable[Event], scheduler: abc.SchedulerBase | None, below: Scope) -> abc.DisposableBase:
-        """Subscribe to `source` within the scope `below`."""
+        """Subscribe to `source`, with `below` as the scope of its calls."""
         try:
             with within(below):
                 self._source.disposable = source.subscribe(
@@ -307,7 +317,7 @@ class _Meter:
 
     def _on_nested(self, path: tuple[str, ...], inner: object, event: Event) -> None:
         if type(inner) is MessageStarted:
-            self._settle(path)  # a response that never ended
+            self._settle(path)  # the previous response of this agent never ended
         if type(inner) in _COUNTED:
             self._count(path, inner)
         if type(inner) is MessageCompleted or type(inner) is ErrorEvent:
@@ -331,7 +341,7 @@ class _Meter:
         self._unfinished.see(event)
         if isinstance(event, ErrorEvent):
             self._settle(())
-            with within(self._scope):  # another call may follow
+            with within(self._scope):  # the subscriber may start another call
                 self._observer.on_next(event)
             return
         if isinstance(event, MessageCompleted):
@@ -345,10 +355,10 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Begin a response whose request has no reservation here."""
+        """Start to count a response for which nothing has been reserved."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
-        if self._is_disposed:  # another thread disposed the stream at this moment
+        if self._is_disposed:  # another thread has just disposed the stream
             self._settle(path)
         return response
 
@@ -358,7 +368,7 @@ class _Meter:
         response.unchecked = 0
 
     def _check(self, response: _Running) -> None:
-        """Cut the response if it takes more than is left."""
+        """Cut the response if it takes more than the budget has left."""
         count, reservation = response.count, response.reservation
         budget, takes_more = reservation.budget, count.tokens > reservation.tokens
         if takes_more and not self._ended and not budget.grow(reservation, count.tokens, count.spent.usd):
@@ -367,13 +377,13 @@ class _Meter:
             response.unchecked = count.characters_of(reservation.tokens + budget.slack())
 
     def _complete(self, event: MessageCompleted) -> MessageCompleted:
-        """Settle the response, and return its end event with the spending added."""
+        """Settle the response, and return `event` with the limits and the amounts spent in its metadata."""
         spending = self._settle(())
         self._is_unpriced = spending.get("usd_spent", 0.0) is None and not self._budget.allows_unpriced
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
         is_over = any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
         halt = _HALT if is_over and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # there may be another budget
+        spending = {**event.metadata.get("budget", {}), **spending}  # another budget may have added its own
         return replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
     def _continues(self, end: MessageCompleted) -> bool:
@@ -395,7 +405,7 @@ class _Meter:
         conclude(self._observer, [*closing, MessageCompleted(message, "length", metadata=metadata)])
 
     def _settle(self, path: tuple[str, ...]) -> dict[str, Any]:
-        """Settle the running response at `path`, if there is one, and return the limits with the spending."""
+        """Settle the running response at `path`, if there is one, and return the limits and the amounts spent."""
         response = self._running.pop(path, None)
         spending: dict[str, Any] = {}
         if response is None:
@@ -414,7 +424,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses; their requests count, even before their first event."""
+        """Settle the running responses. Their requests count even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

@@ -1,4 +1,4 @@
-"""Calculate the costs of a response, and count its usage while it arrives."""
+"""Calculate what a response costs, and count its usage as it arrives."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""Takes a response's usage, the provider's name for the model and the final metadata; returns the usage with costs."""
+"""A function that takes a usage, the provider's model name and the final metadata, and adds the costs to the usage."""
 
 Price = Callable[[Usage], Usage]
 
 
 def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Fill in a response's costs, in dollars, from the genai-prices list where the provider states none.
+    """Add a response's costs in dollars, from the genai-prices list, unless the provider reports them.
 
     ::
 
@@ -50,35 +50,39 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
     True
 
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
-    from the call, and every result, total and budget includes the costs; after ``ops.fallback`` the answering model's
-    price applies. In a pipe, name both as ``"provider:model"``; otherwise the response's own model name is looked up
-    under any provider. Costs stay None for models that are not in the list, and stated costs above 0 are kept.
-    Searches, sound, images, one-hour caches and service tiers have their own prices, as does each model that the
-    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's own engine fills in
-    the agent's costs; this operator does not, so that nothing is charged twice. The prices in your own contract belong
-    in an ``rxllm.models`` entry; ``rxllm.models.priced`` calculates the costs of a usage without a stream.
+    from the call, and all results, totals and budgets include the costs. After ``ops.fallback``, the price of the model
+    that answered applies. In a pipe, pass the two as ``"provider:model"``; otherwise the model name in the response
+    is looked up under every provider. Costs stay None for a model that is not in the list. Costs above 0 that the
+    provider reports are kept.
 
-    If `price` is given, it returns the usage with its costs, and genai-prices is not needed:
+    Searches, audio, images, one-hour caches and service tiers are priced separately. So is each model that the provider
+    calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's costs are added by the agent's
+    own engine and not by this operator, so nothing is charged twice. If your contract has its own prices, put them in
+    an ``rxllm.models`` entry. To calculate the costs of a usage without a stream, call ``rxllm.models.priced``.
+
+    If you pass `price`, a function that adds the costs to a usage, genai-prices is not needed:
 
     >>> from dataclasses import replace
     >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
     >>> answer.pipe(cost(price=price), ops.to_response()).run().usage.total_cost
     1100.0
 
-    The list is the installed genai-prices (https://github.com/pydantic/genai-prices); nothing is fetched.
-    Raises ``EngineError("missing_dependency")`` without it, and ``ValidationError("invalid_option")`` if `model` is not
-    ``"provider:model"``, or `price` does not return a `Usage`.
+    The list is part of the installed package genai-prices (https://github.com/pydantic/genai-prices), so nothing is
+    downloaded.
+
+    Raises ``EngineError("missing_dependency")`` if the list is needed but not installed, and
+    ``ValidationError("invalid_option")`` if `model` is not ``"provider:model"`` or `price` does not return a `Usage`.
     """
     check("model", model, model is None or all(str(model).partition(":")), "None or 'provider:model'")
     if price is not None:
         check_function("price", price)
     else:
-        price_list()  # raises if it is not installed
+        price_list()  # raises if genai-prices is not installed
     return Prices(model, price)
 
 
 class Prices:
-    """The ``cost`` operator; budgets of the same engine use its prices too."""
+    """The ``cost`` operator. Budgets in the same engine use its prices too."""
 
     def __init__(self, model: str | None = None, price: Price | None = None) -> None:
         self._model = model
@@ -88,7 +92,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return the function that prices the answer to `call`. It raises ``EngineError`` without the price list."""
+        """Return a function that prices the answer to `call`. It raises ``EngineError`` if genai-prices is missing."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -108,12 +112,14 @@ _READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Before a response's last event, emit its last usage once more with costs, if `cost` finds any.
+    """Emit a response's last usage again with its costs, just before the response's last event.
 
     ::
 
         source         --start--usage--usage--end--|
         fill_costs     --start--usage--usage--(usage end)|
+
+    Nothing is added if `cost` returns the usage unchanged.
     """
 
     def make_handler(on_next: abc.OnNext[Event], on_error: abc.OnError) -> abc.OnNext[Event]:
@@ -152,10 +158,10 @@ def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: bool) -> Cost:
-    """Return the function that prices the answer to `call`, from the first source with a price.
+    """Return a function that prices the answer to `call` from the first source that has a price.
 
-    The sources are its catalogue entry, `price` and, if `uses_list`, its engine's ``cost`` operators and the price
-    list.
+    The sources are the model's entry in ``rxllm.models``, `price` and, if `uses_list` is True, the engine's ``cost``
+    operators and the genai-prices list, in this order.
     """
     entry = None if call is None else models.find(call.provider, call.request.model)
     known = [Prices(price=function) for function in (entry and models.price_of(entry), price) if function is not None]
@@ -166,7 +172,7 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
 
     def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
         for fill in costs:
-            if not usage.total_cost:  # where a price is known, a stated cost of 0 does not count
+            if not usage.total_cost:  # if a price is known, the provider's cost of 0 is ignored
                 try:
                     usage = fill(usage, response_model, metadata)
                 except EngineError:  # the price list is not installed
@@ -184,10 +190,10 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the model that answered instead of the requested one, as ``ops.fallback`` records it."""
+    """Return the model that answered instead of the requested one, if ``ops.fallback`` has recorded it."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
-            return name if ":" in name else ":"  # a stream may come from any provider
+            return name if ":" in name else ":"  # a stream's provider is unknown
         case _:
             return None
 
@@ -195,11 +201,11 @@ def _answering_model(metadata: Mapping[str, Any]) -> str | None:
 CHARACTERS_PER_TOKEN = 4
 
 OUTPUT_TOKENS = 1_000
-"""Tokens reserved for an answer if neither the request nor the catalogue limits it."""
+"""The number of tokens reserved for an answer if neither the request nor the model's catalogue entry limits it."""
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request may use: `usage`, with its cost if the price is known; `limit` caps its answer."""
+    """The most that a request can use: its usage, with the cost if the price is known, and the limit on its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
@@ -210,16 +216,16 @@ NOTHING = Estimate()
 
 
 class ResponseCount:
-    """One response's usage so far: what its provider has stated, plus an estimate for the text since then."""
+    """One response's usage so far: the provider's last report, plus an estimate for the text since then."""
 
     def __init__(self, request: Estimate = NOTHING) -> None:
         self._request = request
         self._limit = math.inf if request.limit is None else request.limit
-        self._void = Spending()  # spent before a restart
+        self._void = Spending()  # the amounts spent before the last restart
         self._reset()
 
     def begin(self) -> None:
-        """Count the request: its answer has begun, or was cancelled before it could begin."""
+        """Count the request, once its answer has begun or has been cancelled."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 
@@ -229,7 +235,7 @@ class ResponseCount:
         self._metadata: Mapping[str, Any] = {}
         self._known = self._void.tokens  # all tokens except the estimate from `characters`
         self.characters = 0
-        """Characters of the answer since the provider's last usage."""
+        """The number of characters that have arrived since the provider last reported its usage."""
 
     def see(self, event: object) -> None:
         match event:
@@ -256,18 +262,18 @@ class ResponseCount:
         return self._known + self._answer
 
     def characters_of(self, tokens: float) -> float:
-        """Return how many characters since the last usage bring the count to `tokens`."""
+        """Return the value of `characters` at which the count reaches `tokens`."""
         return (tokens - self._known) * CHARACTERS_PER_TOKEN
 
     @property
     def _answer(self) -> int:
-        """The answer's estimated tokens since the provider's last usage."""
+        """The estimated tokens of the text that has arrived since the provider last reported its usage."""
         tokens = -(-self.characters // CHARACTERS_PER_TOKEN)
         return tokens if tokens <= self._limit else int(self._limit)
 
     @property
     def usd(self) -> float | None:
-        """The cost since the last restart; None if it is not known."""
+        """The cost since the last restart, or None if it is unknown."""
         stated, cost = self._stated, self._request.cost
         if stated is not None and (stated.total_cost or cost is None):
             return stated.total_cost

@@ -1,7 +1,8 @@
-"""Make operators: from a subscribe function, from an object without Rx, or from an event handler.
+"""Helpers that make operators.
 
-`operate` is the base of all; `handle_each` and `extract` handle each event, `lift` feeds an object, and `fold_events`
-folds the whole stream.
+`operate` makes an operator from a subscribe function, and the other helpers use it. `handle_each` and `extract` call a
+handler for each item or event, `lift` feeds items to an object that knows nothing about Rx, and `fold_events` folds the
+whole stream.
 """
 
 from __future__ import annotations
@@ -48,13 +49,14 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""Takes the observer's ``on_next`` and ``on_error``; returns the handler for one subscription's items."""
+"""A function that takes an observer's ``on_next`` and ``on_error``, and returns the handler for its items."""
 
 
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
-    """Call the handler that ``make_handler(on_next, on_error)`` returns with each item; pass on the end and errors.
+    """Return an operator that calls a handler with each item, and passes on the end and errors.
 
-    With `is_filter`, the handler only drops items: it runs no user code and ends no stream.
+    ``make_handler(on_next, on_error)`` is called once per subscription and returns the handler. With `is_filter`, the
+    handler only drops items: it runs no user code and ends no stream.
     """
 
     def operator(source: Observable[T]) -> Stream[R]:
@@ -65,9 +67,10 @@ def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> 
 
 
 class _Handled(Stream[R_out], Generic[T, R_out]):
-    """The items of `source` that a handler passes on.
+    """The items of `source`, after a handler.
 
-    The handler after a filter is called without an observer in between, which would stop the items after an end.
+    A filter calls the next handler directly. Any other handler calls it through an observer, which drops the items that
+    follow an end or a dispose.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -94,7 +97,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object for `lift`, such as a decoder: `feed` returns items for an item, `close` the last items at the end."""
+    """An object for `lift`, such as a decoder. `feed` returns the results for an item, `close` the last results."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 
@@ -102,7 +105,7 @@ class Feeder(Protocol[T_in, R_out]):
 
 
 def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Feed each item to a new ``make()``, an object without Rx, and emit the items that it returns.
+    """Feed each item to an object that knows nothing about Rx, and emit the items that the object returns.
 
     ::
 
@@ -121,7 +124,9 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
     >>> list(of("a", "b", "c").pipe(lift(Pairs)))
     ['ab', 'c']
 
-    An exception from the object goes to ``on_error``; ``close`` is called only when the source completes.
+    ``make()`` returns a new object for each subscription. Its ``feed(item)`` returns the items to emit for one item,
+    and its ``close()`` returns the last ones. If either raises, the stream ends with that exception. ``close`` is
+    called only if the source completes.
 
     Raises ``ValidationError("invalid_option")`` if `make` is not a function or class.
     """
@@ -133,7 +138,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
         feeder: Any = make()
         if not (callable(getattr(feeder, "feed", None)) and callable(getattr(feeder, "close", None))):
             raise TypeError(f"lift(make): make must return an object with feed(item) and close(), not {feeder!r}")
-        waiting: deque[R] = deque()  # its first item is being delivered
+        waiting: deque[R] = deque()  # the results to emit; the first is being delivered
 
         def on_next(item: T) -> None:
             try:
@@ -141,7 +146,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # a caller up the stack delivers; its on_next caused this item
+            delivering = bool(waiting)  # an outer call is already delivering; its on_next led here
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -162,16 +167,17 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
 
 def _results(method: str, feeder: object, results: Any) -> list[Any]:
     if results is None:
-        raise TypeError(f"{method}() of {type(feeder).__name__} must return an iterable, not None")
+        raise TypeError(f"{type(feeder).__name__}.{method}() must return an iterable, not None")
     return list(results)
 
 
 def extract(
     name: str, make: Callable[[], Callable[[Event], Iterable[R]]], *types: type[Event]
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Emit the items that a new ``make()`` returns for each event of `types`; an ``ErrorEvent`` becomes ``on_error``.
+    """Return an operator that emits a function's results for each event of `types`.
 
-    `name` is the operator's name, for the error about an item that is not an event.
+    ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. `name` is the
+    operator's name, which is shown in the error for an item that is not an event.
     """
     wanted = frozenset((*types, ErrorEvent))
 
@@ -188,7 +194,7 @@ def extract(
                 return
             try:
                 results = read(event)
-            except Exception as error:  # a raw usage with unknown keys
+            except Exception as error:  # for example, a raw usage has unknown keys
                 on_error(error)
                 return
             for result in results:
@@ -202,7 +208,10 @@ def extract(
 def fold_events(
     name: str, project: Callable[[StreamCollector], R], thread: Thread | None = None
 ) -> Callable[[Observable[Event]], Stream[R]]:
-    """Fold the whole stream, then emit ``project(state)``; exceptions become ``on_error``. `name`: see `extract`."""
+    """Return an operator that folds the whole stream and then emits ``project(state)``.
+
+    Exceptions become ``on_error``. `name` is the operator's name, as in `extract`.
+    """
 
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[R], scheduler: abc.SchedulerBase | None
@@ -211,12 +220,12 @@ def fold_events(
         deltas = fold.deltas
 
         def on_next(event: Event) -> None:
-            if type(event) in DELTAS:  # `add`, inlined for speed
+            if type(event) in DELTAS:  # `Fold.add`, inlined for speed
                 deltas.append(event)
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # a raw usage with unknown keys
+            except Exception as error:  # for example, a raw usage has unknown keys
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -233,12 +242,12 @@ def fold_events(
 
 
 class Fold:
-    """The state after the events so far. Deltas, the most frequent events, are folded together."""
+    """The state after the events so far. Deltas are the most frequent events, so they are folded in batches."""
 
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # deltas since the last other event; always the same list
+        self.deltas: list[Any] = []  # the deltas since the last other event; never replaced
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:
@@ -257,10 +266,10 @@ class Fold:
 
 
 def not_an_event(operator: str, item: object) -> StreamError:
-    """Return the error for an `item` that is not an event. It shows only the class, as the item may be secret."""
-    remedy = "put it after stream(...) or the like, and before text(), which turns events into something else"
+    """Return the error for an `item` that is not an event. It shows only the class, because the item may be secret."""
+    remedy = "put it after a function such as stream(...), and before operators such as text() that emit something else"
     if function := _EVENTS_OF.get(type(item)):
-        remedy = f"the result is all that is left of them; write {function}(...) for the events"
+        remedy = f"a result has no events; write {function}(...) to get them"
     return StreamError("malformed_event", f"{operator}() takes events, not {type(item).__name__}: {remedy}")
 
 
@@ -270,11 +279,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""The function that emits the events of each result."""
+"""For each class of results, the function to call for the events instead."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose calls share state that cannot be copied: ``rxllm.cluster`` keeps it with the caller."""
+    """Mark an operator whose calls share state that cannot be copied; ``rxllm.cluster`` does not send it to workers."""
     vars(operator)["is_shared"] = True
     return operator
 
@@ -283,14 +292,14 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """The agents of one chat: a feeder for each tool call, which also handles the agents inside that agent."""
+    """A chat's agents: a feeder for each tool call that runs one. Each feeder also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of the agents `ids`, or of all; the feeders stay."""
+        """Return the last events of the agents `ids`, or of all agents if there are none. The feeders are kept."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 
@@ -299,20 +308,21 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message
-    entries = cast(dict[str, Any], threads).items()  # a user's own metadata under that name may have other values
+    entries = cast(dict[str, Any], threads).items()  # metadata that a user has stored under this name may differ
     changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
     return replace(message, metadata={**message.metadata, AGENTS: changed})
 
 
 class Plugins:
-    """The operators of installed packages, each under its own name: ``ops.plugins.shout()``.
+    """The operators of installed packages, as attributes: ``ops.plugins.shout()``.
 
-    An operator is imported when its name is looked up, see ``rxllm.plugins``; ``dir(ops.plugins)`` lists them. A failed
-    import raises ``EngineError("missing_dependency")``, a name that several packages use
-    ``EngineError("invalid_engine")``, and a call with wrong arguments ``TypeError``; each error names the package.
+    An operator is imported when its name is looked up (see ``rxllm.plugins``). ``dir(ops.plugins)`` lists the names.
+    Each of these errors names the package: ``EngineError("missing_dependency")`` if the import fails,
+    ``EngineError("invalid_engine")`` if several packages use the name, and ``TypeError`` if the operator is called with
+    wrong arguments.
 
-    A type checker does not know which packages are installed: here every operator is a ``Callable[..., Any]``. The
-    package's own function is the same operator with its types::
+    A type checker does not know which packages are installed, so it sees every operator here as a
+    ``Callable[..., Any]``. To get the operator's own types, import it from its package::
 
         events.pipe(ops.plugins.citations())        # Any
 
@@ -325,7 +335,7 @@ class Plugins:
             make = installed.load("rxllm.operators", name)
         except KeyError:
             known = ", ".join(dir(self)) or "none"
-            message = f"no installed package adds an operator {name!r}; there are: {known}"
+            message = f"no installed package adds an operator {name!r}; the installed ones are: {known}"
             raise AttributeError(message, name=name, obj=self) from None
         return OperatorMaker(f"plugins.{name}", make, partial(installed.about, "rxllm.operators", name))
 

@@ -30,10 +30,10 @@ Fold = Callable[[Observable[Event]], Observable[R]]
 log = logging.getLogger("rxllm")
 
 SECONDS = 30.0
-"""Maximum duration of an asynchronous function."""
+"""The number of seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""The running functions, referenced here because a loop holds its tasks only weakly."""
+"""The running functions. They are kept here because an event loop has only weak references to its tasks."""
 
 
 @overload
@@ -61,31 +61,34 @@ def finally_result(
     >>> last = events.run()
     completed Once upon a time
 
-    `fold` is the operator that folds the events into the result: ``ops.to_response()`` by default,
-    ``ops.to_chat_result(thread)`` for a chat, ``ops.to_session(session, keep_partial=True)`` for a session's turn.
+    `fold` is the operator that turns the events into the result. By default this is ``ops.to_response()``. For a chat,
+    pass ``ops.to_chat_result(thread)``; for a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
 
     =============  =====================================================================================================
-    outcome        the stream
+    outcome        meaning
     =============  =====================================================================================================
-    ``completed``  completed
-    ``failed``     ended with an ``ErrorEvent`` or ``on_error``, also at the end of the event loop; the result's error
-                   is the one in the ``ErrorEvent``, or an ``LLMError`` passed to ``on_error``
-    ``cancelled``  was disposed: ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``, Ctrl-C, ...
+    ``completed``  The stream completed.
+    ``failed``     The stream ended with an ``ErrorEvent`` or with ``on_error``, or the event loop ended. The result's
+                   error is the one in the ``ErrorEvent``, or the ``LLMError`` that was passed to ``on_error``.
+    ``cancelled``  The stream was disposed, by ``dispose()``, ``break``, ``task.cancel()``, ``take``, ``switch_map``,
+                   Ctrl-C, ...
     =============  =====================================================================================================
 
-    `fn` runs on the call's loop, after the source has ended or been disposed. It may be ``async`` or return an
-    awaitable, which is cancelled after 30 seconds. A plain function blocks the loop, so it should be quick. The
-    subscriber's ``on_completed`` or ``on_error`` is called once `fn` is done. A dispose returns at once, and nothing is
-    emitted after it, but ``run()``, ``await`` and the ``with`` block of an iterator always wait for `fn`. Exceptions
-    raised by `fn` are logged. At exit the interpreter waits for `fn`, as it does for calls; the end of ``asyncio.run``
-    cancels an ``async`` function, like all tasks. Under virtual time `fn` must be a plain function, and a dispose calls
-    it at once.
+    `fn` runs on the call's event loop, after the source has ended or been disposed. It can be ``async`` or return an
+    awaitable, which is cancelled after 30 seconds. A plain function should be quick, because it blocks the event loop.
+    The subscriber's ``on_completed`` or ``on_error`` is called when `fn` is done. ``dispose()`` returns at once, and
+    nothing is emitted after it. However, ``run()``, ``await`` and the ``with`` block of an iterator always wait for
+    `fn`. Exceptions that `fn` raises are logged.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` is a function of two arguments and `fold` has a result for
-    an empty stream and for a failed one.
+    When the interpreter exits, it waits for `fn`, just as it waits for calls. When ``asyncio.run`` ends, it cancels an
+    ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and a dispose calls it at
+    once.
+
+    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments, and `fold` emits a result both for an
+    empty stream and for a failed one.
     """
     check_function("fn", fn)
-    check("fn", fn, call_fault(fn, None, "completed") is None, "a function of a result and an outcome")
+    check("fn", fn, call_fault(fn, None, "completed") is None, "a function that takes a result and an outcome")
     chosen = to_response() if fold is None else fold
     check_function("fold", chosen)
     _check_fold(chosen)
@@ -105,13 +108,13 @@ def _check_fold(fold: Fold[Any]) -> None:
 
 
 class _FoldSubscription(Generic[R]):
-    """A subscription to a fold: `add` passes an event to it, `result` completes it."""
+    """A subscription to a fold. `add` passes an event to the fold, and `result` completes it."""
 
     def __init__(self, fold: Fold[R]) -> None:
         self._observer: abc.ObserverBase[Event] | None = None
         self._results: list[R] = []
         self._errors: list[Exception] = []
-        at_once = CurrentThreadScheduler.singleton()  # the fold runs on the thread of each event
+        at_once = CurrentThreadScheduler.singleton()  # runs the fold on the thread that delivers the event
         fold(Stream(self._connect)).subscribe(self._results.append, self._errors.append, scheduler=at_once)
 
     def _connect(
@@ -136,12 +139,14 @@ class _FoldSubscription(Generic[R]):
 
 
 class _Ending:
-    """One subscription. The first completion, error or dispose, on any thread, acquires `_ended`.
+    """One subscription to a stream with ``finally_result``.
 
-    Like a call, it is disposed at the interpreter's exit if a reader's thread or iterator has not ended it.
+    A completion, an error and a dispose can arrive on different threads. The first one acquires the lock `_ended`, and
+    the others are ignored. Like a call, the subscription is disposed when the interpreter exits, unless its reader's
+    thread or iterator has already ended it.
     """
 
-    emitted, read = 1, True  # attributes that the portal reads from a call
+    emitted, read = 1, True  # the portal expects these attributes of a call
 
     def __init__(
         self,
@@ -201,18 +206,18 @@ class _Ending:
 
     def dispose(self) -> None:
         if self._take_end():
-            # An operator that raises the error of an ErrorEvent disposes its source.
+            # An operator that turns an ErrorEvent into an exception disposes this stream.
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return whether this is the first end. If so, the reader waits for the function, even if it is cancelled."""
+        """Return whether this is the first end. If so, the reader waits for `fn`, even if the reader is cancelled."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's loop, as the caller may be another thread or the garbage collector."""
+        """Call the function on the call's event loop; our caller may be another thread or the garbage collector."""
 
         def call() -> None:
             try:
@@ -220,17 +225,17 @@ class _Ending:
             except BaseException as error:
                 report_unheard(error)
 
-        if self._loop is None:  # virtual time has one thread, and nothing may be left to run
+        if self._loop is None:  # virtual time has one thread and no event loop
             call()
             return
         try:
             start_on(self._loop, call, self._context)
         except RuntimeError:
-            log.warning("finally_result: %s was not called: its loop was closed before the stream ended", self._name)
+            log.warning("finally_result: %s was not called, because its event loop was closed", self._name)
             self._release_reader()
 
     def _call(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function, then `notify` once it is done, even if it is asynchronous."""
+        """Call the function, wait for it if it is asynchronous, and then call `notify`."""
         if self._live is not None:
             self._live.calls.discard(self)
 
@@ -243,7 +248,7 @@ class _Ending:
             returned = self._fn(self._state.result(), outcome)
         except Exception as error:
             self._log(error)
-        except BaseException as error:  # a SystemExit, for example
+        except BaseException as error:  # for example SystemExit
             report_unheard(error)
         if not isawaitable(returned):
             finish()
@@ -260,13 +265,13 @@ class _Ending:
             task.add_done_callback(lambda task: self._close_unawaited(returned))
 
     def _close_unawaited(self, returned: Awaitable[Any]) -> None:
-        """Close the coroutine and log a warning if it never began, because the loop has ended."""
+        """If the event loop ended before the coroutine began, close the coroutine and log a warning."""
         if iscoroutine(returned) and getcoroutinestate(returned) == CORO_CREATED:
             returned.close()
             self._log_cancelled()
 
     def _log_cancelled(self) -> None:
-        log.warning("finally_result: the end of the loop cancelled %s", self._name)
+        log.warning("finally_result: %s was cancelled, because the event loop ended", self._name)
         self._release_reader()
 
     async def _wait(self, pending: Awaitable[Any], finish: Callable[[], None]) -> None:

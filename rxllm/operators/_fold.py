@@ -36,13 +36,13 @@ Parse = Read | ResponseFormat | UnionType | None
 TURN = "session_turn"
 """The name of the `Custom` event that begins every ``rxllm.session`` stream.
 
-Its `data` holds the `operation` and the `session` with the user's new message, so an interrupted turn keeps the
-message.
+Its `data` holds the `operation` and the `session`. The session already contains the user's new message, so an
+interrupted turn keeps that message.
 """
 
 
 def to_text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the whole text of the response, or of a chat's final response. A failed stream ends with ``on_error``.
+    """Emit the whole text of the response, or of a chat's final response. An ``ErrorEvent`` becomes ``on_error``.
 
     ::
 
@@ -63,7 +63,7 @@ def to_response(
     parse: str | Mapping[str, Any] | UnionType | None = None,
 ) -> Callable[[Observable[Event]], Stream[Response[Any]]]: ...
 def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Response[Any]]]:
-    """Fold the stream into its `Response`, and parse its text if `parse` is given.
+    """Fold the stream into its `Response`, and parse the text if `parse` is given.
 
     ::
 
@@ -74,12 +74,12 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` is a type or a ``response_format`` for JSON text, with or without a Markdown fence, or a function that takes
-    the text, as in `ops.parsed`. A response that failed or has tool calls is not parsed. Text that does not fit ends
-    the stream with ``ValidationError("invalid_output")``, which ``retry`` and ``catch`` can handle; its metadata keeps
-    the text, the finish reason and the usage.
+    `parse` takes the same values as `ops.parsed`. If the text is JSON, with or without a Markdown fence, pass a type or
+    a ``response_format``; otherwise pass a function that takes the text. A response that failed or that calls tools is
+    not parsed. If the text does not fit, the stream ends with ``ValidationError("invalid_output")``, which ``retry``
+    and ``catch`` can handle. The error's metadata holds the text, the finish reason and the usage.
 
-    Raises ``ValidationError("invalid_option")`` for any other `parse`.
+    Raises ``ValidationError("invalid_option")`` if `parse` is anything else.
     """
     read = answer_parser(parse)
     if read is None:
@@ -109,11 +109,11 @@ def to_step_result(
     >>> stream_step(Fake("Hi"), "Hello").pipe(to_step_result()).run().done
     True
 
-    `thread` is the thread that the step began with: if the stream ends without ``StepCompleted``, the response is added
-    to it. `parse` works as in `to_response`, but text that does not fit does not end the stream: the response's `error`
-    is then a ``ValidationError("invalid_output")``.
+    `thread` is the thread that the step began with. If the stream ends without ``StepCompleted``, the response is added
+    to this thread. `parse` works as in `to_response`, except that text that does not fit does not end the stream.
+    Instead, the response's `error` is a ``ValidationError("invalid_output")``.
 
-    Raises ``ValidationError("invalid_option")`` for a wrong `thread` or `parse`.
+    Raises ``ValidationError("invalid_option")`` if `thread` or `parse` is invalid.
     """
     check_instance("thread", thread, Thread | None, "a Thread")
     read = answer_parser(parse)
@@ -148,14 +148,15 @@ def to_chat_result(
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` takes. If the stream ends
-    without ``ChatCompleted``, the result's thread consists of `thread`, if given, and all completed steps; its
-    `halted_reason` is ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``. `parse` works as in `to_response` and
-    applies to the final response of a completed chat. Text that does not fit does not end the stream, because the
-    chat's tools have run: the result has the `halted_reason` ``"error"`` and a ``ValidationError("invalid_output")`` as
-    its `error`.
+    without ``ChatCompleted``, the result's thread consists of `thread`, if it is given, and all completed steps. The
+    `halted_reason` is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
 
-    With `keep_partial` the thread of an interrupted chat also has the unfinished step's text and its tool calls with
-    their results, as in `to_session`, so that the user can continue from there.
+    `parse` works as in `to_response`, and applies to the final response of a completed chat. Text that does not fit
+    does not end the stream, because the chat's tools have already run. Instead, the result's `halted_reason` is
+    ``"error"``, and its `error` is a ``ValidationError("invalid_output")``.
+
+    With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text, and its tool calls
+    that already have results, as in `to_session`. The user can then continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -164,8 +165,8 @@ def to_chat_result(
     >>> stopped.thread.last
     Message('assistant', 'Once upon ')
 
-    Raises ``ValidationError("invalid_option")`` for a wrong `parse` or `keep_partial`, and ``"invalid_thread"`` for a
-    `thread` that is not a conversation.
+    Raises ``ValidationError("invalid_option")`` if `parse` or `keep_partial` is invalid, and ``"invalid_thread"`` if
+    `thread` is not a conversation.
     """
     thread = None if thread is None else as_thread(thread)
     check_instance("keep_partial", keep_partial, bool, "True or False")
@@ -182,7 +183,7 @@ def to_chat_result(
 def to_session(
     session: Session, *, parse: Parse = None, keep_partial: bool = False
 ) -> Callable[[Observable[Event]], Stream[Turn]]:
-    """Fold the events of a turn into its `Turn`: the new session and the result of the chat or step.
+    """Fold a turn's events into a `Turn`, which holds the new session and the result of the chat or step.
 
     ::
 
@@ -195,14 +196,14 @@ def to_session(
     >>> turn.session.status, [message.text for message in turn.session.messages]
     ('completed', ['Hi', 'Hello'])
 
-    `session` is the session before the turn. If the stream is interrupted, the result is ``cancelled``, and the session
-    has the user's message and all completed steps. `parse` works as in `to_chat_result`; text that does not fit becomes
-    the result's error, and the session can continue.
+    `session` is the session before the turn. If the stream is interrupted, the result is ``cancelled``, and the new
+    session keeps the user's message and all completed steps. `parse` works as in `to_chat_result`: if the text does not
+    fit, the result has an error, and the session can continue.
 
-    With `keep_partial` the session of an interrupted turn also keeps the unfinished step's text and its tool calls with
-    their results. The message's ``metadata["partial"]``, which is not sent, is ``"cancelled"``, or ``"error"`` after an
-    ``ErrorEvent``. Tool calls without a result and messages without text are omitted, so every provider accepts the
-    next `reply`.
+    With `keep_partial`, the session of an interrupted turn also keeps the unfinished step's text, and its tool calls
+    that already have results. The step's message is marked with ``metadata["partial"]``, which is ``"cancelled"``, or
+    ``"error"`` after an ``ErrorEvent``; this metadata is never sent. Tool calls without a result and messages without
+    text are left out, so that every provider accepts the next `reply`.
 
     >>> from reactivex import operators as rx
     >>> story = stream_reply(Fake(["Once ", "upon ", "a time"]), Session(), "A story!").pipe(rx.take(4))
@@ -210,10 +211,11 @@ def to_session(
     >>> stopped.session.messages[-1], stopped.session.messages[-1].metadata
     (Message('assistant', 'Once upon '), {'partial': 'cancelled'})
 
-    A disposed stream emits nothing. ``ops.finally_result(save, ops.to_session(session, keep_partial=True))`` calls
-    ``save(turn, outcome)`` in that case too.
+    A disposed stream emits nothing. To save the turn even then, use
+    ``ops.finally_result(save, ops.to_session(session, keep_partial=True))``, which always calls
+    ``save(turn, outcome)``.
 
-    Raises ``ValidationError("invalid_option")`` for a wrong `session`, `parse` or `keep_partial`.
+    Raises ``ValidationError("invalid_option")`` if `session`, `parse` or `keep_partial` is invalid.
     """
     check_instance("session", session, Session, "a Session")
     check_instance("keep_partial", keep_partial, bool, "True or False")
@@ -222,7 +224,7 @@ def to_session(
 
 
 class _TurnFold:
-    """The fold of one turn. It restarts at each `TURN` event, which holds the operation and the session."""
+    """The fold of one turn. Each `TURN` event restarts it, with the operation and the session that the event holds."""
 
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
@@ -233,7 +235,7 @@ class _TurnFold:
         self._session = session
         self._operation = operation
         self._state = StreamCollector(session.thread)
-        self._step: StepResult | None = None  # the result, if the last event completed a step
+        self._step: StepResult | None = None  # the step's result, if the last event completed a step
 
     def feed(self, event: Event) -> Iterable[Turn]:
         match event:
@@ -267,7 +269,7 @@ def parsed(type: type[T] | Callable[[str], T], /) -> Callable[[Observable[Event]
 @overload
 def parsed(type: Mapping[str, Any] | UnionType, /) -> Callable[[Observable[Event]], Stream[Any]]: ...
 def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
-    """Emit the complete JSON answer as one validated value of `type`.
+    """Parse the complete JSON answer as `type`, and emit the validated value.
 
     ::
 
@@ -279,13 +281,15 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     [2, 3, 5]
 
     `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec supports, or a function that takes the text. The value equals the ``Response.parsed`` of a request with
-    this ``response_format``: for ``list[int]``, the answer ``{"value": [2, 3]}`` gives ``[2, 3]``. In a chat only the
-    final answer is parsed. Text that does not fit and responses with tool calls end the stream with
-    ``ValidationError("invalid_output")``; its metadata keeps the text, the finish reason and the usage. A failed stream
-    ends with its own error.
+    that msgspec supports, or a function that takes the text. The value is the same as the ``Response.parsed`` of a
+    request with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into
+    ``[2, 3]``.
 
-    Raises ``ValidationError("invalid_option")`` for any other `type`.
+    In a chat, only the final answer is parsed. If the text does not fit or the response calls tools, the stream ends
+    with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A stream
+    that fails ends with its own error.
+
+    Raises ``ValidationError("invalid_option")`` if `type` is anything else.
     """
     read = text_parser("type", type)
     return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))
@@ -317,14 +321,17 @@ def scan_collect(thread: Thread | None = None) -> Callable[[Observable[Event]], 
 
 
 def final_answer(state: StreamCollector) -> Response[Any]:
-    """Return the response, or a chat's final response. Raises the error that ended the stream."""
+    """Return the response or, for a chat, the final response. Raises the error of a failed stream."""
     if state.chat_result is None:
         return state.to_response().raise_for_error()
     return state.chat_result.raise_for_error().final_response or Response()
 
 
 def parsed_value(response: Response[Any], read: Read) -> Any:
-    """Return the parsed value. Raises ``ValidationError("invalid_output")``, also for a response that calls tools."""
+    """Return the parsed answer.
+
+    Raises ``ValidationError("invalid_output")`` if the text does not fit or the response calls tools.
+    """
     if response.tool_calls:
         metadata = {"text": response.output_text, "finish_reason": response.finish_reason, "usage": response.usage}
         raise ValidationError("invalid_output", "the response calls tools instead of answering", metadata=metadata)
@@ -332,9 +339,9 @@ def parsed_value(response: Response[Any], read: Read) -> Any:
 
 
 def answer_parser(parse: Parse) -> Read | None:
-    """Return the parser for the option `parse`, or None if the text is not to be parsed.
+    """Return the parser for the option `parse`, or None if the option asks for plain text.
 
-    Raises ``ValidationError("invalid_option")`` for a `parse` that is not a format.
+    Raises ``ValidationError("invalid_option")`` if `parse` is not a valid format.
     """
     match parse:
         case None | "text" | {"type": "text"}:
@@ -344,33 +351,34 @@ def answer_parser(parse: Parse) -> Read | None:
 
 
 def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
-    """Return the function that parses text as `target`: a ``response_format``, None for plain JSON, or a function.
+    """Return a function that parses text as `target`.
 
-    The text is a whole answer or, with `is_element`, an array element. If the text does not fit, the parser raises
-    ``ValidationError("invalid_output")``; a function raises its own exceptions.
+    `target` is a ``response_format``, None for any JSON, or a function, which is returned as it is. The text is a whole
+    answer or, with `is_element`, one element of an array. If the text does not fit, the parser raises
+    ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
 
-    Raises ``ValidationError("invalid_option")`` for any other `target`; `name` is the option that it was passed as.
+    Raises ``ValidationError("invalid_option")`` if `target` is anything else. The error names the option `name`.
     """
     if not is_type(target) and callable(target):
         return target
     hint = Any if target is None else target
     try:
         parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
-    except Exception as error:  # also the NameError of a hint that cannot be resolved
+    except Exception as error:  # for example a NameError for a hint that does not resolve
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
     if not callable(parser):
-        raise invalid_option(name, must_be("a type of JSON values, a function or a response_format", target))
+        raise invalid_option(name, must_be("a type for JSON values, a function or a response_format", target))
     return parser
 
 
 def parse_json(text: str) -> Any:
-    """Return the JSON value in `text`, or raise the error that `invalid_output` returns."""
+    """Return the JSON value in `text`, or raise ``ValidationError("invalid_output")`` if it is not JSON."""
     try:
         return decode_json(unfenced(text))
-    except Exception as error:  # a lone surrogate does not raise a DecodeError
+    except Exception as error:  # a lone surrogate raises something other than DecodeError
         raise invalid_output(f"the answer is not JSON: {error}", text) from error
 
 
 def invalid_output(why: str, text: str, **metadata: Any) -> ValidationError:
-    """Return the ``ValidationError("invalid_output")`` for a text that does not parse; its metadata keeps the text."""
+    """Return ``ValidationError("invalid_output")`` for a `text` that does not parse. Its metadata holds the text."""
     return ValidationError("invalid_output", why, metadata={"text": text, **metadata})

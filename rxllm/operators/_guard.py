@@ -1,19 +1,26 @@
 """Check text as it arrives, and hold events back until the text before them has passed.
 
-===========  ============================================  ====================================================
-a part       until                                         events behind it
-===========  ============================================  ====================================================
-open         its sentence, or its block, ends              wait
-complete     fewer than `AT_ONCE` checks run               wait
-in check     its verdict                                   wait
-passed                                                     are released, in order
-tripped      the parts before it have passed               are dropped; an error ends the stream
-late         `max_lag` seconds                             ``fail``: as tripped; ``release``: released unchecked
-===========  ============================================  ====================================================
+The text is cut into parts. Each part is in one of these states:
 
-The source is disposed at the first trip, even if earlier parts are still being checked. With ``release`` a trip ends
-the stream at once, and the end of a response ends its late checks. One loop, `_drain`, does everything that may call
-foreign code, step by step and without the lock, on whichever thread an event, a verdict or the timer arrives.
+========  ======================================================  ======================================================
+state     meaning                                                 events after the part
+========  ======================================================  ======================================================
+open      Its sentence or block has not ended.                    They wait.
+complete  It has ended, but `AT_ONCE` checks are already          They wait.
+          running.
+in check  Its check is running.                                   They wait.
+passed    Its check has accepted it.                              They are released in order.
+tripped   Its check has rejected it.                              They are dropped. An error ends the stream once all
+                                                                  earlier parts have passed.
+late      It has no verdict after `max_lag` seconds.              With ``on_late="fail"``, they are dropped as after a
+                                                                  trip. With ``"release"``, they are released unchecked.
+========  ======================================================  ======================================================
+
+The source is disposed as soon as a part trips, even if earlier parts are still being checked. With
+``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
+
+A single loop, `_drain`, makes all calls to code from outside. It takes one step at a time, does not hold the lock
+during a step, and runs on whichever thread delivers an event, a verdict or the timer.
 """
 
 from __future__ import annotations
@@ -54,12 +61,12 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""Maximum number of concurrent checks per stream."""
+"""The maximum number of checks that run at once in a stream."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
 _SHOWN = 80
-"""Maximum characters of text in an error's metadata."""
+"""The maximum number of characters of a rejected text that an error's metadata shows."""
 
 
 def guard(
@@ -70,7 +77,7 @@ def guard(
     *,
     thinking: bool = True,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Check each sentence as it arrives, release checked text, and end the stream at a sentence that fails.
+    """Check each sentence as it arrives, release it if it passes, and end the stream if it does not.
 
     ::
 
@@ -85,43 +92,51 @@ def guard(
     >>> response.output_text, response.error.reason, response.error.message
     ('I know it. ', 'guard_tripped', "the guard 'no_numbers' tripped: it names a number")
 
-    ``check(text)`` receives each part of the answer once: a sentence (of at most 1,024 characters) or, if `every` is a
-    number, that many characters; the end of a block also ends the part. With two parameters, ``check(text, before)``
-    also receives the 2,048 characters of the answer before the part. The check returns its verdict, an awaitable
-    verdict, or a stream (such as a small model's) whose last item is the verdict:
+    ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters or, if
+    `every` is a number, that many characters; the end of a block also ends the part. If the check has two parameters,
+    it is called as ``check(text, before)``, where `before` is the answer's text before the part, up to 2,048
+    characters. The check returns a verdict, an awaitable verdict, or a stream (such as a small model's answer) whose
+    last item is the verdict:
 
-    ==========================  ==================================================================
-    None, True, no item         the text has passed, and is released
-    False, the reason as text   ``StreamError("guard_tripped")``
-    an exception, other values  ``StreamError("guard_failed")``
-    nothing within `max_lag`    ``StreamError("guard_late")``, or the release of the text, see below
-    ==========================  ==================================================================
+    ===========================  ======================================================================================
+    verdict                      effect
+    ===========================  ======================================================================================
+    None, True, no item          The text has passed, and is released.
+    False, or a reason as text   The stream ends with ``StreamError("guard_tripped")``.
+    an exception, anything else  The stream ends with ``StreamError("guard_failed")``.
+    nothing within `max_lag`     With ``on_late="fail"``, the stream ends with ``StreamError("guard_late")``. With
+                                 ``"release"``, the text is released.
+    ===========================  ======================================================================================
 
-    Completions, tool calls, usage and the end wait for the text before them, so the result has exactly the text that
-    was shown. Up to four checks run at once; their verdicts are applied in the order of the text. When a check trips,
-    the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream; before the first event,
-    ``on_error`` does. The error's metadata holds the `guard`, the `reason` if there is one, and the `text`, cut to 80
-    characters: do not show this text. None of the step's tools run, whether the guard is an engine's operator or
-    follows ``stream``. Text that an engine's guard has stopped is never sent to the model again. After ``stream``, put
-    the guard before operators that hold events back, such as `smooth`, `gate` and `share_folded`: tools do not wait for
-    text that has not reached the guard. An ``on_error`` from the source passes at once, and the waiting events are
-    dropped.
+    Completions, tool calls, usage and the end of the stream wait for the text before them, so the result has exactly
+    the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
+    When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
+    event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
+    as `guard`, the `reason` if there is one, and the `text`, cut to 80 characters; do not show this text.
 
-    With ``on_late="fail"`` unchecked text is never shown, and a check may take `max_lag` seconds. Without `max_lag` its
-    time is unlimited, so give it its own timeout. With ``on_late="release"`` no event waits longer than `max_lag`. A
-    late check can still end the stream until its response is complete or four newer checks run.
+    None of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text that an engine's
+    guard has stopped is never sent to the model again. After ``stream``, put the guard before operators that hold
+    events back, such as `smooth`, `gate` and `share_folded`, because tools do not wait for text that has not reached
+    the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting events are dropped.
 
-    Thinking is checked too, unless `thinking` is False. Raw frames, which repeat unchecked text, are dropped. White
-    space alone always passes. Tool calls and their results are not checked; use ``approve`` for them. Each agent's text
-    (``Nested``) is checked separately. A check that is not ``async`` runs on the call's event loop and must not block
-    it. While 1,024 events wait, the source waits too. For the user's input see ``rxllm.alongside``.
+    With ``on_late="fail"``, unchecked text is never shown, and a check can take up to `max_lag` seconds. Without
+    `max_lag` there is no limit, so give the check its own timeout. With ``on_late="release"``, no event waits longer
+    than `max_lag` seconds. A late check can still end the stream until its response is complete or four newer checks
+    are running.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments, and for ``on_late="release"`` without a `max_lag`.
+    Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
+    Text that consists only of white space always passes. Tool calls and their results are not checked; use ``approve``
+    for them. Each agent's text (``Nested``) is checked separately. A check that is not ``async`` runs on the call's
+    event loop, so it must not block. While 1,024 events are waiting, the source waits too. To check the user's input,
+    see ``rxllm.alongside``.
+
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid, or if ``on_late="release"`` is given without
+    `max_lag`.
     """
     check_function("check", check)
     sees_before = call_fault(check, "") is not None
     fits = not sees_before or call_fault(check, "", "") is None
-    check_argument("check", check, fits, "a function of a text, or of a text and the text before it")
+    check_argument("check", check, fits, "a function that takes a text, or a text and the text before it")
     check_argument("every", every, every == "sentence" or is_count(every), "'sentence' or a whole number of characters")
     check_argument("on_late", on_late, on_late in ("fail", "release"), "'fail' or 'release'")
     if max_lag is not None or on_late == "release":
@@ -132,7 +147,7 @@ def guard(
 
 
 class _Settings(msgspec.Struct, frozen=True):
-    """The arguments of ``guard``; `sees_before` says whether `check` also takes the text before a part."""
+    """The arguments of ``guard``. If `sees_before` is True, `check` also takes the text before a part."""
 
     check: Callable[..., Any]
     sees_before: bool
@@ -146,7 +161,7 @@ class _Settings(msgspec.Struct, frozen=True):
 
 
 class _Waiting(msgspec.Struct):
-    """An event, or a function to call in its place. It waits for the first `parts` parts, at most until `due`."""
+    """A waiting event, or a function to call in its turn. It waits until `parts` parts have passed, or until `due`."""
 
     item: Event | Callable[[], None]
     parts: int
@@ -154,7 +169,7 @@ class _Waiting(msgspec.Struct):
 
 
 class _Check(msgspec.Struct, eq=False):
-    """The check of one part. It is late at `due`; `error` is why it ends the stream."""
+    """The check of one part. It is late from the time `due`. If it ends the stream, `error` is the reason."""
 
     part: Part
     is_done: bool
@@ -164,7 +179,7 @@ class _Check(msgspec.Struct, eq=False):
 
 
 class _Guard(abc.DisposableBase):
-    """One subscription. It is not a `Backlog`: its source waits, and an error passes ahead of the waiting events."""
+    """One subscription. Unlike a `Backlog`, it makes its source wait, and an error overtakes the waiting events."""
 
     def __init__(
         self, settings: _Settings, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
@@ -177,13 +192,13 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # the checks of all parts from the first that has not passed
-        self._pending: deque[_Check] = deque()  # the checks that have not begun
+        self._checks: deque[_Check] = deque()  # The checks of all parts, from the first that has not passed.
+        self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
-        self._passed = 0  # the number of parts that have passed, without a gap
-        self._released = 0  # the number of released parts, checked or not
+        self._passed = 0  # The number of parts before the first that has not passed.
+        self._released = 0  # The number of released parts, checked or not.
         self._unfinished = Unfinished()
-        self._has_begun = False  # an event has been released
+        self._has_begun = False  # whether an event has been released
         self._tripped = False
         self._failure: BaseException | None = None
         self._draining = False
@@ -193,7 +208,7 @@ class _Guard(abc.DisposableBase):
         self._timer = SerialDisposable()
         self._armed = math.inf  # when the timer fires
         self._time = 0.0
-        self._now = float if settings.max_lag is None else stopwatch(scheduler)  # float() is 0.0
+        self._now = float if settings.max_lag is None else stopwatch(scheduler)  # float() is always 0.0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
         self._source.disposable = paced(source, self._gate).subscribe(
@@ -212,7 +227,7 @@ class _Guard(abc.DisposableBase):
         for check in checks:
             check.subscription.dispose()
 
-    # Input: events, the end, verdicts and time
+    # The input: events, the end of the source, verdicts and the timer
 
     def _on_next(self, event: Event) -> None:
         try:
@@ -230,11 +245,11 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # Called by ``run_tools`` upstream, whose context the tools need.
+        # ``run_tools`` calls this from upstream. The tools need the context of that call.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
-        """Call `item` after everything that has arrived so far."""
+        """Call `item` once everything that has arrived so far is released."""
         with self._lock:
             self._parts.close()
             self._enqueue(item, self._parts.count)
@@ -275,14 +290,14 @@ class _Guard(abc.DisposableBase):
 
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
-            self._time = max(self._now(), self._armed)  # a clock may be slightly behind its timer
+            self._time = max(self._now(), self._armed)  # the clock can be slightly behind the timer
             self._armed = math.inf
             late = [check for check in self._running if check.due <= self._time]
         for check in late:
             self._end_check(check, check_late(self._settings.check, self._max_lag))
         self._drain()
 
-    # The loop: one step after another
+    # The loop, which takes one step after another
 
     def _drain(self) -> None:
         with self._lock:
@@ -292,17 +307,17 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # raised by the subscriber; no caller may deliver it
+            except BaseException as error:  # from the subscriber; our caller may have no way to deliver it
                 self.dispose()
                 fail(self._observer, error)
 
     def _next(self) -> Callable[[], None] | None:
-        """Return the next step; None ends the drain."""
+        """Return the next step, or None if there is nothing to do now."""
         with self._lock:
             self._time = max(self._time, self._now())
             self._take_parts()
             if len(self._queue) >= HELD_BACK and not self._checks:
-                self._parts.close()  # only the end of the open part can make room
+                self._parts.close()  # only ending the open part can make room
                 self._take_parts()
             step = None if self._ended else self._step()
             if step is None:
@@ -329,7 +344,7 @@ class _Guard(abc.DisposableBase):
                 return partial(self._release, waiting)
         if self._tripped:
             number, error = next((check.part.number, check.error) for check in self._checks if check.error is not None)
-            # Unless text is released unchecked, earlier text has to pass first.
+            # Earlier text has to pass first, unless text may be released unchecked.
             return partial(self._cut, error) if self._may_release or number == self._checks[0].part.number else None
         while self._pending and self._pending[0].is_done:
             self._pending.popleft()
@@ -345,7 +360,7 @@ class _Guard(abc.DisposableBase):
         item = waiting.item
         if self._may_release and (callable(item) or isinstance(item, _ENDS)):
             for check in [check for check in self._checks if check.part.number <= waiting.parts]:
-                self._end_check(check)  # the response that it checks is over
+                self._end_check(check)  # its response is over
         if callable(item):
             item()
             return
@@ -376,7 +391,7 @@ class _Guard(abc.DisposableBase):
 
         if self._settings.max_lag is not None and not self._may_release:
             check.due = self._now() + self._max_lag
-        # No gate, since the source may be waiting for this very check.
+        # There is no gate, because the source may be waiting for this very check.
         result = paced(result_of(partial(self._settings.verdict, check.part)), None)
         check.subscription.disposable = result.subscribe(on_next, on_error, on_completed, scheduler=self._scheduler)
 

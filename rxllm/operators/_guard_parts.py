@@ -1,8 +1,9 @@
 """Cut the text of events into the parts that a guard checks.
 
-A part ends with a sentence, at the maximum length, or with its block; white space belongs to the part before it. The
-cuts depend on the text alone, and each agent's text is cut separately. If a completion, a message or a result differs
-from the deltas before it, or if there were no deltas, its own text is checked.
+A part ends at the end of a sentence, at the maximum length, or at the end of its block. White space belongs to the part
+before it. It makes no difference how the text is divided into deltas, and each agent's text is cut separately. If a
+completion, a message or a result has a text that differs from the deltas before it, or if there were no deltas, that
+text is checked as well.
 """
 
 from __future__ import annotations
@@ -38,17 +39,17 @@ from rxllm.operators._words_and_sentences import Segmenter, find_sentence
 from rxllm.values import Message, Response, TextPart, ThinkingPart
 
 LONGEST = 1024
-"""Characters after which an unfinished sentence is checked."""
+"""The number of characters after which a sentence is checked even if it has not ended."""
 
 CONTEXT = 2048
-"""Maximum characters before a part that its check may see."""
+"""The maximum number of characters that a check receives from before its part."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated})
-"""Events that may arrive in the middle of a sentence."""
+"""Events that do not end a sentence when they arrive in the middle of it."""
 
 
 class Part(msgspec.Struct):
-    """A piece of text that is checked as one; `before` is the text in front of it."""
+    """A piece of text that is checked as a whole; `before` is the text in front of it."""
 
     number: int
     before: str
@@ -56,7 +57,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """The part numbers of a chat and its agents: the last begun, the last taken, and the ended parts by number."""
+    """The numbers that a chat and its agents share: the last part begun, the last taken, and the ended parts."""
 
     begun: int = 0
     taken: int = 0
@@ -64,7 +65,7 @@ class _Numbers(msgspec.Struct):
 
 
 class GuardParts:
-    """The parts of one stream and its agents; `count` of them have begun."""
+    """The parts of one stream and its agents. `count` is the number of parts that have begun."""
 
     def __init__(self, every: str | int, thinking: bool, numbers: _Numbers | None = None) -> None:
         self._every = every
@@ -72,7 +73,7 @@ class GuardParts:
         self._numbers = numbers or _Numbers()
         self._agents: dict[str, GuardParts] = {}
         self._cutter = _Cutter(every)
-        self._number = 0  # the number, the pieces and the block of the open part
+        self._number = 0  # the open part: its number, pieces and block
         self._pieces: list[str] = []
         self._block: BlockKey | None = None
         self._begin()
@@ -87,7 +88,7 @@ class GuardParts:
         self._before: dict[type[Event], str] = {TextDelta: "", ThinkingDelta: ""}
 
     def feed(self, event: Event) -> Iterable[tuple[Event, int]]:
-        """Return the event, cut where parts end; each piece has the number of parts that must pass first."""
+        """Cut `event` where parts end, and return each piece with the number of parts that must pass before it."""
         if type(event) not in EVENTS:
             raise not_an_event("guard", event)
         match event:
@@ -101,7 +102,7 @@ class GuardParts:
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
-                return ()  # it would repeat the next events' text unchecked
+                return ()  # its frame repeats the text of the next events, unchecked
             case _ if type(event) not in _PASSING:
                 self._close(event)
                 if text := self._new_text(event):
@@ -119,7 +120,7 @@ class GuardParts:
             yield part
 
     def close(self) -> None:
-        """End the open parts."""
+        """End all open parts."""
         self._close_own()
         for agent in self._agents.values():
             agent.close()
@@ -129,7 +130,7 @@ class GuardParts:
         self._end()
 
     def _close(self, event: Event) -> None:
-        """End the open parts that `event` ends: its own agent's, or all at the end of a step."""
+        """End the open part here, and also the open parts of an agent or a step that `event` ends."""
         self._close_own()
         if isinstance(event, ToolExecutionCompleted) and event.id in self._agents:
             self._agents[event.id].close()
@@ -175,7 +176,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event` if it differs from the events before it."""
+        """Return the text of `event`, or "" if the events before it had the same text."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)
@@ -227,10 +228,10 @@ class _Cutter:
     def __init__(self, every: str | int) -> None:
         self._segmenter = Segmenter(find_sentence) if isinstance(every, str) else None
         self._longest = LONGEST if isinstance(every, str) else every
-        self._length = 0  # characters of the open part
+        self._length = 0  # the length of the open part
 
     def feed(self, text: str) -> Iterable[tuple[str, bool]]:
-        """Yield `text` in pieces, each with a flag for the end of a part; the last may be empty."""
+        """Yield `text` in pieces, each with a flag that is True if it ends a part. The last piece may be empty."""
         while text:
             room = self._longest - self._length
             piece, text = text[:room], text[room:]

@@ -29,7 +29,7 @@ def partials(type: type[T], /) -> Callable[[Observable[Event]], Stream[Partial[T
 @overload
 def partials(type: UnionType, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]: ...
 def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]]:
-    """Emit the JSON answer so far as a `Partial` of `type` after each delta that adds to it; the last one is done.
+    """Emit a `Partial` of `type` after each delta that adds to the JSON answer, and a complete one at the end.
 
     ::
 
@@ -49,14 +49,15 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     done Lima done 12 None
     done Lima done 12 City(name='Lima', size=12)
 
-    `type` is a ``response_format`` that is a type: a dataclass, a TypedDict, a pydantic model, ``list[City]``. Every
-    part of the value has a state, at every depth; see `Partial`. ``partials(object)`` takes any JSON, and `so_far` is
-    plain data. A partial is a view of the text, which is scanned once, so its cost does not grow with the text.
+    `type` is any ``response_format`` that is a type: a dataclass, a TypedDict, a pydantic model, ``list[City]``. Every
+    part of the value has a state, at every depth (see `Partial`). ``partials(object)`` accepts any JSON, and `so_far`
+    is then plain data. A partial is a view of the text, and the text is scanned only once, so a partial costs the same
+    however long the text is.
 
-    At the end the whole answer is parsed as in `parsed`, with the same value or, for an answer that does not fit, the
-    same ``ValidationError("invalid_output")``. If the text is not JSON, partials show nothing beyond the first fault. A
-    Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat begins a
-    new value. If a key is repeated, its last value counts.
+    At the end, the whole answer is parsed as in `parsed`. The value is the same, and an answer that does not fit causes
+    the same ``ValidationError("invalid_output")``. If the text is not JSON, the partials show nothing after the first
+    fault. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat
+    begins a new value. If a key appears more than once, its last value counts.
 
     Raises ``ValidationError("invalid_option")`` unless `type` is a type that JSON can be parsed as.
     """
@@ -89,7 +90,7 @@ class _Partials(Generic[T]):
 
 
 class _Growing:
-    """The JSON text of one message and the positions of its values."""
+    """The JSON text of one message, and the positions of its values."""
 
     def __init__(self, hint: Any) -> None:
         self.text = Pieces()
@@ -136,11 +137,11 @@ class _Growing:
     def on_close(self, at: int) -> None:
         node, shape = self._path.pop()
         is_part = bool(self._path) and node is not self._value()
-        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is done when the stream ends
+        self._changed |= is_part or not node.shows(shape, at)  # the whole answer is not done before the stream ends
         node.end = at
 
     def _value(self) -> Node | None:
-        """Return the answer: the root or, in a wrapped answer whose only field so far is `value`, that field."""
+        """Return the root or, if the answer is wrapped and `value` is its only field so far, that field."""
         root = self._root
         if root is None or not self._is_wrapped or root.kind != "{":
             return root
@@ -150,7 +151,7 @@ class _Growing:
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
-    """Emit the strings at `path` in the JSON answer as their text arrives, each piece with its path.
+    """Emit the strings at `path` in the JSON answer, piece by piece as they arrive, each piece with its own path.
 
     ::
 
@@ -166,11 +167,12 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
     ('items', 1, 'name') Os
     ('items', 1, 'name') lo
 
-    `path` consists of keys and indexes; ``"*"`` matches any of them. In the answer to ``response_format=list[City]`` it
-    begins with ``"value"``. The pieces are plain text, with JSON escapes decoded. Empty strings and values that are not
-    strings have no pieces. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Invalid
-    or incomplete JSON causes a ``ValidationError("invalid_output")`` at the end of the stream; its metadata keeps the
-    text. Each message of a chat is a new answer; text after its first tool call is skipped.
+    `path` consists of keys and indexes; ``"*"`` matches any key or index. In an answer to
+    ``response_format=list[City]``, the path begins with ``"value"``. The pieces are plain text, with JSON escapes
+    decoded. Empty strings, and values that are not strings, have no pieces. A Markdown fence around the JSON is
+    skipped. An ``ErrorEvent`` becomes ``on_error``. If the JSON is invalid or incomplete, the stream ends with
+    ``ValidationError("invalid_output")``, whose metadata holds the text. Each message of a chat is a new answer, and
+    any text after the message's first tool call is skipped.
 
     Raises ``ValidationError("invalid_option")`` if `path` contains anything but keys and indexes.
     """
@@ -231,14 +233,16 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     >>> list(stream_generate(Fake(['{"primes": [2, ', "3]}"]), "Two primes?").pipe(items(int, "primes")))
     [2, 3]
 
-    `type` is as in `parsed`; without it, elements are plain JSON. `path` consists of the keys that lead to the array;
-    in the answer to ``response_format=list[City]`` it is ``"value"``. A Markdown fence around the JSON is skipped. An
-    ``ErrorEvent`` becomes ``on_error``. An element that does not fit ends the stream with
-    ``ValidationError("invalid_output")``; its metadata keeps the element's text and `index`. Text that is not JSON,
-    is incomplete or has no such array causes the same error at the end, with the whole text. Each message of a chat is
-    a new answer; text after its first tool call is skipped.
+    `type` takes the same values as in `parsed`; without it, the elements are plain JSON. `path` consists of the keys
+    that lead to the array. In an answer to ``response_format=list[City]``, it is ``"value"``. A Markdown fence around
+    the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat is a new answer, and any text
+    after the message's first tool call is skipped.
 
-    Raises ``ValidationError("invalid_option")`` for any other `type` or `path`.
+    An element that does not fit ends the stream with ``ValidationError("invalid_output")``, whose metadata holds the
+    element's text and its `index`. The same error, with the whole text, ends the stream if the complete answer is not
+    JSON or has no array at `path`.
+
+    Raises ``ValidationError("invalid_option")`` if `type` or `path` is anything else.
     """
     if isinstance(type, str):
         fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"

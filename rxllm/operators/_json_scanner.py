@@ -1,25 +1,34 @@
-"""Scan JSON that arrives in pieces: the positions of its values, the text of strings, the elements of an array.
+"""Scan JSON that arrives in pieces, to find its values, the text of its strings, and the elements of an array.
 
-=============  ==============================  ==================================================================
-state          on                              goes to
-=============  ==============================  ==================================================================
-head           the first character of a value  value; white space and a Markdown fence before it are skipped
-value          ``{``, ``[``, ``"``, other      first key, first value, in text, in scalar: a value opens
-first value    ``]``, other                    after a value, as the array closes; value
-first key      ``}``, ``"``                    after a value, as the object closes; in key
-key            ``"``                           in key
-in key         ``"``                           colon
-colon          ``:``                           value
-in text        ``"``                           after a value, as the string closes
-in scalar      white space, ``,]}``            after a value, as a number or a word closes
-after a value  ``,``, ``}`` or ``]``           key or value; after a value, as the container closes
-ended          anything                        ended: the outermost value has closed
-any            anything else                   ended: the text is faulty, and the rest is skipped
-=============  ==============================  ==================================================================
+=============  ==================================  ==================================================
+state          character                           next state
+=============  ==================================  ==================================================
+head           white space or a Markdown fence     head
+head           the first character of a value      value
+value          ``{``                               first key
+value          ``[``                               first value
+value          ``"``                               in text
+value          any other character                 in scalar
+first value    ``]``                               after a value
+first value    any other character                 value
+first key      ``}``                               after a value
+first key      ``"``                               in key
+key            ``"``                               in key
+in key         ``"``                               colon
+colon          ``:``                               value
+in text        ``"``                               after a value
+in scalar      white space, ``,``, ``]`` or ``}``  after a value
+after a value  ``,``                               key in an object, value in an array
+after a value  ``}`` or ``]``                      after a value
+=============  ==================================  ==================================================
 
-Each character is scanned once, and the open containers are a list, so the cost of a character does not depend on the
-length or depth of the text. `ArraySplitter` scans up to the array, and the wire's `JSONArrayDecoder` splits the array.
-The scanner does not check the grammar: a parser reads each element, and the whole text at the end.
+White space between these characters is skipped. When the outermost value has closed, the next state is `ended` instead
+of `after a value`. A character that is neither in this table nor part of a key, a string, a number or a word is a fault
+in the text. It also leads to `ended`, where the rest of the text is skipped.
+
+Each character is scanned once, and the open containers are kept in a list, so the cost of a character does not depend
+on the length or depth of the text. `ArraySplitter` uses the scanner to find the array, and then `JSONArrayDecoder` to
+split it. The scanner does not check the grammar, because a parser reads each element and, at the end, the whole text.
 """
 
 from __future__ import annotations
@@ -33,7 +42,7 @@ from rxllm.values.json_text import unescaped
 from rxllm.wire.framing import JSONArrayDecoder
 
 _FENCE = re.compile(r"\s*(?:```(?:json)?\s*)?", re.IGNORECASE)
-"""White space and the Markdown code fence that small models put before the JSON."""
+"""White space, and the Markdown code fence that small models put before the JSON."""
 
 _LONGEST_HEAD = 64
 _SPACE = " \t\r\n"
@@ -54,14 +63,14 @@ Key = str | int
 
 
 class Sink(Protocol):
-    """Handlers for a scanner's values. Positions are counted in characters from the start of the text."""
+    """The handlers that a scanner calls. Positions count the characters from the start of the text."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         """Handle the start of a value: an object ``{``, an array ``[``, a string ``"``, or "" for a number or word."""
         ...
 
     def on_text(self, raw: str) -> None:
-        """Handle a piece of the open string. Its escapes are not decoded, and none is cut."""
+        """Handle a piece of the open string. Escapes are not decoded, and are never split between two pieces."""
         ...
 
     def on_close(self, at: int) -> None:
@@ -70,15 +79,15 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """The position of a sink relative to a path of keys and indexes; None in the path matches any."""
+    """A comparison of the open values with a path of keys and indexes. None in the path matches any key or index."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
-        self._keys: list[Key] = []  # the key of each open value
-        self._matching = 0  # the number of leading keys that match
+        self._keys: list[Key] = []  # The key of each open value.
+        self._matching = 0  # The number of leading keys that match.
 
     def enter(self, key: Key) -> bool:
-        """Enter a value that opens, and return whether it is at the end of the path."""
+        """Enter a value that has just opened, and return whether the path leads to it."""
         depth = len(self._keys)
         self._keys.append(key)
         if self._matching < depth or depth >= len(self._wanted) or self._wanted[depth] not in (key, None):
@@ -97,17 +106,17 @@ class PathMatch:
 
 
 class JSONScanner:
-    """A scanner that calls `sink` for each value. `at` counts the characters so far, without an incomplete escape."""
+    """A scanner that calls `sink` for each value. `at` is the number of characters scanned so far."""
 
     def __init__(self, sink: Sink) -> None:
         self.at = 0
         self._sink = sink
         self._state = self._head
         self._containers: list[str] = []
-        self._counts: list[int] = []  # the number of elements so far in each container
+        self._counts: list[int] = []  # for each open container, the number of elements so far
         self._key: Key = ""
-        self._pending = ""  # an incomplete head or escape
-        self._parts: list[str] = []  # pieces of the open key or scalar
+        self._pending = ""  # An incomplete head or escape, to be scanned later.
+        self._parts: list[str] = []  # The pieces of the open key or scalar.
 
     def feed(self, text: str) -> None:
         text, self._pending = self._pending + text, ""
@@ -117,12 +126,12 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close an outermost number or word: no character marks its end."""
+        """Close the outermost value if it is a number or a word, because no character marks its end."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 
     def stop(self) -> None:
-        """Scan no further."""
+        """Skip the rest of the text."""
         self._state = self._ended
 
     def _head(self, text: str, at: int) -> int:
@@ -202,7 +211,7 @@ class JSONScanner:
         return len(text)
 
     def _end_of_text(self, text: str, at: int) -> int:
-        """Return the end of the string's text: its quote, the end of `text`, or an incomplete or invalid escape."""
+        """Return the position of the closing quote, of an incomplete or invalid escape, or of the end of `text`."""
         found = _TEXT.match(text, at)
         end = found.end() if found else at
         if end < len(text) and text[end] != '"':
@@ -259,7 +268,7 @@ def _after_spaces(text: str, at: int) -> int:
 
 
 class ArraySplitter:
-    """Split text into the texts of an array's elements. The array is the outermost value, or the value at `path`."""
+    """Split an array into the texts of its elements. The array is the outermost value, or the value at `path`."""
 
     def __init__(self, path: tuple[str, ...] = ()) -> None:
         self.found = False  # whether the array has begun

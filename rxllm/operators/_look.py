@@ -1,4 +1,4 @@
-"""Observe a stream without changing its items: call a function, trace each signal, keep a journal."""
+"""Observe a stream without changing its items: call a function, trace the signals, or keep a journal."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def tap(fn: Callable[[Any], object], /, *types: type[Any]) -> Callable[[Observab
 
 
 def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]:
-    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the end, error or dispose.
+    """Call `fn` with a `Trace` for each signal: the subscription, every item, and the completion, error or dispose.
 
     ::
 
@@ -72,8 +72,9 @@ def trace(fn: Callable[[Trace], object]) -> Callable[[Observable[T]], Stream[T]]
     >>> [(trace.kind, trace.count, trace.item) for trace in seen[-4:]]
     [('next', 0, 'Hi'), ('next', 0, 'Hi'), ('end', 1, None), ('end', 1, None)]
 
-    Times are in seconds since the subscription. A trace on each side of an operator shows how long it takes and which
-    items it holds back. `fn` is called before the subscriber. If `fn` raises, the stream ends with that exception.
+    Times are in seconds since the subscription. To see how long an operator takes and which items it holds back, put a
+    trace before and after it. `fn` is called before the subscriber receives the signal. If `fn` raises, the stream ends
+    with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `fn` is a function.
     """
@@ -129,7 +130,7 @@ _JOURNAL_METHODS = ("response", "tool", "begin", "finish")
 
 
 def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
-    """Record the responses and tool calls of a stream in `journal`, and replay what an earlier run recorded.
+    """Record a stream's responses and tool calls in `journal`, and replay what an earlier run recorded there.
 
     ::
 
@@ -152,14 +153,17 @@ def journaled(journal: Journal) -> Callable[[Observable[T]], Stream[T]]:
     the model has answered
     ChatResult('42', completed, 2 steps, 0 tokens)
 
-    The journal covers everything upstream, including agents and calls made by tools, and changes no event. If the same
-    stream runs again with the same journal, answered requests are not sent again and finished tool calls do not run
-    again. Operators receive the replayed answers, so guards and budgets work as before. A tool call that was
-    interrupted before it finished runs again if its tool is ``@tool(idempotent=True)``. Otherwise it stays in
-    ``pending_tool_calls``, like a call that needs approval, with the reason in its ``metadata["interrupted"]``. Model
-    answers are recorded before operators change them.
+    The journal covers everything upstream, including agents and the calls that tools make. It does not change any
+    event. If the same stream runs again with the same journal, answered requests are not sent again, and finished tool
+    calls do not run again. Model answers are recorded before operators change them, and operators receive the replayed
+    answers too, so guards and budgets work as before.
 
-    `rxllm.runtime.Journal` documents the methods; ``rxllm.durable`` has a journal that writes to a database.
+    A tool call that was interrupted before it finished runs again if its tool is ``@tool(idempotent=True)``. Otherwise
+    it stays in ``pending_tool_calls``, like a call that needs approval, and its ``metadata["interrupted"]`` gives the
+    reason.
+
+    For the methods of a journal, see `rxllm.runtime.Journal`. A journal that writes to a database is in
+    ``rxllm.durable``.
 
     Raises ``ValidationError("invalid_option")`` unless `journal` has these methods.
     """

@@ -1,4 +1,4 @@
-"""Change when items are emitted: smooth bursts, emit the response so far at intervals, hold items back."""
+"""Operators that control timing: `smooth` spreads bursts, `snapshots` emits states, and `gate` holds items back."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""Seconds between two releases of waiting events: a screen's refresh interval."""
+"""The longest time between two releases of waiting events, in seconds. It is a screen's refresh interval."""
 
-_LONG = 64  # characters; a longer piece is not joined with the next delta
+_LONG = 64  # in characters; a piece this long is not joined with the next delta
 
 
 def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit text and thinking word by word at an even pace, each word delayed by at most `max_lag` seconds.
+    """Emit text and thinking word by word at an even pace, delaying each word by at most `max_lag` seconds.
 
     ::
 
@@ -53,11 +53,14 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['Hello, ', 'wide ', 'world']
 
-    A burst is spread over the time until the next one, as estimated from previous bursts, but at most over `max_lag`.
-    Text that arrives evenly, a word at a time, is hardly delayed. In scripts without spaces between words (Chinese,
-    Japanese, Thai, ...) the text is split into characters, each with its marks. Other events, including agents' events,
-    and the end wait for the text before them. An ``on_error`` first releases all waiting events. With 0 seconds the
-    stream is unchanged.
+    The words of a burst are spread over the time until the next burst. That time is estimated from earlier bursts and
+    is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Scripts that do not put spaces
+    between words (Chinese, Japanese, Thai, ...) are split into characters, and each character keeps its combining
+    marks.
+
+    Order is preserved: all other events, including agents' events, and the end of the stream wait for the text before
+    them. Before an ``on_error``, everything that is still waiting is emitted at once. A `max_lag` of 0 leaves the
+    stream unchanged.
 
     Raises ``ValidationError("invalid_option")`` unless `max_lag` is a number of seconds.
     """
@@ -68,7 +71,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
 
 class _Smoother(Backlog[Event, Event]):
-    """One subscription. `_waiting` holds events with their due times, which are infinity for anything other than text.
+    """One subscription. `_waiting` holds events and their due times; anything other than text is due at infinity.
 
     Unlike other backlogs, this one delays completion until every event has been emitted.
     """
@@ -76,14 +79,14 @@ class _Smoother(Backlog[Event, Event]):
     def __init__(self, observer: abc.ObserverBase[Event], lag: float, scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
         self._lag = lag
-        self._frame = lag / math.ceil(lag / FRAME)  # the seconds between two releases
+        self._frame = lag / math.ceil(lag / FRAME)  # seconds between two releases
         self._clock = clock(scheduler)
         self._waiting: deque[tuple[Event, float]] = deque()
         self._pieces = 0  # pieces of text in `_waiting`
-        self._armed = False  # whether a timer runs
-        self._share = 0.0  # the fraction of the next piece that is due
-        self._gap = lag  # the expected seconds between bursts
-        self._burst = -math.inf  # the start of the last burst
+        self._armed = False  # whether the timer is running
+        self._share = 0.0  # the number of pieces that are due, fractions included
+        self._gap = lag  # seconds expected between bursts
+        self._burst = -math.inf  # when the last burst began
         self._clock_time = self._set_back = 0.0
         self._ended = False
 
@@ -106,7 +109,7 @@ class _Smoother(Backlog[Event, Event]):
         due = now + self._lag
         text, first_due = event.delta, due
         start = _start_of(event, self._waiting[-1][0]) if self._waiting else None
-        if start is not None:  # the last piece in the queue may be half a word
+        if start is not None:  # the last piece in the queue may be only half a word
             text, first_due = start + text, self._waiting.pop()[1]
             self._pieces -= 1
         first_word, *words = split_words(text)
@@ -140,13 +143,13 @@ class _Smoother(Backlog[Event, Event]):
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         with self._lock:
             super().wake(scheduler, state)
-            if not self._timer.is_disposed:  # an exception in the subscriber disposes it
+            if not self._timer.is_disposed:  # it is disposed when the subscriber raises
                 self._end()
 
     def _release(self) -> None:
         self._armed = False
         now = self._now()
-        remaining = max(self._burst + self._gap - now, self._frame)  # the seconds until the next burst
+        remaining = max(self._burst + self._gap - now, self._frame)  # seconds until the next burst
         self._share = self._share + self._pieces * self._frame / remaining if self._pieces else 0.0
         if self._pieces:
             self._arm()
@@ -162,13 +165,13 @@ class _Smoother(Backlog[Event, Event]):
 
     def _now(self) -> float:
         time = self._clock.to_seconds(self._clock.now)
-        self._set_back += max(self._clock_time - time, 0.0)  # a wall clock may be set back
+        self._set_back += max(self._clock_time - time, 0.0)  # the wall clock may be set back
         self._clock_time = time
         return time + self._set_back
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` if `event` continues it; None for another block, and for a long word."""
+    """Return the text of `last` if `event` continues it, or None if that is a different block or a very long piece."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -187,9 +190,10 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
     >>> [so_far.output_text for so_far in events.pipe(snapshots(0.2))]
     ['', 'Hi', 'Hi!']
 
-    With 0 seconds there is a snapshot after each event. The last snapshot is the result of `to_response`, including the
-    error of an ``ErrorEvent``. Before an ``on_error`` the response so far is emitted. In a chat a snapshot is the
-    current step's response. A snapshot costs time in proportion to its text; no timer runs while nothing changes.
+    If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`, and contains
+    the error if there was an ``ErrorEvent``. Before an ``on_error``, the response so far is emitted. In a chat, each
+    snapshot is the response of the current step. The time to make a snapshot grows with the length of its text. While
+    nothing changes, no timer runs.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
     """
@@ -198,7 +202,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
 
 class _Snapshots(Backlog[Event, Response[Any]]):
-    """One subscription. A snapshot is pending while `_state` is not `_emitted`, the state of the last snapshot."""
+    """One subscription. `_emitted` is the state at the last snapshot; while `_state` differs, a snapshot is pending."""
 
     def __init__(
         self, observer: abc.ObserverBase[Response[Any]], period: float, scheduler: abc.SchedulerBase | None
@@ -207,7 +211,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
         self._period = period
         self._state = StreamCollector()
         self._emitted: StreamCollector | None = None
-        self._armed = False  # whether a timer runs
+        self._armed = False  # whether the timer is running
 
     def _on_next(self, event: Event) -> None:
         with self._lock:
@@ -215,7 +219,7 @@ class _Snapshots(Backlog[Event, Response[Any]]):
                 if type(event) not in EVENTS:
                     raise not_an_event("snapshots", event)
                 self._state = self._state.apply_event(event)
-            except Exception as error:  # a raw usage with unknown keys
+            except Exception as error:  # for example, raw usage with unknown keys
                 self._observer.on_error(error)
                 return
             if not self._armed:
@@ -252,18 +256,19 @@ def gate(
     >>> list(stream_generate(Fake(["Hello, ", "world"]), "Hi").pipe(ops.text(), gate(approved)))
     ['Hello, ', 'world']
 
-    The gate is closed until the first value; write ``while_open.start_with(True)`` for a gate that begins open. Every
-    item passes once and in order, and the end waits behind the items. An ``on_error`` drops the waiting items and
-    passes at once. When `while_open` completes, an open gate stays open; a closed gate, which cannot open again, ends
-    the stream with ``StreamError("cancelled")``. An error from `while_open`, or a value that is not a boolean, ends the
-    stream at once.
+    The gate is closed until `while_open` emits its first value. To begin with an open gate, pass
+    ``while_open.start_with(True)``. Each item passes exactly once, in order, and the stream completes only after all
+    waiting items have passed. An ``on_error`` passes at once, and the waiting items are dropped. If `while_open`
+    completes while the gate is open, it stays open. If it completes while the gate is closed, the gate can never open
+    again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a boolean,
+    the stream ends at once.
 
-    While `maxsize` items wait, the source is paused, down to its socket. A source that cannot be paused, such as a
-    `Subject`, is cut off with ``StreamError("overflow")`` if more than `limit` items would wait, by default 65,536. To
-    operators before it, a closed gate is a busy consumer: `keep_latest` drops all items but the newest, and `conflate`
-    joins them.
+    While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
+    paused, such as a `Subject`, may send more. Once more than `limit` items (65,536 by default) would have to wait, the
+    stream ends with ``StreamError("overflow")``. Operators before a closed gate treat it like a busy consumer:
+    `keep_latest` drops all items except the newest, and `conflate` joins them.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments.
+    Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
     check_instance("while_open", while_open, Observable, "an Observable of booleans")
     check_count("maxsize", maxsize)
@@ -276,9 +281,9 @@ def gate(
 
 
 class _Gated:
-    """One subscription. The waiting items are in its `_gate`, which slows the source down.
+    """One subscription. Its `_gate` holds the waiting items and slows the source down.
 
-    It is not a `Backlog`, since its source is paused and an error drops the waiting items.
+    It cannot be a `Backlog`, because it pauses its source and drops the waiting items on an error.
     """
 
     def __init__(
@@ -301,7 +306,7 @@ class _Gated:
 
     def start(self, source: Observable[Any], while_open: Observable[bool]) -> abc.DisposableBase:
         subscriptions = CompositeDisposable(self._wake)
-        switch = paced(while_open, None)  # the reader does not slow this stream down
+        switch = paced(while_open, None)  # a slow consumer must not delay the switch
         subscriptions.add(
             switch.subscribe(self._on_switch, self._fail, self._on_switch_completed, scheduler=self._scheduler)
         )
@@ -311,8 +316,8 @@ class _Gated:
         return subscriptions
 
     def _on_switch(self, is_open: Any) -> None:
-        # The lock is not taken, so that the thread that closes the gate does not wait for a delivery.
-        if not isinstance(is_open, bool):  # the string "off" would count as true
+        # Do not take the lock: a thread that closes the gate must not have to wait for a delivery.
+        if not isinstance(is_open, bool):  # the string "off" would be truthy
             remedy = "write while_open.map(...) with a function that returns a boolean"
             self._fail(invalid_option("while_open", f"must emit True or False, not {shown(is_open)}; {remedy}"))
             return
@@ -325,8 +330,8 @@ class _Gated:
 
     def _on_switch_completed(self) -> None:
         if self._gate.closed:
-            fault = "gate() is closed for good: while_open ended, and its last item was not True"
-            self._fail(StreamError("cancelled", f"{fault}; end it with True, or keep it running"))
+            fault = "gate() can never open again: while_open completed without a final True"
+            self._fail(StreamError("cancelled", f"{fault}; emit True before it completes, or keep it running"))
 
     def _on_next(self, item: Any) -> None:
         with self._lock:
@@ -336,30 +341,30 @@ class _Gated:
                 self._gate.waiting.append(item)
             else:
                 self._cut_off()
-            self._release()  # items that arrived during the delivery, or before the gate opened
+            self._release()  # deliver items that arrived during a delivery, or before the gate opened
             if self._completed:
                 self._end()
 
     def _cut_off(self) -> None:
-        fault = f"the source does not wait for gate() to open: {self._limit} items wait"
-        remedy = "drop or join items with ops.keep_latest() or ops.conflate(), use a source that waits, such as"
+        fault = f"the source cannot be paused, and {self._limit} items are already waiting for gate() to open"
+        remedy = "drop or join items with ops.keep_latest() or ops.conflate(), use a source that can be paused, such as"
         self._fail(StreamError("overflow", f"{fault}; {remedy} rxllm.from_async_iter(...), or pass a larger limit="))
 
     def _schedule_release(self) -> None:
-        # The gate may be opened on another thread, which should not do this work.
+        # The gate may be opened on another thread. Deliveries belong on the stream's own loop.
         if isinstance(self._clock, LoopScheduler) and self._clock.has_ended:
-            self._fail(StreamError("cancelled", "the event loop of the stream is closed"))
+            self._fail(StreamError("cancelled", "the stream's event loop is closed"))
         elif not self._wake.is_disposed:
             self._wake.disposable = self._clock.schedule(self._release_now)
 
     def _release_now(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        self._context.copy().run(self._release_and_end)  # this may run in another caller's context
+        self._context.copy().run(self._release_and_end)  # the timer may run in another caller's context
 
     def _release_and_end(self) -> None:
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # raised by the subscriber; no caller would deliver it
+            except BaseException as error:  # the subscriber raised, and no caller would pass it on
                 fail(self._observer, error)
             else:
                 self._end()
@@ -373,7 +378,7 @@ class _Gated:
                 return
             self._deliver(self._gate.waiting[0])
             if not self._over:
-                self._gate.take()  # only now, so that a call that waits for an idle reader sees no gap
+                self._gate.take()  # only after the delivery: until then, the gate must not look idle
 
     def _reader_is_open(self) -> None:
         self._waits_for_reader = False

@@ -1,4 +1,4 @@
-"""Ask several models: race them, hedge, fall back to the next, and stop calling a provider that keeps failing."""
+"""Operators for unreliable providers: race or hedge calls, fall back to another model, or stop calling for a while."""
 
 from __future__ import annotations
 
@@ -37,11 +37,12 @@ log = logging.getLogger("rxllm")
 
 
 def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Race the source against `others`: the stream whose content arrives first wins, and the others are disposed.
+    """Race the source against `others`: the first stream to emit content wins, and the rest are disposed.
 
-    ``a.pipe(ops.race(b, c))`` is ``rxllm.race(a, b, c)``: in the metadata of the result, the source is stream 0.
+    ``a.pipe(ops.race(b, c))`` is the same as ``rxllm.race(a, b, c)``, so the source is stream 0 in the result's
+    metadata.
 
-    Raises ``ValidationError("invalid_option")`` without `others`, or if one of them is not an Observable.
+    Raises ``ValidationError("invalid_option")`` if there are no `others` or if any of them is not an Observable.
     """
     check_streams("others", others)
     return lambda source: runtime.race(source, *others)
@@ -49,10 +50,10 @@ def race(*others: Observable[Event]) -> Callable[[Observable[Event]], Stream[Eve
 
 @explains_call("ops.hedge(after=2) in a pipe, or rxllm.hedge(stream, after)")
 def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Subscribe a second time if no content arrives within `after` seconds; the first subscription with content wins.
+    """Subscribe again if no content arrives within `after` seconds; the first subscription to emit content wins.
 
-    ``stream.pipe(ops.hedge(after=2))`` is ``rxllm.hedge(stream, after=2)``. To hedge every call of an engine, write
-    ``Engine(adapter, operators=[ops.hedge(after=2)])``.
+    ``stream.pipe(ops.hedge(after=2))`` is the same as ``rxllm.hedge(stream, after=2)``. To hedge every call that an
+    engine makes, write ``Engine(adapter, operators=[ops.hedge(after=2)])``.
 
     Raises ``ValidationError("invalid_option")`` if `after` is not a number above 0.
     """
@@ -63,7 +64,7 @@ def hedge(after: float) -> Callable[[Observable[Event]], Stream[Event]]:
 def fallback(
     *engines: Engine | str | Observable[Event] | Any, when: Callable[[Exception], bool] | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Try the next of `engines` whenever a stream fails before its first content.
+    """Try `engines` in order, moving on to the next one whenever a stream fails before its first content.
 
     ::
 
@@ -79,18 +80,19 @@ def fallback(
     >>> stream_generate(down, "Hi", retry=False).pipe(fallback(stream_generate(Fake("Hello"), "Hi"))).run().message.text
     'Hello'
 
-    In an engine's operators, pass engines, adapters or names such as ``"provider:model"``. Each receives the same
-    messages, tools and format, and the options of the request and the call. Its own engine supplies everything else;
-    the model (if it has one), the key, the pass-through ``options``, retry and operators always come from there. In a
-    pipe, pass Observables of events.
+    In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
+    receives the same messages, tools and format as the first, and the options that were set on the request and the
+    call. It supplies everything else itself. It always uses its own key, pass-through ``options``, retry policy and
+    operators, and its own model if it has one. In a pipe, pass Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
-    metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If all attempts fail, the last error is passed on
-    unchanged, with the others as notes. ``when(error)`` decides whether to fall back; the default is to do so on every
-    error except ``StreamError("cancelled")``.
+    metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is passed
+    on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
+    every error except ``StreamError("cancelled")`` leads to a fallback.
 
-    Raises ``ValidationError("invalid_option")`` without `engines`, for any other argument and, once the operator is
-    applied, for an engine in a pipe. Raises ``EngineError("unknown_provider")`` for an unknown provider's name.
+    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has another type. In a
+    pipe, it is also raised when the operator is applied, if any of them is not a stream. Raises
+    ``EngineError("unknown_provider")`` if the provider in a name is unknown.
     """
     if not engines:
         raise invalid_option("engines", "must be at least one: write fallback(engine)")
@@ -127,7 +129,7 @@ class _Alternative:
         try:
             as_adapter(adapter)
         except Exception as error:
-            expected = "engines, adapters, names of models or streams"
+            expected = "engines, adapters, model names or streams"
             raise invalid_option("engines", must_be(expected, engine)) from error
         model = getattr(engine, "model", None) if adapter is not engine else None
         return cls(engine, None, _full_name(provider_name(adapter), model))
@@ -137,8 +139,8 @@ class _Alternative:
             return self.engine  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         if call is None:
             fault = (
-                f"{self.name!r} is an engine, which belongs in Engine(operators=[fallback(...)]); in a pipe, pass a "
-                "stream: fallback(stream_generate(engine, question))"
+                f"cannot include the engine {self.name!r} here: an engine works only in Engine(operators=[fallback("
+                "...)]); in a pipe, pass a stream: fallback(stream_generate(engine, question))"
             )
             raise invalid_option("engines", fault)
         return call.ask(self.engine, self.model)
@@ -165,7 +167,7 @@ class _Fallback:
             self._failures.append(f"{self._names[attempt - 1]}: {error!r}")
             return 0.0
         for failure in self._failures:
-            if failure not in getattr(error, "__notes__", ()):  # a scripted error may be raised more than once
+            if failure not in getattr(error, "__notes__", ()):  # in tests, the same error object may be raised twice
                 error.add_note(failure)
         return None
 
@@ -203,7 +205,7 @@ def circuit_breaker(
     cooldown: float = 30.0,
     on_change: Callable[[State], object] | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Refuse calls after `failures` in a row within `within` seconds; allow a trial call after `cooldown` seconds.
+    """Refuse calls after `failures` failed calls in a row within `within` seconds; try again after `cooldown` seconds.
 
     ::
 
@@ -219,16 +221,18 @@ def circuit_breaker(
     ...     except AdapterError as error: print(error)
     open
     adapter error: provider_unavailable
-    the circuit is open: calls are tried again in 30 s
+    the circuit is open: the next call is allowed in 30 s
     >>> len(down.requests)
     1
 
-    All subscriptions to one operator share its state, on any thread. In an engine's operators these are all calls of
-    the engine and its copies. A refused call does not subscribe to its source. It fails with
-    ``AdapterError("provider_unavailable")``, whose `retry_after` is the time until the next trial. During a trial the
-    circuit is ``half_open``: first content closes it, a failure opens it again, and if the trial is disposed, the next
-    call is the trial. Errors that are retried by default count as failures, whether raised or streamed; other errors
-    show that the provider works. ``on_change(state)`` is called at every change; its exceptions are logged.
+    Each operator has one circuit, which all its subscriptions share, on any thread. In an engine's operators, all calls
+    made by the engine and its copies share it. A refused call does not subscribe to its source. It fails with
+    ``AdapterError("provider_unavailable")``, whose `retry_after` is the time until the next trial.
+
+    During a trial call the circuit is ``half_open``. It closes as soon as the trial receives content, and opens again
+    if the trial fails. If the trial is disposed, the next call becomes the trial. Errors count as failures if they
+    would be retried by default, whether they are raised or streamed. Any other error shows that the provider works.
+    ``on_change(state)`` is called whenever the state changes, and its exceptions are logged.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments.
     """
@@ -237,7 +241,7 @@ def circuit_breaker(
     check("cooldown", cooldown, is_positive(cooldown), "a number of seconds above 0")
     if on_change is not None:
         check_function("on_change", on_change)
-    circuit = Circuit(failures, within, cooldown, on_change)  # made outside of subscribe, since all calls share it
+    circuit = Circuit(failures, within, cooldown, on_change)  # shared by all subscriptions
 
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
@@ -276,7 +280,7 @@ def _verdict(error: Exception) -> Verdict:
 
 
 class _Permit:
-    """Permission for one call; `is_trial` is True for a trial call until its first content."""
+    """Permission for one call. For a trial call, `is_trial` is True until its first content arrives."""
 
     def __init__(self, is_trial: bool) -> None:
         self.is_trial = is_trial
@@ -284,15 +288,17 @@ class _Permit:
 
 
 class Circuit:
-    """The state of a circuit breaker. Its methods may be called on any thread; `now` is the time in seconds.
+    """The state of a circuit breaker. Its methods can be called on any thread; `now` is the time in seconds.
 
-    ==========  ===========================================  ======================================================
-    state       a new call                                   next state
-    ==========  ===========================================  ======================================================
-    closed      passes                                       open, after `failures` in a row within `within` seconds
-    open        is refused                                   half_open, with the first call after the cooldown
-    half_open   is a trial; is refused while one is running  closed when the trial succeeds, open when it fails
-    ==========  ===========================================  ======================================================
+    =============  ========================================  ==========================================================
+    current state  effect on a new call                      change to the next state
+    =============  ========================================  ==========================================================
+    closed         The call passes.                          Opens when `failures` calls in a row have failed within
+                                                             `within` seconds.
+    open           The call is refused.                      Becomes half_open at the first call after the cooldown.
+    half_open      The call becomes the trial. It is         Closes when the trial succeeds; opens when it fails.
+                   refused if a trial is already running.
+    =============  ========================================  ==========================================================
     """
 
     def __init__(
@@ -309,7 +315,7 @@ class Circuit:
         self._trial: _Permit | None = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process has its own clock, so a copy starts closed there.
+        # Clocks differ between processes, so a copy in another process starts closed.
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:
@@ -335,7 +341,7 @@ class Circuit:
         self._announce_change(before)
 
     def report(self, permit: _Permit, verdict: Verdict, now: float) -> None:
-        """Record the outcome of a call; only its first report counts."""
+        """Record the outcome of a call. Only the first report for each call counts."""
         with self._guard:
             if permit.is_reported:
                 return
@@ -364,9 +370,9 @@ class Circuit:
 
     def _refusal(self, remaining: float) -> AdapterError:
         if remaining > 0:
-            seconds, when = remaining, f"calls are tried again in {remaining:.3g} s"
-        else:  # a trial is running: if it fails, the wait is the cooldown
-            seconds, when = self._cooldown, f"one call is being tried; try again in {self._cooldown:.3g} s"
+            seconds, when = remaining, f"the next call is allowed in {remaining:.3g} s"
+        else:  # a trial is running; if it fails, the circuit stays open for the whole cooldown
+            seconds, when = self._cooldown, f"a trial call is running; try again in {self._cooldown:.3g} s"
         message = f"the circuit is {self._state}: {when}"
         return AdapterError("provider_unavailable", message, retry_after=seconds, metadata={"circuit": self._state})
 

@@ -1,14 +1,11 @@
 """Limits on concurrent calls, and on calls and tokens over time.
 
-=======  ============================================  =======================================================
-a call   until                                         then
-=======  ============================================  =======================================================
-waits    it is first in the queue, fewer than          it runs, on the loop and in the context of its own
-         `concurrent` run, and the rates allow it      subscription; one alarm is set for the first that waits
-runs     its subscription ends or is disposed          its reservation becomes what it has used, and the next
-                                                       call begins
-is lost  its loop is closed while it waits or runs     it leaves the queue, or frees its slot
-=======  ============================================  =======================================================
+A call waits in a queue until it is first, fewer than `concurrent` calls are running, and the rates allow it. Then it
+runs on the event loop of its own subscription, in that subscription's context. A timer, the alarm, is set only for the
+first call in the queue.
+
+A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
+the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.
 
 A user's `Limiter` replaces the queue.
 """
@@ -57,12 +54,12 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""Maximum seconds for which a provider's failure holds calls back; the next call then tries again."""
+"""The longest time, in seconds, for which a provider's failure can hold calls back."""
 
 MINUTE = 60.0
 
 RESOLUTION = 1e-6
-"""The resolution of virtual time in seconds; closer times count as equal."""
+"""The resolution of virtual time in seconds: times closer together than this count as equal."""
 
 
 @overload
@@ -83,7 +80,7 @@ def rate_limited(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Queue subscriptions: at most `concurrent` run at once, and they start ``1 / per_second`` seconds apart.
+    """Queue subscriptions, so that at most `concurrent` run at once and at most `per_second` start in a second.
 
     ::
 
@@ -97,25 +94,28 @@ def rate_limited(
     >>> [response.output_text for response in generate_many(Engine(Fake("Hi"), operators=[limit]), ["a", "b", "c"])]
     ['Hi', 'Hi', 'Hi']
 
-    `requests_per_minute` and `tokens_per_minute` apply to every window of 60 seconds; a call that fits starts at once.
-    A call reserves its messages and tools, as ``rxllm.count_tokens`` estimates them, and its `max_tokens`, or 1,000
-    tokens without it. When it ends, the usage reported by the provider replaces the reservation; an excess counts from
-    then on. A call that reserves more than the limit waits until no other tokens count. Only an engine's operator knows
-    the request, so `tokens_per_minute` is for ``Engine(operators=[...])``; in a pipe it raises ``EngineError``.
+    With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
+    `tokens_per_minute` hold for any 60 seconds, and a call that fits within them starts at once.
 
-    A failure with a Retry-After holds all calls back for that time, at most 600 seconds. In an engine this includes
-    failures that are retried; a ``rate_limited`` failure without a Retry-After holds calls back for the retry policy's
-    delay. Other calls' retries wait too, and each attempt counts towards `requests_per_minute`.
+    Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
+    plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
+    the reservation. If the call used more than it reserved, the excess counts from that moment. A call that reserves
+    more than the whole limit waits until no other tokens count. Only an operator inside an engine knows the request. In
+    a pipe, `tokens_per_minute` therefore raises ``EngineError``; use it in ``Engine(operators=[...])``.
 
-    A `Limiter` in place of `per_second` decides when a call starts. Several machines may share one.
+    If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
+    also applies to failures that are retried. If a ``rate_limited`` failure has no Retry-After, calls are held back for
+    the retry policy's delay. Retries of other calls wait as well. Each attempt counts towards `requests_per_minute`.
 
-    Each operator has one queue for all its subscriptions, on any thread, in the order of their arrival. In an engine's
-    operators these are all its calls, and retries keep their call's slot and do not queue again. A disposed
-    subscription leaves the queue. A blocking ``run()`` or ``for`` that would wait for calls on the very loop it blocks
-    raises ``EngineError("wrong_loop")``; ``await`` the stream there.
+    A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
-    Raises ``ValidationError("invalid_option")`` without a limit, if `per_second` is not a number above 0, or if another
-    limit is not a whole number of at least 1.
+    Each operator has one queue, first in, first out, for all its subscriptions on any thread. In an engine's operators,
+    all of the engine's calls share it. A retry keeps its call's slot and does not queue again. A disposed subscription
+    leaves the queue. A blocking ``run()`` or ``for`` raises ``EngineError("wrong_loop")`` if it would wait for calls on
+    the very loop that it blocks. Use ``await stream`` there.
+
+    Raises ``ValidationError("invalid_option")`` if no limit is given, if `per_second` is neither a number above 0 nor a
+    `Limiter`, or if any other limit is not a whole number of at least 1.
     """
     counts = {
         "concurrent": concurrent,
@@ -128,17 +128,17 @@ def rate_limited(
     if isinstance(per_second, Limiter):
         check("per_second", per_second, not isinstance(per_second, type), expected)
         if any(count is not None for count in counts.values()):
-            raise invalid_option("concurrent", "must be omitted, as the other limits: a Limiter has its own")
+            raise invalid_option("concurrent", "must be omitted, like all other limits: a Limiter has its own")
         return _operator(partial(_PermittedCall, per_second), needs_call=True)
     check("per_second", per_second, per_second is None or is_positive(per_second), expected)
     if per_second is None and all(count is None for count in counts.values()):
-        raise invalid_option("per_second", f"is missing: pass per_second, {', '.join(counts)}, or several of them")
+        raise invalid_option("per_second", f"is missing: pass at least one of per_second, {', '.join(counts)}")
     queue = _Queue(1.0 / per_second if per_second else 0.0, concurrent, requests_per_minute, tokens_per_minute)
     return _operator(partial(_QueuedCall, queue), needs_call=tokens_per_minute is not None)
 
 
 _IN_AN_ENGINE = (
-    "rate_limited cannot count the tokens of a stream in a pipe, where the request is not known; "
+    "rate_limited cannot count tokens in a pipe, because it does not know the request there; "
     "write Engine(..., operators=[ops.rate_limited(...)])"
 )
 
@@ -158,7 +158,7 @@ def _operator(make: Callable[..., _Call], needs_call: bool) -> Operator:
 
 
 class _Call:
-    """One subscription to `source`. Its tokens are counted if it answers an engine's `call`."""
+    """One subscription to `source`. Its tokens are counted only if it belongs to an engine's `call`."""
 
     def __init__(
         self,
@@ -174,7 +174,7 @@ class _Call:
         self._is_engine_call = call is not None
         estimate = NOTHING
         if call is not None:
-            # A Budget reserves the model's longest answer. Here that would let only a few calls run at once.
+            # Do not reserve the model's longest possible answer, as a Budget does. Too few calls would run at once.
             usage = Usage(estimated_tokens(call.request), call.request.max_tokens or OUTPUT_TOKENS)
             estimate = Estimate(usage, None, call.request.max_tokens)
         self.reserved = estimate.usage.total
@@ -191,11 +191,11 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Start no call for `seconds`, as the provider requests."""
+        """Start no calls for the next `seconds`, as the provider has requested."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the seconds to wait before a retry, at least the retry policy's `seconds`."""
+        """Return the number of seconds to wait before a retry. It is at least `seconds`, the retry policy's delay."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -211,7 +211,7 @@ class _Call:
             )
 
     def begin_later(self) -> None:
-        """Begin, and pass an exception of the source to the observer, since no caller would."""
+        """Begin the call. If the source raises, pass the exception to the observer, because no caller would."""
         try:
             self.begin()
         except BaseException as error:
@@ -256,7 +256,7 @@ class _PermittedCall(_Call):
             name, remedy = type(self._limiter).__name__, "write async def acquire(self, tokens)"
             raise TypeError(f"{name}.acquire must return an awaitable, not {shown(acquiring)}; {remedy}")
         permit = await acquiring
-        # A call that has been disposed by now never starts, but still settles its permit.
+        # If the call has already been disposed, it never starts, but its permit is still settled.
         self._permit.disposable = Disposable(lambda: self._limiter.settle(permit, self.used))
 
     def hold_back(self, seconds: float) -> None:
@@ -267,23 +267,23 @@ class _PermittedCall(_Call):
 
 
 class _QueuedCall(_Call):
-    """A call that waits in the queue, runs, or is over."""
+    """A call that goes through the queue."""
 
     def __init__(self, queue: _Queue, *subscription: Any) -> None:
         super().__init__(*subscription)
         self._queue = queue
-        self.entry: Entry | None = None  # the reserved tokens, once the call has begun
+        self.entry: Entry | None = None  # its reserved tokens; None until the call begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # the call may begin in the context where another ends
+        self._context = contextvars.copy_context()  # the end of another call may start this one, in its context
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
-        # Calls are compared across schedulers, so all real ones share one clock.
+        # The times of all calls are compared, so all real schedulers use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
         is_on_a_loop = self.scheduler is None or isinstance(self.scheduler, LoopScheduler)
         self.loop = call_loop() if is_on_a_loop else None
 
     @property
     def is_lost(self) -> bool:
-        """Whether its loop is closed: a call that waits for a timer there is never woken."""
+        """Whether the call's loop is closed, so that no timer on it can ever wake the call."""
         return self.loop is not None and self.loop.is_closed()
 
     def start(self) -> abc.DisposableBase:
@@ -294,12 +294,12 @@ class _QueuedCall(_Call):
         return CompositeDisposable(self.running, Disposable(lambda: self._queue.leave(self)))
 
     def begin_on_loop(self) -> None:
-        """Begin soon, on the subscription's loop and in its context. Raises ``RuntimeError`` if that loop is closed."""
+        """Schedule the call to begin on its own loop, in its context. Raises ``RuntimeError`` if the loop is closed."""
         timer = self.running.disposable = SingleAssignmentDisposable()  # set first: it may fire on another thread
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return the scheduler of the queue's timer. The call's own loop may end while other calls wait."""
+        """Return a scheduler for the queue's timer: not the call's own loop, which may close while other calls wait."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -310,13 +310,13 @@ class _QueuedCall(_Call):
 
 
 _BLOCKED = (
-    "the running calls need the event loop that a blocking call waits on, so they cannot end; "
+    "this blocking call would wait forever for calls that run on the event loop it blocks; "
     "write 'await stream' or 'async for'"
 )
 
 
 class _Queue:
-    """The waiting and the running calls. Calls start at least `interval` seconds apart."""
+    """The calls that are waiting or running. They start at least `interval` seconds apart."""
 
     def __init__(self, interval: float, concurrent: int | None, requests: int | None, tokens: int | None) -> None:
         self._interval = interval
@@ -324,7 +324,7 @@ class _Queue:
         self._requests = _RateWindow(inf if requests is None else requests)
         self._tokens = _RateWindow(inf if tokens is None else tokens)
         self._next = -inf  # when the current interval ends
-        self._expected: float | None = None  # when the first call may begin, if it has to wait
+        self._expected: float | None = None  # when the last call that had to wait was due to begin
         self._held_until = -inf
         self._guard = threading.Lock()
         self._waiting: OrderedDict[_QueuedCall, None] = OrderedDict()
@@ -333,13 +333,17 @@ class _Queue:
 
     def __reduce__(self) -> NoReturn:
         message = (
-            "a rate limit cannot be pickled, since its calls share it; leave it in the engine's own operators, where "
-            "rxllm.cluster applies it to all workers, or create one in the other process"
+            "a rate limit cannot be pickled, because the calls it limits share its state; either leave it in the "
+            "engine's own operators, where rxllm.cluster applies it to all workers, or create a new one in the process "
+            "that receives the pickle"
         )
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call`, or return False if all slots are held by calls on loops that its subscriber blocks."""
+        """Append `call` to the queue. If it could never start, do nothing and return False.
+
+        That happens if its subscriber blocks the event loops of enough other calls to fill all slots.
+        """
         blocked = current_place.get().blocked_loops
         with self._guard:
             if self._concurrent is not None and blocked:
@@ -350,7 +354,7 @@ class _Queue:
         return True
 
     def advance(self, entering: _QueuedCall | None = None) -> None:
-        """Start all calls that may start, and set the alarm for the next."""
+        """Start every call that may start now, and set the alarm for the next one."""
         while (first := self._take_first()) is not None:
             call, wait = first
             if wait:
@@ -361,7 +365,7 @@ class _Queue:
                 call.begin() if call is entering else call.begin_on_loop()
             except BaseException as error:
                 self._drop(call)
-                is_lost = isinstance(error, RuntimeError)  # its loop is closed
+                is_lost = isinstance(error, RuntimeError)  # the call's loop is closed
                 if call is entering or not is_lost:
                     self.advance()
                     raise
@@ -371,19 +375,19 @@ class _Queue:
         self.advance()
 
     def hold_back(self, seconds: float, now: float) -> None:
-        """Start no call for `seconds`."""
+        """Start no calls for the next `seconds`."""
         with self._guard:
             self._held_until = max(self._held_until, now + seconds)
 
     def retry_in(self, seconds: float, now: float) -> float:
-        """Count a retry that starts in `seconds` or later, and return the seconds until it may start."""
+        """Count a retry that has to wait at least `seconds`, and return the number of seconds until it may start."""
         with self._guard:
             at = self._requests.earliest(1, max(now + seconds, self._held_until))
             self._requests.add(1, at, now)
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and the seconds that it has to wait. If these are 0, it leaves the queue."""
+        """Return the first call and its waiting time in seconds. If it need not wait, remove it from the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -398,7 +402,7 @@ class _Queue:
             if at - now > RESOLUTION:
                 self._expected = at
                 return call, at - now
-            # A late alarm does not delay the calls after it.
+            # If the alarm rings late, the calls after this one must not be delayed as well.
             self._next = (self._next if self._expected == self._next else now) + self._interval
             self._requests.add(1, now, now)
             call.entry = self._tokens.add(call.reserved, now, now)
@@ -421,19 +425,19 @@ class _Queue:
 
 
 Entry = list[float]
-"""A time and an amount. The amount is corrected once the usage is known."""
+"""A pair of a time and an amount. The amount is corrected when the actual usage is known."""
 
 
 class _RateWindow:
-    """At most `limit` in any 60 seconds. An amount above the limit waits until no other amount counts."""
+    """A limit on the total in any 60 seconds. An amount above the limit must wait until no other amount counts."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
-        self._entries: list[Entry] = []  # sorted by time; some times are in the future
+        self._entries: list[Entry] = []  # sorted by time; retries have times in the future
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time, not before `at`, at which `amount` fits."""
+        """Return the earliest time at which `amount` fits, but no earlier than `at`."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:
@@ -444,7 +448,7 @@ class _RateWindow:
         return at
 
     def add(self, amount: float, at: float, now: float) -> Entry:
-        """Count `amount` as used at a time that `earliest` has returned."""
+        """Count `amount` as used at the time `at`, which `earliest` has returned."""
         entry = [at, amount]
         if self._limit == inf:
             return entry

@@ -1,11 +1,12 @@
-"""Replace text in all events that contain it: map the text with a function, or replace the matches of a pattern.
+"""Replace text in every event that contains it: `map_text` applies a function, `redact` replaces matches of a pattern.
 
-A position is *open* while a match that begins there may reach, or look ahead, beyond the text so far, as a partial
-match of ``regex`` shows. The text before the first open position is settled and emitted, with its matches replaced.
+While text is arriving, `redact` has to know which of it can still become part of a match. A position is *open* if a
+match that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a
+partial match. All text before the first open position is settled: its matches are replaced and it is emitted.
 
-A position that stays open for `max_match` characters is closed, unless a match has already been found there, which may
-grow to any length. So a longer match counts if its first `max_match` characters contain a match, no matter how the text
-is split into deltas.
+A position that has been open for `max_match` characters is closed. The exception is a position where a match has
+already been found: that match may grow to any length. A match longer than `max_match` therefore counts if its first
+`max_match` characters contain a match, no matter how the text is split into deltas.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from rxllm.values.threads import AGENTS
 
 
 def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Replace text with the result of `fn`, consistently in deltas, completions, messages and results.
+    """Replace text with the result of `fn`, consistently across deltas, completed text, messages and results.
 
     ::
 
@@ -55,14 +56,14 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(map_text(str.upper), ops.to_response()).run().output_text
     'HELLO'
 
-    `fn` is called once with each delta, and the completed text is made of the results. A delta that becomes empty is
-    dropped. For a block without deltas, or a message without text events, `fn` is called with the whole text. Thinking
-    and tool calls do not change.
+    `fn` is called once for each delta, and the results are joined to form the completed text. If the result for a delta
+    is empty, the delta is dropped. If a block has no deltas, or a message has no text events, `fn` is called with the
+    whole text. Thinking and tool calls are left unchanged.
 
-    The responses and threads in ``StepCompleted`` and ``ChatCompleted`` have the new text too. In an engine's
-    `operators`, the model also receives the new text in later steps; after ``stream`` it does not. Agents' text
-    (``Nested``) is replaced at any depth, but not in the tool results that contain their answers. If `fn` raises, the
-    stream ends with that exception.
+    The responses and threads in ``StepCompleted`` and ``ChatCompleted`` contain the new text as well. If the operator
+    is one of an engine's `operators`, the model also receives the new text in later steps. In a pipe after ``stream``,
+    the model keeps receiving the old text. Text from agents (``Nested``) is replaced at any depth, but the tool results
+    that contain their answers are not. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -85,21 +86,23 @@ def redact(
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['my key is ', '[redacted], ok?']
 
-    Only text that may still become a match is held back, at most `max_match` characters. A match that is longer, or
-    looks further ahead, counts only if its first `max_match` characters already contain a match. With ``$`` or ``\\B``
-    in the pattern, `max_match` characters are always held back. Held text is emitted at the end of its block, unless
-    the stream fails with ``on_error``. Matches do not depend on how the text is split into deltas.
+    `replacement` is inserted literally. What is matched does not depend on how the text is split into deltas.
 
-    Deltas, completions and messages are redacted consistently, and so are the model's answers in ``StepCompleted`` and
-    ``ChatCompleted``. Redacted thinking loses its signature and provider data, which would no longer be valid. Tool
-    calls, their results, users' messages and a response's `parsed` do not change. `replacement` is literal text.
+    Text is held back only while it might become part of a match, and never more than `max_match` characters of it. A
+    match that is longer, or looks further ahead, counts only if its first `max_match` characters already contain a
+    match. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. At the end of a block,
+    the text held back is emitted. If the stream fails with ``on_error``, it is not.
 
-    Agents' events (``Nested``) are redacted at any depth, and so are their answers in tool results: text and plain
-    data, but not parsed objects.
+    Deltas, completed text and messages are redacted consistently, and so are the model's answers in ``StepCompleted``
+    and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
+    longer be valid. Tool calls and their results, user messages and a response's `parsed` are left unchanged.
 
-    Raises ``EngineError("missing_dependency")`` without ``rxllm[redact]``, because Python's own ``re`` has no partial
-    matches; ``ValidationError("invalid_option")`` for a `pattern` that is not a regular expression or matches the empty
-    string, and for other wrong options.
+    Events from agents (``Nested``) are redacted at any depth. Their answers are redacted in tool results too, both text
+    and plain data; parsed objects there are left unchanged.
+
+    Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. The ``regex`` package is needed
+    because Python's own ``re`` has no partial matches. Raises ``ValidationError("invalid_option")`` if `pattern` is not
+    a regular expression or matches the empty string, and for other invalid options.
     """
     compiled = _compile(pattern)
     check_instance("replacement", replacement, str, "a string")
@@ -121,14 +124,14 @@ def _compile(pattern: Any) -> Any:
     except regex.error as error:
         raise invalid_option("pattern", f"is not a regular expression: {shown(source)}: {error}") from error
     if compiled.fullmatch(""):
-        raise invalid_option("pattern", f"must not match the empty text, as {shown(source)} does")
+        raise invalid_option("pattern", f"must not match the empty string, but {shown(source)} does")
     return compiled
 
 
 class Redactor:
-    """Redact text as it arrives: `feed` returns the settled text; `close` returns the rest and resets.
+    """A redactor for text that arrives in pieces: `feed` returns the settled text; `close` returns the rest and resets.
 
-    `pattern` is compiled by ``regex``. The last `max_match` settled characters are kept, for look-behinds.
+    `pattern` must be compiled by ``regex``. The last `max_match` settled characters are kept for look-behinds.
     """
 
     def __init__(self, pattern: Any, replacement: str, max_match: int) -> None:
@@ -138,7 +141,7 @@ class Redactor:
         self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
         self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
-        self._at = 0  # the end of the returned text
+        self._at = 0  # where the text that has been returned ends
 
     def feed(self, text: str) -> str:
         self._text += text
@@ -175,7 +178,7 @@ class Redactor:
         beyond = max(at, len(text) - self._margin)
         if first is None:
             return beyond
-        # `search` prefers a full match to a partial match that begins earlier.
+        # `search` returns a full match even if a partial match begins earlier.
         positions = range(first.start() if first.partial else at, beyond)
         return next((position for position in positions if self._is_open(text, position)), beyond)
 
@@ -203,13 +206,13 @@ class Redactor:
 
 
 _LOOKS_AHEAD = re.compile(r"\(\?[=!]")
-_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not show whether these match
+_AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal whether these match
 
 
 class _Redacting:
-    """The redaction of one chat. Each open block, identified by delta class and id, has its own `Redactor`.
+    """The redaction state of one chat. Each open block has its own `Redactor`, found by delta class and block id.
 
-    Each agent has its own `_Redacting`; its answer, the result of a tool call, is redacted here.
+    Each agent has a `_Redacting` of its own, but the tool result that holds the agent's answer is redacted here.
     """
 
     def __init__(self, make: Callable[[], Redactor]) -> None:
@@ -270,7 +273,7 @@ class _Redacting:
         return (key[0](rest, key[1]),) if rest else ()
 
     def _data(self, value: Any) -> Any:
-        """Redact an agent's answer: its text, or the strings in its plain data."""
+        """Redact an agent's answer, which is either text or plain data that contains strings."""
         match value:
             case str():
                 return self._whole(value)
@@ -327,12 +330,12 @@ class _Redacting:
 
 
 class _Mapping:
-    """The mapping of one stream. An id of None means the open block, as in the fold."""
+    """The state of one `map_text` subscription. As in the fold, an id of None refers to the open block."""
 
     def __init__(self, fn: Callable[[str], str]) -> None:
         self._fn = fn
-        self._steps: list[tuple[StepResult, StepResult]] = []  # pairs of an original step and its replacement
-        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, by thread length
+        self._steps: list[tuple[StepResult, StepResult]] = []  # each original step and its replacement
+        self._places: defaultdict[int, list[int]] = defaultdict(list)  # indexes in `_steps`, keyed by thread length
         self._agents = Agents(lambda: _Mapping(fn))
         self._begin()
 
@@ -407,7 +410,7 @@ class _Mapping:
                 return new
         candidates.append(len(self._steps))
         new = replace(step, response=self._response(step.response))
-        self._steps.append((step, new))  # `thread` reads this entry
+        self._steps.append((step, new))  # `thread`, called next, reads this entry
         new = replace(new, thread=self.thread(step.thread))
         self._steps[-1] = (step, new)
         return new
@@ -421,7 +424,7 @@ class _Mapping:
         return replace(chat, thread=self.thread(chat.thread), final_response=final, steps=steps)
 
     def thread(self, thread: Thread) -> Thread:
-        """Return `thread` with the new answers of the steps so far; earlier messages do not change."""
+        """Return `thread` with the new text in the answers of the steps so far; older messages are left unchanged."""
         messages = [with_agents(message, lambda id, thread: self._agents[id].thread(thread)) for message in thread]
         end = len(messages)
         for old, new in reversed(self._steps):
@@ -436,7 +439,7 @@ class _Mapping:
 
 
 def _without_agents(message: Message) -> Message:
-    # Only a chat's thread has the threads of its halted agents; a response does not.
+    # The threads of halted agents are stored only in the chat's thread, never in a response.
     if AGENTS not in message.metadata:
         return message
     return replace(message, metadata={key: value for key, value in message.metadata.items() if key != AGENTS})

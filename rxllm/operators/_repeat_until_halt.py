@@ -1,4 +1,4 @@
-"""Repeat steps until the chat halts for a reason; continue a completed stream with another."""
+"""Run one step of a chat after another until the chat halts; continue a completed stream with another stream."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observable[T]], Stream[T]]:
-    """Continue a completed stream with ``fn(last)``, given its last item; None or an empty stream ends it.
+    """Continue a completed stream with ``fn(last)``, where `last` is its last item.
 
     ::
 
@@ -48,6 +48,9 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> from reactivex import of
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
+
+    `fn` is called again when the stream that it has returned completes. If it returns None or an empty stream, the
+    result completes.
     """
 
     def subscribe(
@@ -87,7 +90,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""The halting reasons after which `finalize` runs."""
+"""The reasons for halting after which `finalize` still runs."""
 
 
 def repeat_until_halt(
@@ -99,7 +102,7 @@ def repeat_until_halt(
     steer: Steer | None = None,
     steer_at: Literal["sentence", "step"] = "sentence",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Run ``ask(thread)`` after each step until the chat halts, and end with a ``ChatCompleted``.
+    """Subscribe to ``ask(thread)`` after each step until the chat halts, then emit a ``ChatCompleted``.
 
     ::
 
@@ -116,45 +119,55 @@ def repeat_until_halt(
     >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
-    The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, as
-    ``stream_step`` and ``run_tools`` do. The chat ends for the first reason that applies, its `halted_reason`: a tool's
-    halt or question to the user, tool calls that wait for approval or for the caller, a failed step, a halt in the
-    response's metadata (from ``ops.budget``), a finished answer (``completed``), ``halt_when(step)``, or `max_turns`
-    steps. A source that calls no model, such as a resumed step, does not count as a turn. ``finalize(thread)`` runs one
-    more step, for a structured answer, after a chat that completed, reached `max_turns` or was stopped by `halt_when`.
+    The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, just as
+    ``stream_step`` and ``run_tools`` do. The chat halts for the first of these reasons that applies, and records it as
+    `halted_reason`:
+
+    - a tool halts the chat or asks the user a question
+    - tool calls wait for approval or for the caller
+    - the step failed
+    - an operator such as ``ops.budget`` demands a halt in the response's metadata
+    - the answer is finished (``completed``)
+    - ``halt_when(step)`` returns True
+    - `max_turns` steps have run; a source that calls no model, such as a resumed step, does not count
+
+    If the chat completed, reached `max_turns` or was stopped by `halt_when`, ``finalize(thread)`` then runs one more
+    step, which produces a structured answer.
 
     An ``on_error`` from the source is passed on. If a later step fails before its first event, or the first step ends
-    with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` and a ``ChatCompleted`` that has the error. All steps
-    share one request id, and the usage of each counts against the budget of the next.
+    with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` and then a ``ChatCompleted`` that contains the error.
+    All steps share one request id, and the usage of earlier steps counts against the budget of the next.
 
-    `steer` emits the user's messages during the chat, as texts or messages, on any thread. Each chat subscribes to it
-    once. With ``steer_at="sentence"`` a message stops the model at the end of the current sentence: the connection is
-    closed, the text so far becomes the model's message (finish reason ``stop``, raw ``steered``), and its usage is what
-    has been received so far. With ``"step"`` the model finishes its response first. Thinking, a response that has begun
-    a tool call, and running tools are never interrupted. Each message is then emitted as ``Steered``, and the model
-    answers all of them, even if the chat would have completed. Every step counts towards `max_turns`, and `halt_when`
-    still applies while messages wait. Messages for which no turn is left, or that arrive while the chat halts for
-    another reason or finalizes, are emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose
-    metadata lists them under ``unused_steering``. Blank messages are ignored. An error from `steer`, or an item that is
-    not a message, ends the chat through ``on_error``.
+    `steer` is an Observable of the user's input while the chat runs: texts or messages, on any thread. Each chat
+    subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current sentence.
+    The connection is closed, and the text so far becomes the model's message (finish reason ``stop``, raw ``steered``),
+    with the usage received so far. With ``"step"``, the model finishes its response first. Neither setting ever
+    interrupts thinking, running tools, or a response that has begun a tool call. Each message is then emitted as
+    ``Steered``, and the model answers all of them, even if the chat would otherwise have completed. Every step counts
+    towards `max_turns`, and `halt_when` still applies while messages are waiting.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments. A step that does not end with a ``StepCompleted``
-    fails with ``StreamError("malformed_event")`` through ``on_error``.
+    Some messages cannot be used: no turn is left for them, or they arrive while the chat finalizes or halts for another
+    reason. They are emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata lists them
+    under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but a message, the chat
+    ends with an ``on_error``.
+
+    Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step does not end with a
+    ``StepCompleted``, the chat ends with ``StreamError("malformed_event")`` through ``on_error``.
     """
     check_function("ask", ask)
-    check_instance("steer", steer, Observable | None, "an Observable of texts or user's messages")
+    check_instance("steer", steer, Observable | None, "an Observable of texts or user messages")
     check("steer_at", steer_at, steer_at in ("sentence", "step"), "'sentence' or 'step'")
     check_count("max_turns", max_turns)
     for name, function in (("halt_when", halt_when), ("finalize", finalize)):
         if function is not None:
             check_function(name, function)
-    check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # a coroutine is always true
+    check("halt_when", halt_when, not iscoroutinefunction(halt_when), "a plain function")  # coroutines are truthy
     make_chat = partial(_Chat, ask, max_turns, halt_when, finalize, steer, steer_at == "sentence")
     return operate(lambda source, observer, scheduler: make_chat(observer, scheduler).start(source))
 
 
 class _Chat:
-    """One subscription: the completed steps and the running one."""
+    """One subscription, with the steps completed so far and the step that is running."""
 
     def __init__(
         self,
@@ -171,12 +184,12 @@ class _Chat:
         self._max_turns = max_turns
         self._halt_when = halt_when
         self._finalize = finalize
-        self._first_end: str | None = None  # why the chat halted before `finalize`, once that has begun
+        self._first_end: str | None = None  # once `finalize` has begun: why the chat halted before it
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._gate = current_gate()
         scope = current_scope.get()
-        self._outside = scope.below_model()  # the scope in which the user's functions run
+        self._outside = scope.below_model()  # the user's functions run in this scope
         self._steering = Steering(steer)
         self._interrupt = self._steering.waits if cuts and steer is not None else None
         journal = scope.journal
@@ -187,8 +200,8 @@ class _Chat:
         self._source: list[Event] = []  # the events of the source
         self._last: Event | None = None  # the last event of the current step
         self._steps: list[StepResult] = []
-        self._thread = Thread()  # the thread of the last step, and the user's messages since
-        self._usage = Usage()  # the sum over all steps
+        self._thread = Thread()  # the last step's thread, plus the user's messages since then
+        self._usage = Usage()  # the total of all steps
         self._turns = 0
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -204,19 +217,19 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step and, as long as each one ends during its own subscription, the steps that follow."""
+        """Run a step. While steps end before `subscribe` returns, run the steps that follow in the same loop."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
                 step = self._subscribe(step.pipe(errors_as_events()), self._on_next)
-        except BaseException as error:  # raised by the subscription; no caller would deliver it
+        except BaseException as error:  # subscribing failed, and no caller would pass the error on
             fail(self._observer, error)
 
     def _subscribe(self, step: Observable[Event], on_next: Callable[[Event], None]) -> Observable[Event] | None:
-        """Subscribe to `step`; return the next step if this one ends during the call."""
+        """Subscribe to `step`. If it ends on this thread before `subscribe` returns, return the next step."""
         self._last = None
         following: Observable[Event] | None = None
-        thread: int | None = get_ident()  # the step may end on another thread during this call
+        thread: int | None = get_ident()  # meaningful only until `subscribe` returns
 
         def on_completed() -> None:
             nonlocal following
@@ -237,7 +250,7 @@ class _Chat:
     def _on_source(self, event: Event) -> None:
         self._source.append(event)
         if len(self._source) == 1 and isinstance(event, ErrorEvent):
-            return  # held back: if it stays the only event, the source failed before it began
+            return  # hold it back: if no other event follows, the source failed before it began
         if len(self._source) == 2 and isinstance(self._source[0], ErrorEvent):
             self._observer.on_next(self._source[0])
         self._on_next(event)
@@ -255,7 +268,7 @@ class _Chat:
             self._steering.raise_error()
             with within(self._outside):
                 following = self._follow_up()
-        except BaseException as error:  # raised by a user's function, or for a malformed step
+        except BaseException as error:  # a user's function raised, or the step was malformed
             fail(self._observer, error)
             return None
         if isinstance(following, ChatResult):
@@ -265,13 +278,13 @@ class _Chat:
 
     def _end(self, result: ChatResult) -> list[Event]:
         self._steering.dispose()
-        unused = (*self._steering.take(), *self._steering.take())  # the settled messages, and later ones
+        unused = (*self._steering.take(), *self._steering.take())  # first the settled messages, then later ones
         if unused:
             result = dataclasses.replace(result, metadata={**result.metadata, "unused_steering": unused})
         return [*(Steered(message, used=False) for message in unused), ChatCompleted(result)]
 
     def _follow_up(self) -> Observable[Event] | ChatResult | None:
-        """Return the next step or the chat's result; None if the chat has been disposed."""
+        """Return the next step or the chat's result, or None if the chat has been disposed."""
         match self._last:
             case StepCompleted(result=step):
                 return self._add_step(step)
@@ -304,14 +317,14 @@ class _Chat:
         return self._result(reason, step.response.error)
 
     def _steer(self, step: StepResult) -> None:
-        """Add the waiting messages to the thread, unless the model continues a paused message."""
+        """Add the waiting messages to the thread, unless the model has paused its message and will continue it."""
         for message in self._steering.take() if step.response.raw_finish_reason != PAUSE else ():
             self._thread += message
             self._observer.on_next(Steered(message))
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # without a further turn, no step would answer
+        interrupt = self._interrupt if turns < self._max_turns else None  # on the last turn, no step could answer
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):
@@ -319,7 +332,7 @@ class _Chat:
         return cast(Observable[Event], step)
 
     def _halt_reason(self, step: StepResult) -> str | None:
-        """Return the first reason to halt the chat after `step`; None if it continues."""
+        """Return the first reason to halt the chat after `step`, or None if the chat continues."""
         match step.metadata:
             case {"halted_reason": str(reason)}:
                 return reason
@@ -330,7 +343,7 @@ class _Chat:
             case _ if step.response.finish_reason == "error":
                 return "error" if step.response.error is None else halted_by(step.response.error)
             case _ if isinstance(reason := step.response.metadata.get("halted_reason"), str):
-                return reason  # from an operator
+                return reason  # set by an operator
             case _ if not is_unfinished(step.response) and not self._is_steered():
                 return "completed"
             case _ if self._halt_when is not None and self._halt_when(step):
@@ -339,7 +352,7 @@ class _Chat:
                 return "max_turns" if self._turns >= self._max_turns else None
 
     def _is_steered(self) -> bool:
-        """Whether a chat that would have completed continues because messages are waiting."""
+        """Whether the chat continues after a finished answer because messages are waiting."""
         return self._steering.waits() and self._turns < self._max_turns
 
     def _result(self, reason: str, error: LLMError | None) -> ChatResult:

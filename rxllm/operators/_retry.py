@@ -1,4 +1,4 @@
-"""Convert errors to events and back; retry a response before its first content, or restart it after that."""
+"""Convert errors to events and back; retry a response that fails before its first content, or restart one after it."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rxllm.values.argument_checks import check_function
 log = logging.getLogger("rxllm")
 
 ABANDONED = "step_abandoned"
-"""The name of the `Custom` event before a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
+"""The name of the `Custom` event that precedes a ``StepRestarted``. Its `data` holds the abandoned ``response``."""
 
 
 def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Turn an ``ErrorEvent`` into ``on_error``; every other event passes.
+    """Turn an ``ErrorEvent`` into an ``on_error``, and pass on every other event.
 
     ::
 
@@ -49,7 +49,7 @@ def raise_errors() -> Callable[[Observable[Event]], Stream[Event]]:
 
 
 def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a completion; other exceptions pass.
+    """Turn an ``on_error`` with an ``LLMError`` into an ``ErrorEvent`` and a completion; pass on other exceptions.
 
     ::
 
@@ -64,7 +64,7 @@ def errors_as_events() -> Callable[[Observable[Event]], Stream[Event]]:
     def subscribe(
         source: Observable[Event], observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
-        delivering = False  # stays True when a subscriber raises: that error is not part of the stream
+        delivering = False  # stays True if a subscriber raises; its error must not become an event
 
         def on_next(event: Event) -> None:
             nonlocal delivering
@@ -102,17 +102,19 @@ def retry_before_content(
     >>> answer.pipe(retry_before_content({"base_delay": 0, "jitter": 0}), ops.to_text()).run()
     'Hello'
 
-    `policy` is a `RetryPolicy`, a mapping of its fields, or False for no retry. Each attempt is held back until its
-    first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. If it fails before that,
-    by ``on_error`` or an ``ErrorEvent``, and the policy allows a retry, the source is subscribed to again, which is a
-    new request. The last failure is passed on unchanged. ``on_retry(attempt, delay, error)`` is called before each
-    wait, with the delay in seconds.
+    `policy` is a `RetryPolicy`, a mapping with its fields, or False to turn retries off. The events of each attempt are
+    held back until its first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. An
+    attempt that fails before that, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it:
+    the operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged.
+    Before each wait, ``on_retry(attempt, delay, error)`` is called with the delay in seconds.
 
-    The facade applies it directly to ``adapter.stream(request, call)``, below the engine's ``operators``, which
-    therefore see a single answer. After ``stream_generate`` it repeats these operators too, such as a fallback or a
-    budget, and only after the facade's own attempts; pass ``retry=False`` there. reactivex's ``.retry`` handles
-    ``on_error`` but not an ``ErrorEvent``, and repeats the content of a stream that fails half-way; use ``ops.restart``
-    for that.
+    ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
+    ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. If you
+    apply it after ``stream_generate``, it also repeats those operators, such as a fallback or a budget, and it acts
+    only once the built-in attempts have failed. Pass ``retry=False`` to ``stream_generate`` in that case.
+
+    Do not use the ``.retry`` of reactivex instead. It handles ``on_error`` but not an ``ErrorEvent``, and it repeats
+    the content of a stream that fails half-way. For such a stream, use ``ops.restart``.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`, and if `on_retry` is not a function.
     """
@@ -123,7 +125,7 @@ def retry_before_content(
 
 
 def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[Event]]:
-    """Restart a response that fails after its first content, and announce it with a ``StepRestarted``.
+    """Restart a response that fails after its first content, and announce the restart with a ``StepRestarted``.
 
     ::
 
@@ -139,16 +141,18 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
     >>> stream_generate(torn, "Hi").pipe(restart({"base_delay": 0}), ops.only(StepRestarted)).run()
     StepRestarted(reason='timeout', attempt=2)
 
-    The source is subscribed to again, which is a new request. Folds discard the step's events before the
-    ``StepRestarted``, including usage; a ``Custom("step_abandoned", {"response": ...})`` before it preserves the
-    response. Both are emitted with the new attempt's first content; if it has none, the earlier content stands.
-    `policy`, a `RetryPolicy` or a mapping of its fields, sets the number of attempts, the delays and the errors to
-    restart on. Until the first restart, a failure before the first content is left to the engine's retry. The last
-    failure is passed on.
+    To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
+    before the first content of the new attempt. The first, ``Custom("step_abandoned", {"response": ...})``, preserves
+    the abandoned response. The second is the ``StepRestarted``: folds discard everything in the step before it,
+    including usage. If the new attempt has no content, neither is emitted and the earlier content stands.
 
-    Use it for one response: in an engine's operators, or after ``stream_generate`` or ``stream_step``. A failure after
-    a ``StepCompleted`` is not restarted. ``ops.text`` emits the text of every attempt, since strings cannot be taken
-    back.
+    `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
+    errors lead to a restart. If the first attempt fails before its first content, that is left to the engine's own
+    retry. The last failure is passed on.
+
+    Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
+    failure after a ``StepCompleted`` does not lead to a restart. ``ops.text`` emits the text of every attempt, because
+    strings that have been emitted cannot be taken back.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`.
     """
@@ -165,7 +169,7 @@ class _Restarting:
         self._source = source
         self._rules = rules
         self._events: list[Event] = []  # the events of the current attempt
-        self._standing: list[Event] | None = None  # the events of the latest attempt with content
+        self._standing: list[Event] | None = None  # the events of the latest attempt that had content
         self._reason = ""
 
     def source(self, attempt: int) -> Observable[Event]:

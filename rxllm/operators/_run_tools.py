@@ -1,4 +1,4 @@
-"""Run the tools that a response calls."""
+"""The operator that runs the tools called by a response."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def run_tools(
     session_id: str | None = None,
     request_id: str | None = None,
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit the events of a response, then run the tools that it calls, and end with a ``StepCompleted``.
+    """Emit the events of a response, run the tools that it calls, and end with a ``StepCompleted``.
 
     ::
 
@@ -86,33 +86,39 @@ def run_tools(
     >>> stream_generate(model, thread).pipe(run_tools([double], thread=thread)).run().result.tool_results
     (Message('tool', '42'),)
 
-    `tools` are tools or functions, which ``rxllm.tool`` turns into tools. The result of a tool is sent to the model as
-    text or as JSON; models, dataclasses, datetimes, enums and sets can be encoded. `thread` is the input of the model
-    call: a thread, messages or text. The step's thread adds the answer and the results, in the order of the tool calls.
+    `tools` contains tools, or functions that ``rxllm.tool`` can turn into tools. Results are sent to the model as text
+    or JSON; models, dataclasses, datetimes, enums and sets are encoded too. `thread` is the input to the model call: a
+    thread, messages or text. The thread in the ``StepCompleted`` is `thread` followed by the answer and the results, in
+    the order of the tool calls.
 
-    With ``mode="manual"``, and for ``manual`` tools, nothing runs and the tool calls are left to the caller. At most
-    `max_concurrency` tools run at once, by default all. `tool_timeout`, in seconds, limits each tool that does not set
-    its own timeout. If the model calls a tool that does not exist, no tool runs, and an ``ErrorEvent`` with
-    ``EngineError("unknown_tool")`` is emitted.
+    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. A tool that is marked ``manual``
+    is always left to the caller. At most `max_concurrency` tools run at once; by default there is no limit.
+    `tool_timeout` limits the run time of each tool, in seconds, unless the tool sets its own timeout. If the model
+    calls a tool that does not exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")``
+    is emitted.
 
-    A tool that fails does not end the stream. `on_tool_error` is ``"continue"`` (the model receives the error as the
-    result), ``"halt"``, or a function that takes the `ToolCall` and the `ToolError` and returns one of these words, a
-    replacement for the result, or ``halt(...)``; if the function raises the error again, the chat halts too. Halts are
-    emitted when all tools have finished, in the order of the tool calls. Exceptions other than a `ToolError` are logged
-    with their tracebacks. A result that cannot be encoded is logged, and handled as a ``ToolError("encoding_failed")``.
+    A tool that fails does not end the stream. With ``on_tool_error="continue"``, the model receives the error as the
+    tool's result. With ``"halt"``, the chat halts. `on_tool_error` can also be a function that takes the `ToolCall` and
+    the `ToolError`. It returns one of these two words, a replacement for the result, or ``halt(...)``. If it raises the
+    error again, the chat halts too. Halts are emitted after all tools have finished, in the order of the tool calls.
+    Any exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is logged as
+    well, and treated as a ``ToolError("encoding_failed")``.
 
-    A tool with ``approval=True`` runs if ``approve(tool_call)`` returns True, or a mapping with other arguments; the
-    thread keeps the model's arguments. False, or the reason as text, refuses the call. ``halt("approval")`` hands the
-    decision back to the caller, and so does a missing `approve`. The answer may be awaitable, or an Observable whose
-    last item counts. After `approve_timeout` seconds the call is refused. Exceptions raised by `approve`, a
-    ``TypeError`` for any other answer, and ``ValidationError("invalid_option")`` for arguments that do not fit the tool
-    are bugs in the caller's code: they end the stream through ``on_error`` and are not sent to the model.
+    A tool with ``approval=True`` runs only if ``approve(tool_call)`` approves the call. It does so by returning True,
+    or a mapping with the arguments to use instead; the thread keeps the model's arguments. It refuses the call by
+    returning False or a text with the reason. If it returns ``halt("approval")``, or if there is no `approve`, the
+    caller decides later. The return value may be awaitable, or an Observable whose last item is the answer. A call that
+    has no answer after `approve_timeout` seconds is refused.
 
-    ``executor(tool, arguments, context)`` runs each tool instead of its handler, and ``encoder(result)`` returns the
-    text for the model. `context`, `engine`, `session_id` and `request_id` are passed on in the tools' `ToolContext`.
-    `request_id` defaults to the chat's or else a new id; the model call has the same id.
+    Three errors around approval are bugs in the caller's code: an exception raised by `approve`, any other answer
+    (``TypeError``), and replacement arguments that do not fit the tool (``ValidationError("invalid_option")``). They
+    end the stream through ``on_error`` and are not sent to the model.
 
-    Raises ``ValidationError("invalid_option")`` for wrong options and for a missing `thread`.
+    If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
+    returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
+    `ToolContext`. `request_id` defaults to the id of the chat, or to a new id; the model call has the same id.
+
+    Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """
     settings = ToolSettings(
         tools=as_tools(tools),
@@ -134,7 +140,7 @@ def run_tools(
 
 
 class _Step:
-    """One subscription: the events of the source, then the events of the tools, then the end."""
+    """One subscription. It emits the events of the source, then the events of the tools, then the ``StepCompleted``."""
 
     def __init__(
         self,
@@ -169,7 +175,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the response as it was cut in an earlier run of the stream, if it was."""
+        """Return the events of the response if an earlier run of the stream cut it off, or None if none did."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 
@@ -185,7 +191,7 @@ class _Step:
             if type(event) not in EVENTS:
                 raise not_an_event("run_tools", event)
             self._state = self._state.apply_event(event)
-        except Exception as error:  # a raw usage with unknown keys
+        except Exception as error:  # for example, raw usage with unknown keys
             self._observer.on_error(error)
             return
         self._observer.on_next(event)
@@ -205,7 +211,7 @@ class _Step:
             self._start(calls)
 
     def _start(self, calls: tuple[ToolCall, ...]) -> None:
-        # The source may end on any thread; everything else happens on the call's own loop.
+        # The source may end on any thread. Everything after that happens on the call's own loop.
         loop = clock(self._scheduler)
 
         def start() -> None:
@@ -228,14 +234,14 @@ class _Step:
             self._observer.on_error,
         )
 
-        def end(error: Exception) -> None:  # a bug in the caller's code, so the other tools are stopped
+        def end(error: Exception) -> None:  # there is a bug in the caller's code, so stop the other tools
             running.dispose()
             self._observer.on_error(error)
 
         self._metadata.update({name: calls for name, calls in deferred.items() if calls})
         for call in deferred["approval_tool_calls"]:
             self._deliver(ToolApprovalRequested(call.id, call.name, call.arguments))
-        with behind(self._gate):  # the reader slows down the tools' agents too
+        with behind(self._gate):  # a slow consumer slows down the tools' agents too
             running.start(self._scheduler)
         return running
 
@@ -264,7 +270,7 @@ class _Step:
             self._deliver(event)
 
     def _deliver(self, event: Event) -> None:
-        # The source has ended, so no caller would deliver a subscriber's exception.
+        # The source has ended, so if the subscriber raises, no caller would pass the exception on.
         try:
             self._emit(event)
         except BaseException as error:
@@ -287,13 +293,13 @@ class _Step:
     def _unknown_tools(self, calls: list[ToolCall]) -> EngineError:
         names = ", ".join(repr(call.name) for call in calls)
         known = ", ".join(repr(tool.name) for tool in self._settings.tools) or "none"
-        message = f"the model called {names}, but there is no such tool; the tools are: {known}"
+        message = f"the model called {names}, which is not among the available tools: {known}"
         return EngineError("unknown_tool", message, metadata={"tool_name": calls[0].name})
 
 
 def _checked_thread(thread: Input | None) -> Thread:
     if thread is None:
-        fault = "is missing: write run_tools(tools, thread=thread), with the thread of the model's call"
+        fault = "is missing: write run_tools(tools, thread=thread), with the thread that you sent to the model"
         raise invalid_option("thread", fault)
     try:
         return as_thread(thread)

@@ -1,4 +1,4 @@
-"""Keep or drop events, or extract their text, thinking, tool calls or usage."""
+"""Operators that keep or drop events, or extract their text, thinking, tool calls or usage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ R = TypeVar("R")
 
 
 def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
-    """Keep only the items of these classes; type checkers infer the type of the result.
+    """Keep only items of the given classes; type checkers infer the item type of the result.
 
     ::
 
@@ -47,8 +47,8 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    The events of agents that run as tools are all `Nested`, so ``only(TextDelta)`` keeps only the chat's own text; an
-    agent's text is inside its `Nested` events:
+    When an agent runs as a tool, each of its events is wrapped in a `Nested`. So ``only(TextDelta)`` keeps only the
+    chat's own text. To get an agent's text, unwrap its `Nested` events:
 
     >>> from reactivex import from_iterable
     >>> from rxllm import operators as ops
@@ -57,7 +57,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(chat.pipe(only(Nested)).filter(lambda nested: nested.path == ("c1",)).map(lambda nested: nested.event))
     [TextDelta(delta='Yes.', id=None)]
 
-    Raises ``ValidationError("invalid_option")`` without arguments, and for one that is not a class.
+    Raises ``ValidationError("invalid_option")`` if there are no arguments or if any of them is not a class.
     """
     if not types:
         raise invalid_option("types", "must be at least one class")
@@ -76,7 +76,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
 def filter_deltas(
     text: bool = True, tool: bool = True, thinking: bool = True
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop the deltas whose flag is False; completions always pass, so results do not change.
+    """Drop each kind of delta whose flag is False; completed blocks still pass, so results do not change.
 
     ::
 
@@ -88,9 +88,9 @@ def filter_deltas(
     >>> [type(event).__name__ for event in quiet]
     ['MessageStarted', 'TextCompleted', 'MessageCompleted']
 
-    The deltas of agents (``Nested``) are dropped too.
+    Deltas from agents (``Nested``) are dropped too.
 
-    Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
+    Raises ``ValidationError("invalid_option")`` if a flag is not True or False.
     """
     for name, flag in ("text", text), ("tool", tool), ("thinking", thinking):
         check_instance(name, flag, bool, "True or False")
@@ -101,9 +101,9 @@ def filter_deltas(
 
 
 def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Drop ``RawChunk`` events, including those of agents, unless `include` is True.
+    """Drop all ``RawChunk`` events, including those from agents, unless `include` is True.
 
-    It cannot add chunks: the decoder emits them if the call has the option ``include_raw_chunks=True``.
+    This operator cannot add raw chunks. To receive any, make the call with ``include_raw_chunks=True``.
 
     ::
 
@@ -115,7 +115,7 @@ def include_raw_chunks(include: bool = False) -> Callable[[Observable[Event]], S
     >>> stream_generate(fake, "Hello", include_raw_chunks=True).pipe(include_raw_chunks()).to_list().run()[1]
     TextDelta(delta='Hi', id='block_0')
 
-    Raises ``ValidationError("invalid_option")`` for a flag that is not True or False.
+    Raises ``ValidationError("invalid_option")`` if `include` is not True or False.
     """
     check_instance("include", include, bool, "True or False")
     return Stream.of if include else _drop(frozenset({RawChunk}))
@@ -134,7 +134,7 @@ def _drop(classes: frozenset[type[Event]]) -> Callable[[Observable[Event]], Stre
 
 
 def text() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the text in pieces as it arrives. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the text piece by piece as it arrives. An ``ErrorEvent`` becomes an ``on_error``.
 
     ::
 
@@ -145,14 +145,15 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
 
-    A block whose deltas were dropped is emitted whole when it is completed. Text before a ``StepRestarted`` has already
-    been emitted; folds such as `to_text` drop it. Agents' text is not part of the chat's text: see `only`.
+    If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed. When a
+    ``StepRestarted`` arrives, the text before it has already been emitted; use a fold such as `to_text` if it must not
+    count. Text from agents is not emitted, because it is not part of the chat's own text: see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
 
 def thinking() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the thinking in pieces as it arrives. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the thinking piece by piece as it arrives. An ``ErrorEvent`` becomes an ``on_error``.
 
     ::
 
@@ -163,14 +164,14 @@ def thinking() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake([("thinking", "hm"), "Hi"]), "Hello").pipe(thinking()))
     ['hm']
 
-    A block whose deltas were dropped is emitted whole when it is completed.
+    If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed.
     """
     types = (ThinkingDelta, ThinkingCompleted)
     return extract("thinking", lambda: TextPieces(*types), *types, StepRestarted)
 
 
 def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
-    """Emit the completed tool calls that the client must answer. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit each completed tool call that the client must answer. An ``ErrorEvent`` becomes an ``on_error``.
 
     ::
 
@@ -181,7 +182,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
     >>> list(stream_generate(Fake(ToolCall("c1", "add", {"a": 1})), "Hi").pipe(tool_calls()))
     [add(a=1)]
 
-    Agents answer their own tool calls, which are omitted.
+    Tool calls made by agents are left out, because each agent answers its own.
     """
 
     def read(event: Event) -> Iterable[ToolCall]:
@@ -192,7 +193,7 @@ def tool_calls() -> Callable[[Observable[Event]], Stream[ToolCall]]:
 
 
 def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
-    """Emit the running total of usage over all steps each time it changes. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit the total usage of all steps whenever it changes. An ``ErrorEvent`` becomes an ``on_error``.
 
     ::
 
@@ -203,7 +204,8 @@ def usage() -> Callable[[Observable[Event]], Stream[Usage]]:
     >>> list(stream_generate(Fake(["Hi", Usage(3, 1)]), "Hello").pipe(usage()))
     [Usage(input_tokens=3, output_tokens=1)]
 
-    Agents' usage counts as it arrives, at any depth, even if an agent is interrupted during a step.
+    Agents' usage is added as it arrives, at any depth. It counts even if the agent is interrupted in the middle of a
+    step.
     """
 
     def changes() -> Callable[[Event], Iterable[Usage]]:
@@ -227,7 +229,7 @@ _COUNTED = (UsageUpdated, StepCompleted, StepRestarted)
 
 
 class _Total:
-    """The usage of a chat: its completed steps, the current response, and the agents of the current step."""
+    """The total usage of a chat: its completed steps, the current response, and the agents in the current step."""
 
     def __init__(self) -> None:
         self._before = Usage()
@@ -259,7 +261,7 @@ class _Total:
 
 
 class TextPieces:
-    """The strings of one kind of block: the deltas, or the completed text where the deltas were dropped."""
+    """The text of one kind of block, in pieces: its deltas, or its completed text if the deltas were dropped."""
 
     def __init__(
         self, delta: type[TextDelta | ThinkingDelta], completed: type[TextCompleted | ThinkingCompleted]
@@ -283,7 +285,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new ``make()``; close the last one, unless its message calls tools."""
+    """Feed each message's text to a new ``make()``, and close the last one unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

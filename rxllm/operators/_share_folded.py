@@ -1,7 +1,7 @@
-"""Share one call among any number of watchers, whenever they join.
+"""Share one call among any number of watchers, no matter when they join.
 
-Events wait in a watcher's `JoinedEvents` until the watcher is ready; neither the call nor other watchers wait. No
-subscriber is called while the call's lock is held.
+If a watcher is not ready for an event, the event waits in that watcher's `JoinedEvents`. Neither the call nor the other
+watchers have to wait. The call's lock is never held while a subscriber is called.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The maximum number of waiting events; beyond it a watcher misses the events that the fold does not keep."""
+"""The most events that can wait for a watcher. If there are more, those that the fold does not keep are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Share one call among any number of watchers; a late watcher receives the state so far, then live events.
+    """Share one call among any number of watchers; late watchers first receive the state so far, then live events.
 
     ::
 
@@ -64,22 +64,25 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     late: !
     Response('Hello!', stop, 0 tokens)
 
-    The first watcher starts the call: write ``.pipe(share_folded(...))`` once, then subscribe as often as you like. A
-    late watcher first receives the events of ``StreamCollector.to_events()``, so every fold has the same result, no
-    matter when its watcher joined. Events that the fold does not keep, such as the progress of tools, are missing. A
-    watcher that joins after the end receives all events at once, then the end or the error.
+    Write ``.pipe(share_folded(...))`` once, then subscribe to the result as often as you like. The first watcher starts
+    the call. A late watcher first receives the events that ``StreamCollector.to_events()`` returns, so that every fold
+    has the same result no matter when its watcher joined. It does not receive past events that the fold does not keep,
+    such as the progress of tools. A watcher that joins after the end receives all events at once, followed by the
+    completion or the error.
 
-    The call is cancelled `grace` seconds after the last watcher has left, unless another watcher subscribes. With 0 it
-    is cancelled at once, with None never. To stop it for all watchers, end the source:
-    ``stream.take_until(stop).pipe(share_folded(None))``. An ended call does not start again: a watcher that subscribes
-    after the grace period receives the events so far and a ``StreamError("cancelled")``.
+    The call is cancelled `grace` seconds after the last watcher has left, unless a new watcher subscribes in time. With
+    0 it is cancelled at once; with None it is never cancelled. To stop the call for all watchers, end the source:
+    ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended does not start again. A watcher that
+    subscribes after a cancellation receives the events so far and a ``StreamError("cancelled")``.
 
-    The call runs on its first watcher's event loop, and all watchers are called there, whichever thread they subscribe
-    on. A watcher delays neither the call nor other watchers, unless its functions block that loop. For a slow iterator
-    (``for``, ``async for``), adjacent deltas are joined; if more than a thousand events still wait, it misses the same
-    events as a late watcher. An exception raised by a watcher goes only to its own ``on_error``. A blocking ``run()``,
-    ``for`` or ``show`` on that loop's own thread would block the call that it waits for, so it raises
-    ``EngineError("wrong_loop")``; in a notebook, ``await`` the stream.
+    The call runs on the event loop of its first watcher. All watchers are called on that loop, no matter which thread
+    they subscribe on. A watcher cannot delay the call or other watchers unless its functions block the loop. Adjacent
+    deltas are joined for a slow iterator (``for``, ``async for``). If more than a thousand events are still waiting for
+    it, it misses the same events as a late watcher. An exception raised by a watcher goes only to that watcher's
+    ``on_error``.
+
+    A blocking ``run()``, ``for`` or ``show`` on the loop's own thread would block the very call that it waits for, so
+    it raises ``EngineError("wrong_loop")``. In a notebook, write ``await`` instead.
 
     Raises ``ValidationError("invalid_option")`` unless `grace` is a number of seconds or None.
     """
@@ -92,7 +95,7 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
 
 
 class _Shared:
-    """One call: its state and its watchers."""
+    """One shared call, with its state and its watchers."""
 
     def __init__(self, source: Observable[Event], grace: float | None) -> None:
         self._source = source
@@ -103,8 +106,8 @@ class _Shared:
         self._clock: abc.SchedulerBase | None = None  # the first watcher's clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._subscription = SingleAssignmentDisposable()
-        self._timer = SerialDisposable()  # the grace timer, while there are no watchers
-        self._has_failed = False  # whether the last event is an ErrorEvent, after which a watcher may leave
+        self._timer = SerialDisposable()  # runs for the grace period while there are no watchers
+        self._has_failed = False  # whether the last event was an ErrorEvent; watchers often leave after one
         self._has_ended = False
         self._error: Exception | None = None
 
@@ -129,13 +132,13 @@ class _Shared:
         elif self._has_ended or not isinstance(self._clock, LoopScheduler) or self._clock.runs_here:
             watcher.deliver(self._clock)
         elif self._clock.has_ended:
-            self._end(StreamError("cancelled", "the event loop of the shared call is closed"))
+            self._end(StreamError("cancelled", "the shared call's event loop is closed"))
         else:
             watcher.deliver_soon(self._clock)
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # The call must not inherit its first watcher's pace or listener.
+        # The call must not inherit the back-pressure or the error listener of its first watcher.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -153,7 +156,7 @@ class _Shared:
                 watchers = tuple(self._watchers)
                 for watcher in watchers:
                     watcher.add(event)
-        except Exception as error:  # a raw usage with unknown keys
+        except Exception as error:  # for example, raw usage with unknown keys
             self._end(error)
             self._subscription.dispose()
         else:
@@ -196,13 +199,13 @@ class _Shared:
             if self._watchers or self._has_ended:
                 return
             remedy = "subscribe to a new stream, or pass a longer grace"
-            fault = f"the shared call had no watchers for {self._grace:g} s, so it was stopped: {remedy}"
+            fault = f"the shared call was stopped after {self._grace:g} s without watchers; {remedy}"
             self._end(None if self._has_failed else StreamError("cancelled", fault))
         self._subscription.dispose()
 
 
 _BLOCKED = (
-    "the shared call runs on the event loop that a blocking call waits on, so neither can continue; "
+    "this blocking call would wait forever, because the shared call runs on the event loop it blocks; "
     "write 'await stream' or 'async for', or rxllm.show(stream, block=False)"
 )
 
@@ -210,10 +213,11 @@ _BLOCKED = (
 class Watcher:
     """One subscription to a shared call.
 
-    A watcher is ready unless its ``on_next`` is running, on any thread, or its iterator has items left to take. Its
-    observer is called in the context of its own subscription, with its own gate, scope and listener.
+    A watcher is ready unless its ``on_next`` is running on some thread or its iterator still has items to take. Its
+    observer is called in the context of its own subscription, with its own gate, scope and error listener.
 
-    It is not a `Backlog`, since watchers share a lock, which is not held during a delivery, so that no watcher waits.
+    It cannot be a `Backlog`: all watchers share one lock, and no delivery may hold it, or the other watchers would
+    wait.
     """
 
     def __init__(
@@ -237,32 +241,32 @@ class Watcher:
         self._waits_for_gate = False
 
     def add(self, event: Event) -> None:
-        """Add `event` to the waiting events. The caller holds the lock, and then calls `deliver`."""
+        """Add `event` to the waiting events. The caller must hold the lock and call `deliver` afterwards."""
         self._waiting.add(event)
 
     def finish(self, error: Exception | None) -> None:
-        """Store the end. The caller holds the lock, and then calls `deliver`."""
+        """Record how the call has ended. The caller must hold the lock and call `deliver` afterwards."""
         self._has_ended, self._error = True, error
 
     def deliver(self, clock: abc.SchedulerBase) -> None:
-        """Deliver the waiting events, now or, if the watcher is not ready, later."""
+        """Deliver the waiting events now, or as soon as the watcher is ready."""
         while (events := self._begin(clock)) is not None:
             self._context.run(self._deliver, events)
-            with self._lock:  # only now may another thread enter the context
+            with self._lock:  # from here on, another thread may enter the context
                 self._is_delivering = False
 
     def deliver_soon(self, clock: abc.SchedulerBase) -> None:
-        """Deliver the waiting events on the clock's own thread."""
+        """Schedule a delivery of the waiting events on the clock's own thread."""
         if not self.has_left:
             self._wake.disposable = clock.schedule(lambda scheduler, state: self.deliver(clock))
 
     def leave(self) -> None:
-        """Stop all deliveries."""
+        """Stop all deliveries to this watcher."""
         self.has_left = True
         self._wake.dispose()
 
     def _begin(self, clock: abc.SchedulerBase) -> list[Event] | None:
-        """Return the waiting events: an empty list if only the end waits, None if nothing can be delivered now."""
+        """Return the waiting events, an empty list if only the end is left, or None if the watcher is not ready."""
         with self._lock:
             if self._is_delivering or self.has_left or not (self._waiting or self._has_ended):
                 return None
@@ -280,7 +284,7 @@ class Watcher:
                 if self.has_left:
                     return
                 self._observer.on_next(event)
-        except BaseException as error:  # raised by this subscriber; the others do not see it
+        except BaseException as error:  # this subscriber raised; the others are not affected
             self._leave(self)
             fail(self._observer, error)
         else:
@@ -295,20 +299,21 @@ class Watcher:
             report_unheard(error)
 
     def _on_idle(self, clock: abc.SchedulerBase) -> None:
-        # The reader may take its item on another thread, but this work belongs on the clock's thread.
+        # The consumer may take its item on another thread. Deliveries belong on the clock's thread.
         self._waits_for_gate = False
         self.deliver_soon(clock)
 
 
 class JoinedEvents:
-    """The events waiting for a watcher. Adjacent deltas of a block are joined; of adjacent usages the last is kept.
+    """The events that wait for a watcher. Adjacent deltas of a block are joined.
 
-    Events are adjacent if no other event of the same chat waits between them; events of other agents do not count.
+    Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
+    waiting between them. Events from the chat's agents count as events of other chats.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
         self._entries: list[_Entry] = []
-        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # the last two entries, by path of the chat
+        self._latest: dict[tuple[str, ...], list[_Entry]] = {}  # each chat's last two entries, by its path
         self._most = MOST
         self._extend(events)
 
@@ -326,7 +331,7 @@ class JoinedEvents:
             latest[:] = [*latest[-1:], entry]
         if len(self._entries) > self._most:
             kept = [event for event in self.take() if _is_kept(event)]
-            self._most = max(MOST, 2 * len(kept))  # doubled, so that the cost stays linear
+            self._most = max(MOST, 2 * len(kept))  # doubled to keep the total cost linear
             self._extend(kept)
 
     def take(self) -> list[Event]:
@@ -345,7 +350,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Some providers send a usage with each delta; the fold does not depend on the order of the two.
+    # Some providers send a usage update with each delta. The order of the two makes no difference to the fold.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)
@@ -360,7 +365,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # the fold keeps it only after the execution's start
+    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state ignores it, because it has not seen the start
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

@@ -1,4 +1,4 @@
-"""Join or drop the items that arrive while the consumer is busy."""
+"""Operators that join or drop the items that arrive while the consumer is busy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]], Stream[T]]:
-    """Join adjacent deltas, or strings, while the consumer is busy; nothing is lost or reordered.
+    """Join adjacent deltas or strings while the consumer is busy, without losing or reordering anything.
 
     ::
 
@@ -37,24 +37,26 @@ def conflate(join: Callable[[T, T], T] | None = None) -> Callable[[Observable[T]
     >>> asyncio.run(slow_reader())
     Hello
 
-    A consumer is busy
+    A consumer is busy in two cases:
 
-    - while its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has items left to take;
-    - while its ``on_next`` runs.
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) still has items to take.
+    - Its ``on_next`` is running.
 
-    While it is busy, deltas of the same block or tool call are joined, and so are strings; other items wait behind
-    them. Once the consumer has taken everything, it receives the waiting batch, so it is at most one batch behind. A
-    fast consumer receives every item unchanged. A consumer that only puts items into a queue or a task is never busy.
-    The end and ``on_error`` first release the waiting items.
+    While it is busy, strings are joined, and so are deltas of the same block or tool call. All other items wait in line
+    behind them. When the consumer has taken everything, it receives the waiting items as a batch, so it is never more
+    than one batch behind. A fast consumer receives every item unchanged. A consumer that merely puts items into a queue
+    or starts a task for each is never busy. When the stream ends or fails, the waiting items are emitted first.
 
-    ``join(waiting, item)``, a function of two items, joins all waiting items into one, whatever they are:
+    If you pass `join`, ``join(waiting, item)`` is called to combine two items of any kind, so that all waiting items
+    become one:
 
     >>> import operator
     >>> import reactivex
     >>> reactivex.range(5).map(lambda number: [number]).pipe(conflate(operator.add)).to_list().run()
     [[0], [1], [2], [3], [4]]
 
-    If `join` raises, the stream ends with that exception. To drop all waiting items but the newest, use `keep_latest`.
+    If `join` raises, the stream ends with that exception. To drop all waiting items except the newest, use
+    `keep_latest`.
 
     Raises ``ValidationError("invalid_option")`` unless `join` is a function of two items.
     """
@@ -88,23 +90,23 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     0
     99
 
-    A consumer is busy
+    A consumer is busy in two cases:
 
-    - until its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) requests the next item: it receives
-      the newest item at that moment, or a later one, no matter how long the consumer has worked;
-    - while its ``on_next`` runs.
+    - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
+      does, it receives the newest item at that moment, or a later one, no matter how long the consumer has worked.
+    - Its ``on_next`` is running.
 
-    The source is never slowed down. A fast consumer receives every item. The last item before the end, or before an
-    ``on_error``, is always emitted. A consumer that only puts items into a queue or a task is never busy. For deltas,
-    none of which may be lost, use `conflate`.
+    The source is never slowed down. A fast consumer receives every item. The last item before the end or an
+    ``on_error`` is always emitted. A consumer that merely puts items into a queue or starts a task for each is never
+    busy. Do not use this operator for deltas, because none of them may be lost; use `conflate` instead.
     """
     return operate(lambda source, observer, scheduler: _KeepingLatest[T](observer, scheduler).start(source))
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription: items wait while its consumer is busy. A subclass stores them; `_count` is their number.
+    """One subscription, whose items wait while its consumer is busy. A subclass stores them; `_count` counts them.
 
-    When `_most` items wait, they are emitted.
+    As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
     """
 
     _most: float = HELD_BACK
@@ -124,11 +126,11 @@ class _WhileBusy(Backlog[T, T]):
         """Remove and return the waiting items."""
 
     def _is_free(self, gate: Gate) -> bool:
-        """Return whether the reader is ready for an item."""
+        """Return whether the consumer behind `gate` is ready for an item."""
         return gate.idle
 
     def _when_free(self, gate: Gate, wake: Callable[[], None]) -> None:
-        """Call `wake` once the reader is ready for an item."""
+        """Call `wake` once the consumer behind `gate` is ready for an item."""
         gate.when_idle(wake)
 
     def _on_next(self, item: T) -> None:
@@ -143,7 +145,7 @@ class _WhileBusy(Backlog[T, T]):
                 self._count += 1
                 try:
                     self._add(item)
-                except Exception as error:  # raised by the user's `join`
+                except Exception as error:  # the user's `join` raised
                     self._on_error(error)
                     return
             if self._delivering:
@@ -152,7 +154,7 @@ class _WhileBusy(Backlog[T, T]):
                 self._release()
 
     def _schedule_release(self) -> None:
-        # The reader may take its item on another thread, but this work belongs on the clock's thread.
+        # The consumer may take its item on another thread. Deliveries belong on the clock's thread.
         if self._clock is not None and not self._timer.is_disposed:
             self._timer.disposable = self._clock.schedule(self.wake)
 
@@ -169,7 +171,7 @@ class _WhileBusy(Backlog[T, T]):
 
 
 class _JoiningTexts(_WhileBusy[T]):
-    """Each waiting item has a list of texts, which are joined into its text."""
+    """Each waiting item has a list of texts; they are joined into one when the item is taken."""
 
     def __init__(self, observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None) -> None:
         super().__init__(observer, scheduler)
@@ -222,7 +224,7 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta, or the string itself; None for other items, which are never joined."""
+    """Return the text of a delta or string, or None for any other item; those are never joined."""
     if type(item) is Nested:
         return text_of(item.event)
     if type(item) in DELTAS:
@@ -231,7 +233,7 @@ def text_of(item: Any) -> str | None:
 
 
 def continues(last: Any, item: Any) -> bool:
-    """Return whether `item`, which has a text, continues the block, tool call or string of `last`."""
+    """Return whether `item`, a delta or string, continues the block, tool call or string that `last` belongs to."""
     if type(last) is not type(item):
         return False
     if type(item) is Nested:
@@ -240,7 +242,7 @@ def continues(last: Any, item: Any) -> bool:
 
 
 def join_texts(item: Any, texts: Iterable[str]) -> Any:
-    """Return a copy of `item` with all of `texts` as its text."""
+    """Return a copy of `item` whose text is all of `texts` joined."""
     if type(item) is Nested:
         return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)

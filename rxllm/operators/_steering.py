@@ -1,4 +1,4 @@
-"""Collect the user's messages for a chat's next step, and end a response after a sentence when messages wait."""
+"""Collect the user's messages for the next step of a chat, and cut a response off after a sentence when some arrive."""
 
 from __future__ import annotations
 
@@ -30,20 +30,20 @@ Steer = Observable[str | Message]
 SteerAt = Literal["sentence", "step"]
 
 MOST = 1024
-"""Maximum number of waiting messages. No user types more during one step."""
+"""The most messages that can wait. No user types more than that during one step."""
 
 
 class Steering(abc.DisposableBase):
-    """The waiting messages of one chat. `steer` may emit on any thread, during its subscription, and during a delivery.
+    """The messages that wait in one chat. `steer` may emit on any thread, even while it is being subscribed to.
 
-    An adapter whose provider accepts messages during a response, such as OpenAI's Responses API with
-    ``response.steer``, would take them through the scope, as `until_sentence` does.
+    Some providers accept messages during a response, such as OpenAI's Responses API with ``response.steer``. An adapter
+    that supports this would take the messages from the scope, as `until_sentence` does.
     """
 
     def __init__(self, steer: Steer | None) -> None:
         self._steer = steer
         self._waiting = deque[Message]()
-        self._settled: list[Message] | None = None  # the messages that `take` returns next
+        self._settled: list[Message] | None = None  # if not None, `take` returns these next
         self._messages = SingleAssignmentDisposable()
         self._error: Exception | None = None
         self._failure = SerialDisposable()
@@ -66,13 +66,13 @@ class Steering(abc.DisposableBase):
             except Exception as error:
                 on_error(error)
 
-        # Not paced, since a slow reader must not hold up messages; and below the model, since a model call made to
-        # produce messages does not count as a chat step.
+        # There is no back-pressure here, because a slow consumer must not hold messages up. The scope is below the
+        # model's, because a model call made to produce messages is not a step of this chat.
         messages = scoped(paced(self._steer, None), current_scope.get().below_model())
         self._messages.disposable = messages.subscribe(on_next, on_error, scheduler=unpaced(scheduler))
 
     def raise_error(self) -> None:
-        """Raise the error that `steer` emitted, if any."""
+        """Raise the error that ended `steer`, if there was one."""
         if self._error is not None:
             raise self._error
 
@@ -88,7 +88,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Fix this step's messages, so that every run of the stream takes the same ones; others wait until later."""
+        """Fix the messages for this step, so that every run of the stream takes the same ones. The rest wait."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -102,10 +102,10 @@ class Steering(abc.DisposableBase):
     def _add(self, item: Any) -> None:
         message = user(item) if isinstance(item, str) else item
         if not isinstance(message, Message) or message.role != "user":
-            expected = "an Observable of texts or user's messages"
-            raise invalid_option("steer", f"{must_be(expected, item)}; write steer.map(rxllm.user) or the like")
+            expected = "an Observable of texts or user messages"
+            raise invalid_option("steer", f"{must_be(expected, item)}; write, for example, steer.map(rxllm.user)")
         if len(self._waiting) == MOST:
-            raise StreamError("overflow", f"{MOST} messages of steer wait for one step; emit fewer, such as the latest")
+            raise StreamError("overflow", f"steer has {MOST} messages waiting for one step; emit fewer messages")
         if message.text.strip() or not all(isinstance(part, TextPart) for part in message.parts):
             self._waiting.append(message)
 
@@ -117,12 +117,13 @@ Keep = Callable[[list[Event]], object]
 def until_sentence(
     source: Observable[Event], is_steered: Callable[[], bool], recall: Recall, keep: Keep
 ) -> Stream[Event]:
-    """End `source`, a response, after its current sentence once ``is_steered()`` is true.
+    """Cut off the response in `source` at the end of its current sentence, once ``is_steered()`` is true.
 
-    The source is disposed before the next sentence, block or tool call begins, and open blocks are completed. Thinking
-    is never cut, since it is returned to the provider as a whole, and neither is a response that has begun a tool call.
-    ``keep(events)`` receives the events of a response that was cut. ``recall()`` is called once the response has begun;
-    if it returns events that an earlier run kept, these are emitted instead.
+    The source is disposed before the next sentence, block or tool call begins, and open blocks are completed. Two
+    things are never cut off: thinking, because the provider needs it back as a whole, and a response that has begun a
+    tool call. ``keep(events)`` is called with the events of a response that was cut off. ``recall()`` is called once
+    the response has begun. If it returns events that an earlier run has kept, these are emitted instead of the
+    response.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -150,11 +151,11 @@ class _UntilSentence:
         return self._running
 
     def _begin(self) -> None:
-        self._seen: list[Event] = []  # the events until a tool call begins
+        self._seen: list[Event] = []  # all events until a tool call begins
         self._has_calls = False
         self._is_after_text = False  # whether the last block to end was text
-        self._sentences: Segmenter | None = None  # the sentences of the open block
-        self._rest = 0  # the length of its unfinished sentence
+        self._sentences: Segmenter | None = None  # splits the open block into sentences
+        self._rest = 0  # the length of the open block's unfinished sentence
 
     def _on_next(self, event: Event) -> None:
         if self._ended:
@@ -193,7 +194,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return where a sentence ends in the delta's text: 0 if just before it, None if nowhere."""
+        """Return the position in the delta at which a sentence ends (0: just before it), or None if none ends there."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):
@@ -218,7 +219,7 @@ class _UntilSentence:
         self._seen += last
         closing = self._unfinished().close()
         end = MessageCompleted(fold_message([*self._seen, *closing]), "stop", STEERED)
-        self._keep([*self._seen, *closing, end])  # kept first, since a journal also records the disposal
+        self._keep([*self._seen, *closing, end])  # before disposing: a journal records the disposal too
         self._end([*last, *closing, end])
 
     def _end(self, events: Sequence[Event]) -> None:

@@ -1,8 +1,9 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-The timer is lazy: it is set again when it fires, not at each event, so an event costs one reading of the clock.
-Only two events set it: the first content, and the event that ends a stall. While the consumer is behind, the source
-waits, and that time does not count as the model's silence.
+The timer is lazy. It is normally set again when it fires rather than at each event, so that an event costs no more than
+reading the clock once. Only two events set the timer themselves: the first content, and the event that ends a stall.
+
+While the consumer is behind, the source has to wait. That time does not count as the model's silence.
 """
 
 from __future__ import annotations
@@ -24,16 +25,19 @@ from rxllm.values import AdapterError, StreamError
 from rxllm.values.argument_checks import check, check_function, is_positive
 
 RESOLUTION = 1e-6
-"""The schedulers' rounding, in seconds. A timer may fire this early, and a shorter one would fire endlessly."""
+"""The rounding error of the schedulers, in seconds.
+
+A timer may fire this much too early. If it were then set to the tiny remaining time, it would fire over and over.
+"""
 
 BUSY_SECONDS = 0.01
-"""Seconds until a timer that fired during a delivery fires again."""
+"""If the timer fires during a delivery, it fires again after this many seconds."""
 
 
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit the seconds until the first content, of silence after it, and in total.
+    """Limit, in seconds, the wait for the first content, each silence after it, and the total duration.
 
     ::
 
@@ -45,17 +49,20 @@ def time_limits(
     >>> [type(event).__name__ for event in slow]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
-    Only the model's output is content: message starts and ends, usage and raw frames show that a provider is alive, but
-    do not extend a limit. An agent's events do, except for its provider's usage and raw frames. At a limit, open blocks
-    and calls are completed, and an ``ErrorEvent`` with ``StreamError("timeout")`` ends the stream; before the first
-    event it is ``on_error`` with ``AdapterError("timeout")``. The error's metadata has the exceeded `limit`, its
-    `seconds`, and the number of `events` so far. The source is disposed, which closes its connection. While the
-    consumer is behind, only `total` applies. After a ``MessageCompleted`` no limit applies until another event arrives.
+    Only the model's output counts as content. Message starts and ends, usage and raw frames show that the provider is
+    alive, but they do not extend a limit. Agents' events do extend a limit, except for the usage and raw frames of
+    their providers.
 
-    The call option ``timeout``, a number or a `Timeouts`, sets the same limits below retry: a call whose first content
-    is late is a failed attempt there, and is retried.
+    When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
+    a ``StreamError("timeout")``. If there has been no event at all, it ends with an ``on_error`` and an
+    ``AdapterError("timeout")`` instead. The error's metadata contains the exceeded `limit`, its `seconds`, and the
+    number of `events` so far. The source is disposed, which closes its connection. While the consumer is behind, only
+    `total` applies. After a ``MessageCompleted``, no limit applies until another event arrives.
 
-    Raises ``ValidationError("invalid_option")`` for a limit that is not a number above 0.
+    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
+    first content of an attempt is late, the attempt has failed and is retried.
+
+    Raises ``ValidationError("invalid_option")`` if a limit is not a number above 0.
     """
     limits = Timeouts(first, idle, total)
     if limits == NO_TIMEOUTS:
@@ -70,7 +77,7 @@ def time_limits(
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(seconds, events)`` when no content has arrived for `after` seconds, once per stall, and continue.
+    """Call ``fn(seconds, events)`` once per stall, when no content has arrived for `after` seconds; then continue.
 
     ::
 
@@ -84,8 +91,8 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
     >>> response = slow.pipe(stall_warning(0.01, warn)).run()
     silent after 2 events
 
-    Content and silence are defined in `time_limits`; the wait for the first content can be a stall too. If `fn` raises,
-    the stream ends with that exception.
+    See `time_limits` for what counts as content. A long wait for the first content is a stall too. If `fn` raises, the
+    stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` unless `after` is a number above 0 and `fn` is a function.
     """
@@ -95,7 +102,7 @@ def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[
 
 
 class _Watch:
-    """Pass events on and watch the time; a subclass decides when it is due and how it acts."""
+    """Pass events on and watch the clock; a subclass decides when to act and what to do."""
 
     def __init__(self, observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None) -> None:
         self._observer = observer
@@ -104,7 +111,7 @@ class _Watch:
         self._began = self._last = self._now()  # `_last` is the time of the last content
         self._events = 0
         self._has_content = False
-        self._is_complete = False  # the response has ended, and no event has arrived since
+        self._is_complete = False  # True from the end of the response until the next event
         self._gate = current_gate()
         self._is_behind = False  # whether the consumer is behind
         self._source = SingleAssignmentDisposable()
@@ -114,14 +121,14 @@ class _Watch:
         self._guard = threading.RLock()  # timer and source may run on different threads
 
     def see(self, event: Event) -> None:
-        """Note an event before it is passed on."""
+        """Look at an event before it is passed on."""
 
     def due(self) -> float | None:
-        """Return when to `act`: infinity for never, None to ask again at the next event."""
+        """Return the time at which to `act`: infinity means never, and None means to ask again at the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:
-        """Return the last events of the stream, or its error; None to continue."""
+        """Return the last events of the stream or the error that ends it, or None if it continues."""
         raise NotImplementedError
 
     def start(self, source: Observable[Event]) -> abc.DisposableBase:
@@ -252,7 +259,7 @@ class _Warning(_Watch):
         super().__init__(*subscription)
         self._after = after
         self._fn = fn
-        self._warned: float | None = None  # the beginning of the last reported stall
+        self._warned: float | None = None  # when the last reported stall began
 
     def due(self) -> float | None:
         return None if self._is_complete or self._last == self._warned else self._last + self._after

@@ -13,7 +13,7 @@ from rxllm.runtime import Stream
 
 
 def verify() -> Callable[[Observable[Event]], Stream[Event]]:
-    """Pass events that follow the rules; the first event that breaks one ends the stream with an error.
+    """Pass on events that follow the rules, and end the stream with an error at the first event that breaks one.
 
     ::
 
@@ -32,38 +32,41 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     >>> _ = torn.pipe(verify()).subscribe(on_error=lambda error: print(error.metadata["rule"], error.event_index))
     block_closed 2
 
-    Apply it to the stream of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, before
-    any operator that drops events. The error is ``StreamError("malformed_event")``: its ``event_index`` is the position
-    of the event, ``metadata["event"]`` its tag and ``metadata["rule"]`` the broken rule:
+    Apply it to the events of an adapter, ``stream_generate``, ``stream_step``, ``stream`` or ``stream_resume``, and put
+    it before any operator that drops events. If a rule is broken, the stream ends with
+    ``StreamError("malformed_event")``. The error's ``event_index`` is the position of the event, ``metadata["event"]``
+    is its tag, and ``metadata["rule"]`` is the name of the broken rule:
 
-    ======================  =======================================================================================
-    rule                    requires
-    ======================  =======================================================================================
-    ``event``               only events of the union
-    ``message_started``     ``MessageStarted`` first, once per response
-    ``block_closed``        a block is completed before the next block, call or end
-    ``block_text``          a completion has the text of its deltas
-    ``call_id``             a call starts with an id that is not empty and was not used before
-    ``call_order``          deltas and completion belong to a call that is open
-    ``call_name``           a call is completed with the name it started with
-    ``call_raw_arguments``  its raw arguments are its deltas, joined
-    ``call_arguments``      its arguments are the raw ones, parsed, or its metadata has an ``error``
-    ``call_completed``      every call is completed before the end
-    ``usage_changed``       usage is reported once per change
-    ``message_folded``      the completed message is the fold of the events, with or without deltas
-    ``finish_reason``       a response with calls does not finish as ``stop``, ``other`` or None
-    ``terminal``            exactly one ``MessageCompleted`` or ``ErrorEvent``, last in its response
-    ``step_completed``      tools run after the response's end and before one ``StepCompleted``
-    ``nested``              an agent's events arrive while its tool call runs, which ends with the agent's chat; the
-                            provider's own agents emit theirs in the response, after the start of their call
-    ``chat_completed``      several steps end with one ``ChatCompleted``, and nothing follows it
-    ======================  =======================================================================================
+    ======================  =========================================================================================
+    rule                    requirement
+    ======================  =========================================================================================
+    ``event``               Every item is an event.
+    ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
+    ``block_closed``        A block is completed before the next block or call begins and before the response ends.
+    ``block_text``          The text of a completed block equals its deltas, joined.
+    ``call_id``             The id of a new call is not empty and has not been used before.
+    ``call_order``          Call deltas and call completions belong to a call that is open.
+    ``call_name``           A call is completed under the name with which it started.
+    ``call_raw_arguments``  The raw arguments of a call equal its deltas, joined.
+    ``call_arguments``      The arguments of a call are its parsed raw arguments, or its metadata has an ``error``.
+    ``call_completed``      Every call is completed before the response ends.
+    ``usage_changed``       Usage is reported only when it has changed.
+    ``message_folded``      The completed message equals the fold of the events, with or without deltas.
+    ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
+    ``terminal``            A response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
+    ``step_completed``      Tools run after the end of the response and before the step's only ``StepCompleted``.
+    ``nested``              An agent's events arrive while its tool call is running, and the call ends with the agent's
+                            chat. The provider's own agents emit events within the response, once their call has begun.
+    ``chat_completed``      Several steps end with one ``ChatCompleted``, and no event follows it.
+    ======================  =========================================================================================
 
-    An operator such as ``ops.time_limits``, ``ops.guard`` or ``ops.budget`` may end a chat anywhere: it completes all
-    open blocks and calls, agents' included, and its ``ErrorEvent`` is the last event.
+    Operators such as ``ops.time_limits``, ``ops.guard`` and ``ops.budget`` can end a chat anywhere. They first complete
+    all open blocks and calls, including those inside agents, and then emit an ``ErrorEvent`` as the last event.
 
-    Each agent's events (``Nested``) must follow all rules on their own; the error message names the agent's path.
+    The events of each agent (``Nested``) must follow all rules on their own. If they do not, the error message names
+    the agent's path.
 
-    Each event takes constant time; a response's events are kept until its end. An error from the source passes through.
+    Checking an event takes constant time. The events of a response are kept until it ends. Errors from the source are
+    passed on.
     """
     return lift(EventRules)

@@ -1,7 +1,7 @@
-"""Emit the text word by word or sentence by sentence.
+"""Operators that emit the text word by word or sentence by sentence.
 
-The cuts depend on the text alone, not on its deltas. White space belongs to the segment before it; at the very
-beginning, to the segment after it.
+Where the text is cut into segments depends only on the text, not on how it is split into deltas. White space belongs to
+the segment before it. At the very beginning of the text, it belongs to the first segment.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from rxllm.operators._select import TextPieces
 from rxllm.runtime import Stream
 
 LONGEST = 10_000
-"""The maximum number of characters in a segment. It bounds the pending text."""
+"""The maximum number of characters in a segment, so that pending text cannot grow without limit."""
 
 
 def words() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the words of the text, each as soon as the next one begins. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit each word of the text as soon as the next word begins. An ``ErrorEvent`` becomes an ``on_error``.
 
     ::
 
@@ -33,16 +33,17 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo wo", "rld"]), "Hi").pipe(words()))
     ['Hello ', 'world']
 
-    White space belongs to the word before it, so the words together are the whole text. In scripts without spaces
-    between words (Chinese, Japanese, Thai, ...) each character is a word, with its marks and the punctuation after it.
-    The words do not depend on how the text is split into deltas. The last word of a block is emitted at the end of the
-    block, but not if the stream fails. A word is cut after 10,000 characters.
+    White space belongs to the word before it, so joining the words gives back the whole text. Some scripts do not put
+    spaces between words (Chinese, Japanese, Thai, ...). In those, each character is a word, along with its combining
+    marks and any punctuation after it. Where words begin does not depend on how the text is split into deltas. The last
+    word of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are
+    cut.
     """
     return lift(lambda: _EventSegmenter("words", find_word))
 
 
 def sentences() -> Callable[[Observable[Event]], Stream[str]]:
-    """Emit the sentences of the text, each as soon as the next one begins. An ``ErrorEvent`` becomes ``on_error``.
+    """Emit each sentence of the text as soon as the next sentence begins. An ``ErrorEvent`` becomes an ``on_error``.
 
     ::
 
@@ -53,17 +54,17 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Dr. No is ", "here. Ru", "n!"]), "Hi").pipe(sentences()))
     ['Dr. No is here. ', 'Run!']
 
-    White space belongs to the sentence before it, so the sentences together are the whole text. A sentence ends
+    White space belongs to the sentence before it, so joining the sentences gives back the whole text. A sentence ends:
 
-    - at the end of a line;
-    - after ``. ! ? …``, or a similar mark of another script, and white space, unless a lower-case letter follows; a
-      ``.`` after an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the number of a list item
-      does not count;
-    - after a full-width mark of Chinese and Japanese, such as ``。``, even without white space.
+    - At the end of a line.
+    - After ``. ! ? …``, or a similar mark in another script, if it is followed by white space and then by anything but
+      a lower-case letter. A ``.`` after an initial (``J. S. Bach``, ``e.g.``), a common abbreviation (``Dr.``) or the
+      number of a list item does not end a sentence.
+    - After a full-width mark used in Chinese and Japanese, such as ``。``, even if no white space follows.
 
-    Closing quotes and brackets belong to the sentence. The sentences do not depend on how the text is split into
-    deltas. The last sentence of a block is emitted at the end of the block, but not if the stream fails. A sentence is
-    cut after 10,000 characters.
+    Closing quotes and brackets belong to the sentence they close. Where sentences end does not depend on how the text
+    is split into deltas. The last sentence of a block is emitted when the block ends, unless the stream fails.
+    Sentences longer than 10,000 characters are cut.
     """
     return lift(lambda: _EventSegmenter("sentences", find_sentence))
 
@@ -72,7 +73,7 @@ _READ = frozenset({ErrorEvent, MessageCompleted, StepRestarted, TextCompleted, T
 
 
 class _EventSegmenter:
-    """Split the text of events into segments. No segment spans two blocks."""
+    """Split the text of events into segments, none of which spans two blocks."""
 
     def __init__(self, name: str, find: Find) -> None:
         self._name = name
@@ -98,21 +99,21 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)`` returns the first cut of `text` at or after `start`; the segment begins at `begin`."""
+"""``find(text, begin, start)`` returns the first place, from `start` on, to cut the segment that begins at `begin`."""
 
 
 class Segmenter:
-    """Split text into segments, which together are the whole text."""
+    """Split text into segments. Joining them gives back the whole text."""
 
     def __init__(self, find: Find) -> None:
         self._find = find
-        self._context = ""  # the end of the pending segment, see `_context_of`
+        self._context = ""  # the end of the pending segment; see `_context_of`
         self._pending: list[str] = []
-        self._length = 0  # length of the pending segment
-        self._has_text = False  # whether more than white space is pending
+        self._length = 0  # the length of the pending segment
+        self._has_text = False  # whether anything but white space is pending
 
     def feed(self, text: str) -> list[str]:
-        # Only the end of the pending segment is searched again: a long segment must not cost more per piece.
+        # Search only the end of the pending segment again, so that pieces of a long segment do not cost more and more.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
@@ -128,13 +129,13 @@ class Segmenter:
         return segments
 
     def close(self) -> list[str]:
-        """Return the unfinished segment, if any, and reset."""
+        """Return the unfinished segment, if there is one, and reset the segmenter."""
         self._context = ""
         rest = self._take()
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment, and return the segments of `LONGEST` characters that this completes."""
+        """Add `text` to the pending segment. Return every segment that is now full, with `LONGEST` characters."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])
@@ -152,14 +153,14 @@ class Segmenter:
         return segment
 
 
-_CONTEXT = 40  # characters; longer than any abbreviation with its closing marks and a number
+_CONTEXT = 40  # in characters: more than any abbreviation with closing marks and a number
 
 
 def _context_of(text: str) -> str:
-    """Return the part of `text` on which the next cut may depend: the last words, and whether a line ends there."""
+    """Return the part of `text` that can affect the next cut: its last words, and whether a line ends after them."""
     words = text.rstrip()
     gap = text[len(words) :]
-    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for the earlier words
+    words = words if len(words) <= _CONTEXT else "x" + words[-_CONTEXT:]  # "x" stands for all earlier words
     return words + ("\n" if "\n" in gap else gap[:1])
 
 
@@ -174,14 +175,14 @@ _UNSPACED = "".join(
 
 _EDGE = re.compile(rf"(?<=\s)(?=\S)|(?=[{_UNSPACED}])|(?<=[{_UNSPACED}])(?=\S)")
 _WORD = re.compile(r"\s*\S+\s*|\s+")
-_JOINERS = "\u200d\u17d2\u1039"  # zero-width joiner; the signs that stack the next letter in Khmer and Burmese
-_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # letters in Unicode, but written with the letter before them
+_JOINERS = "\u200d\u17d2\u1039"  # the zero-width joiner, and the Khmer and Burmese signs that stack the next letter
+_JOINED = "\u200d\u0e33\u0eb3\uff9e\uff9f"  # Unicode classes them as letters, but they attach to the letter before them
 _STICKING = ("Mn", "Mc", "Me", "Pe", "Pf", "Po")
 _OPENING = ("Ps", "Pi")
 
 
 def find_word(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next word: after white space or, in unspaced scripts, after a character and its marks."""
+    """Return the start of the next word: after white space, or after a character and its marks in unspaced scripts."""
     while edge := _EDGE.search(text, start):
         at = edge.start()
         if at > begin and (text[at - 1].isspace() or _are_separable(text[at - 1], text[at])):
@@ -197,7 +198,7 @@ def _are_separable(before: str, after: str) -> bool:
 
 
 def split_words(text: str) -> list[str]:
-    """Return the words of `text`, which together are the whole text."""
+    """Return the words of `text`. Joining them gives back the whole text."""
     if text.isascii():
         return _WORD.findall(text)
     segmenter = Segmenter(find_word)
@@ -219,7 +220,7 @@ _NUMBER = re.compile(r"\s*\d{1,3}\Z")
 
 
 def find_sentence(text: str, begin: int, start: int) -> int | None:
-    """Return the start of the next sentence: after a line, or an end mark that does not belong to an abbreviation."""
+    """Return the start of the next sentence: after a line, or after an end mark that is not part of an abbreviation."""
     at = begin
     while end := _END.search(text, at):
         if end.end() >= start and (end["mark"] is None or _ends_sentence(text, begin, end)):

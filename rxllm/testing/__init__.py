@@ -1,33 +1,36 @@
 """A test kit for operators, adapters and tools, and for programs that use rxllm.
 
-=================  =====================================================================================================
-for operators      `assert_operator` (`OPERATOR_RULES`); `marbles`: timed streams, drawn as text
-for adapters       `assert_adapter` (`ADAPTER_RULES`); `AdapterConformance`, `HTTPAdapterConformance` and
-                   `ImageConformance`: test suites in which a service follows a `Script` (`PNG`, `REQUEST_ID`,
-                   `refusal`), and a `Served` counts its calls; `loopback`: a real server that records who closed a
-                   connection, and when; `chunkings`, `cut`: bytes in chunks
-for tools          `assert_executor` (`EXECUTOR_RULES`), `assert_encoder` (`ENCODER_RULES`)
-for programs       `sandbox`: replace the model that the code names; `Cassette`: record each answer once, and play it
-                   for equal requests; `record`, `replay_file`: streams in files; `backtest` (`Backtest`,
-                   `BacktestRow`): operators over recordings; `simulate`, `simulate_many`, `simulate_cancels`: run
-                   a program in a `World` with virtual time and faults (`FAULTS`) chosen by a seed, giving a
-                   `Simulation` or a `SimulationError`; ``rxllm.Fake``: a scripted model
-for all            `events`: build an adapter's events; `strategies`: hypothesis strategies for any value and event
-=================  =====================================================================================================
+=============  =========================================================================================================
+for operators  `assert_operator` checks the `OPERATOR_RULES`. `marbles` draws timed streams as text.
+for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`, `HTTPAdapterConformance` and
+               `ImageConformance` are test suites in which a service follows a `Script` and a `Served` counts its
+               calls; `PNG`, `REQUEST_ID` and `refusal` help you to write the service. `loopback` is a real server that
+               records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
+for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
+for programs   `sandbox` replaces the model that the code names. `Cassette` records each answer once, and plays it back
+               for equal requests. `record` and `replay_file` store streams in files and play them. `backtest` runs
+               operators over recordings; it returns a `Backtest`, with a `BacktestRow` for each. `simulate`,
+               `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time, and with faults
+               (`FAULTS`) that depend on a seed; they return a `Simulation` or raise a `SimulationError`.
+               ``rxllm.Fake`` is a scripted model.
+for all        `events` builds an adapter's events. `strategies` has hypothesis strategies for all values and events.
+=============  =========================================================================================================
 
-Check that an operator keeps the Rx contract, in virtual time, and leaves the events consistent:
+Check in virtual time that an operator keeps the Rx contract and that the events stay consistent:
 
 >>> from rxllm import Fake, operators as ops, testing
 >>> testing.assert_operator(lambda: ops.map_text(str.upper))
 
-Check that an adapter keeps the adapter rules; ``HTTPAdapterConformance`` also tests its wire format over HTTP.
+Check that an adapter keeps the adapter rules:
 
 >>> testing.assert_adapter(Fake("Hello"))
 
-``without={"at_once"}`` omits a rule that the subject breaks for a good reason. The docstrings of the ``assert_``
-functions and of `AdapterConformance` list the rules, and when to omit one; the other docstrings have examples.
+To test an adapter's wire format over HTTP as well, use ``HTTPAdapterConformance``. If the subject of a test breaks a
+rule for a good reason, omit the rule, as in ``without={"at_once"}``. The docstrings of the ``assert_`` functions and of
+`AdapterConformance` list the rules, and explain when to omit each of them.
 
-A server that follows a script; with pytest, the fixture `loopback` stops it and raises the script's errors::
+With pytest, the fixture `loopback` starts a server that follows a script. After the test it stops the server, and
+raises any errors of the script::
 
     from rxllm.testing.loopback import STALL, Reply, chat_chunk
 
@@ -37,9 +40,9 @@ A server that follows a script; with pytest, the fixture `loopback` stops it and
         rxllm.stream_generate(adapter, "Hello", model="m").take(2).run()
         server.connections[0].wait_closed()
 
-rxllm's pytest plugin provides the fixture. It imports nothing before it is used, and lets pytest rewrite this kit's
-assertions; ``pytest -p no:rxllm`` disables it. `strategies` needs hypothesis, the test suites and the fixture need
-pytest; rxllm installs neither, and the rest of the kit works without them.
+The fixture is part of rxllm's pytest plugin. The plugin imports nothing until it is used, and makes pytest rewrite the
+assertions in this kit. To disable it, run ``pytest -p no:rxllm``. `strategies` needs hypothesis, and the test suites
+and the fixture need pytest. rxllm installs neither of these, but the rest of the kit works without them.
 """
 
 from __future__ import annotations
@@ -108,8 +111,9 @@ __all__ = [
 
 _MODULES = ("loopback", "marbles", "strategies")
 
-if not TYPE_CHECKING:  # a type checker would accept every name
-    # Each part is imported on first use, since only some need hypothesis or httpx.
+# Import each module on first use, since only some of them need hypothesis or httpx. Type checkers do not see
+# `__getattr__`, since they would then accept any name.
+if not TYPE_CHECKING:
     _load = lazy_exports(
         __name__,
         {

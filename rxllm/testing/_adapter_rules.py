@@ -1,4 +1,4 @@
-"""Rules of adapters: `assert_adapter` checks any adapter, ``AdapterConformance`` an adapter with a scripted service."""
+"""The adapter rules. `assert_adapter` checks any adapter, ``AdapterConformance`` one whose service follows a script."""
 
 from __future__ import annotations
 
@@ -38,16 +38,16 @@ JUNK = (
     b'{"a": 1}\n[{"b": [{}]}',
     b'data: {"choices": [{"delta": {"content": 7}}]}\r\n\r\ndata: [DONE]',
 )
-"""Bytes that a decoder may receive from the wrong server."""
+"""Bytes that a decoder might receive if it reads from the wrong server."""
 
 SHORTEST_KEY = 8
-"""Minimum length of a key that is searched for: a shorter key may be part of other words."""
+"""Keys that are shorter than this are not searched for, since they could occur by chance in other words."""
 
 PROMPT = 0.1
-"""Maximum seconds to build a request; the fastest of three builds counts."""
+"""The maximum number of seconds for building a request. The fastest of three attempts counts."""
 
 ADAPTER_RULES = RuleTable()
-"""The rules of `assert_adapter`, by name, in the order in which they are checked."""
+"""Maps the name of each rule to its text, in the order in which `assert_adapter` checks them."""
 
 
 def assert_adapter(
@@ -59,65 +59,66 @@ def assert_adapter(
     seconds: float = SECONDS,
     **options: Any,
 ) -> None:
-    """Check that `adapter` keeps all of `ADAPTER_RULES`; this makes about ten calls with `request`.
+    """Check that `adapter` keeps the `ADAPTER_RULES`. This makes about ten calls with `request`.
 
     >>> from rxllm import Fake
     >>> assert_adapter(Fake("Hello"))
 
-    `adapter` is any engine: an adapter, an async generator function, an `Engine`, a model's name. `options` are those
-    of ``stream_generate``. A call that takes longer than `seconds` breaks `answers`. Tests of refusals, timeouts and
-    clean-ups need a service that follows a script: see ``AdapterConformance``.
+    `adapter` is an adapter, an async generator function, an `Engine`, or the name of a model. `options` are passed to
+    ``stream_generate``. If a call takes longer than `seconds`, the rule `answers` is broken. To test refusals, timeouts
+    and clean-up as well, use ``AdapterConformance``, which needs a service that follows a script.
 
     `only` names the rules to check, and `without` the rules to omit, as in ``without={"sends_key"}``. The rules from
-    ``sends_system`` on read the request that an ``HTTPAdapter`` builds, or refuses with an `LLMError`:
+    ``sends_system`` onwards apply only to an ``HTTPAdapter``: they look at the request that it builds. If the adapter
+    does not support a setting, it may also refuse the request with an `LLMError`.
 
-    ==========================  ==========================================  =====================================
-    rule                        what is checked                             omit it if
-    ==========================  ==========================================  =====================================
+    ==========================  ==========================================  ==========================================
+    rule                        what is checked                             when to omit it
+    ==========================  ==========================================  ==========================================
     ``adapter``                 it has stream(), or is an async generator   never
-    ``answers``                 the call succeeds                           never: nothing else can be checked
-    ``typed_error``             an error is an LLMError                     never
+    ``answers``                 the call succeeds                           never, since nothing else could be checked
+    ``typed_error``             every error is an LLMError                  never
     ``error_event``             an error after an event is an ErrorEvent    never
-    ``says``                    it emits text, thinking, a part or a call   the model may be silent
-    ``understood``              its chunks are valid and recognized         other code reads its raw chunks
-    ``usage``                   no count is negative                        it reports usage as corrections
-    ``lawful``                  ops.verify accepts the events               never
-    ``json``                    events survive a round trip through JSON    its events carry Python objects
-    ``afresh``                  a second subscription makes its own call    it replays one recording
-    ``apart``                   concurrent calls share nothing              the service takes one call at a time
+    ``says``                    it emits text, thinking, a part or a call   if the model may stay silent
+    ``understood``              its chunks are valid and recognized         if other code reads its raw chunks
+    ``usage``                   no token count is negative                  if it also reports usage corrections
+    ``lawful``                  ops.verify accepts its events               never
+    ``json``                    events survive a round trip through JSON    if its events carry Python objects
+    ``afresh``                  a second subscription makes its own call    if it replays one recording
+    ``apart``                   concurrent calls share nothing              if the service takes one call at a time
     ``left``                    a disposed call does not affect the next    never
     ``subscriber``              a subscriber's error reaches on_error once  never
     ``scheduler``               subscribe() accepts a scheduler             never
     ``secret``                  no key is in its repr or its events         never
     ``prompt``                  `build` returns at once                     never
-    ``decoder``                 its decoder accepts any bytes               never: it only applies to decoders
-    ``chunks``                  any cut of the bytes gives the same events  as `decoder`
-    ``sends_system``            the system prompt is in the request         the service has none
-    ``sends_user``              the user's text is in the request           never
-    ``sends_assistant``         the model's earlier text is in the request  the service keeps the thread itself
-    ``sends_arguments``         an earlier tool call's arguments are in it  the service has no tools
-    ``sends_result``            a tool's result is in the request           the service has no tools
-    ``sends_tool_name``         a tool's name is in the request             the service has no tools
-    ``sends_tool_description``  a tool's description is in the request      the service has no tools
-    ``sends_tool_schema``       a tool's schema is in the request           the service has no tools
-    ``sends_call_id``           a result names its call by the call's id    never
-    ``sends_temperature``       temperature is sent as a JSON number        the service has none
-    ``sends_options``           options={...} are passed through            it takes a closed set of options
-    ``sends_key``               api_key is in a header or the address       the server needs no key
-    ``sends_max_tokens``        max_tokens changes the request              never: refuse what the service lacks
-    ``sends_stop``              stop changes the request                    never
-    ``sends_tool_choice``       tool_choice changes the request             never
-    ``sends_response_format``   response_format changes the request         never
-    ``sends_picture``           a picture changes the request               never
-    ``hides_key``               api_key is not in the address               the service takes it only there
-    ==========================  ==========================================  =====================================
+    ``decoder``                 its decoder accepts any bytes               never; without a decoder it is not checked
+    ``chunks``                  any cut of the bytes gives the same events  never; without a decoder it is not checked
+    ``sends_system``            the request has the system prompt           if the service has no system prompt
+    ``sends_user``              the request has the user's text             never
+    ``sends_assistant``         the request has the model's earlier text    if the service stores the thread itself
+    ``sends_arguments``         the request has earlier calls' arguments    if the service has no tools
+    ``sends_result``            the request has a tool's result             if the service has no tools
+    ``sends_tool_name``         the request has a tool's name               if the service has no tools
+    ``sends_tool_description``  the request has a tool's description        if the service has no tools
+    ``sends_tool_schema``       the request has a tool's schema             if the service has no tools
+    ``sends_call_id``           a tool's result has the id of its call      never
+    ``sends_temperature``       temperature is sent as a JSON number        if the service has no temperature
+    ``sends_options``           options={...} are passed through            if it accepts a fixed set of options
+    ``sends_key``               api_key is in a header or the address       if the server needs no key
+    ``sends_max_tokens``        max_tokens changes the request              never; refuse it if it is not supported
+    ``sends_stop``              stop changes the request                    never; refuse it if it is not supported
+    ``sends_tool_choice``       tool_choice changes the request             never; refuse it if it is not supported
+    ``sends_response_format``   response_format changes the request         never; refuse it if it is not supported
+    ``sends_picture``           a picture changes the request               never; refuse it if it is not supported
+    ``hides_key``               api_key is not in the address               if the service accepts it only there
+    ==========================  ==========================================  ==========================================
 
-    Raises ``AssertionError``, which lists every broken rule with the reason, and ``ValueError`` for an unknown rule.
+    Raises an ``AssertionError`` that lists each broken rule with the reason, and ``ValueError`` for an unknown rule.
     """
     __tracebackhide__ = True
     names = ADAPTER_RULES.chosen(only, without)
     run = AdapterRun(replace(as_engine(adapter), retry=False), request, options, seconds)
-    run.stream()  # raises for wrong options
+    run.stream()  # raises an error if `options` are wrong
     broken: list[BrokenRule] = []
     for rule in ADAPTER_RULES.broken(run, names, catch=Exception):
         broken.append(rule)
@@ -134,13 +135,13 @@ def _adapter(run: AdapterRun) -> None:
         expect(error.reason not in ("missing_adapter", "missing_stream_adapter"), error.message)
 
 
-# One call
+# Rules for one call
 
 
-@ADAPTER_RULES.rule("answers", "the call succeeds, as all other checks require")
+@ADAPTER_RULES.rule("answers", "the call succeeds, which all other rules depend on")
 def _answers(run: AdapterRun) -> None:
     observed = run.observed
-    # The rules error_event and typed_error report the other errors.
+    # Other errors are reported by the rules error_event and typed_error.
     refused = isinstance(observed.error, LLMError) and not observed.events
     expect(not refused, f"it raised {observed.error!r}", observed.error)
     last = observed.events[-1] if observed.events else None
@@ -148,7 +149,7 @@ def _answers(run: AdapterRun) -> None:
         raise AssertionError(f"it ended with {last!r}") from last.error
 
 
-@ADAPTER_RULES.rule("typed_error", "an error is an LLMError")
+@ADAPTER_RULES.rule("typed_error", "every error is an LLMError")
 def _typed_error(run: AdapterRun) -> None:
     error = run.observed.error
     expect(error is None or isinstance(error, LLMError), f"it raised {error!r}", error)
@@ -157,7 +158,7 @@ def _typed_error(run: AdapterRun) -> None:
 @ADAPTER_RULES.rule("error_event", "an error after the first event is an ErrorEvent")
 def _error_event(run: AdapterRun) -> None:
     events, error = run.observed.events, run.observed.error
-    expect(error is None or not events, f"after {len(events)} events it raised {error!r}", error)
+    expect(error is None or not events, f"it raised {error!r} after {len(events)} events", error)
 
 
 @ADAPTER_RULES.rule("says", "it emits text, thinking, a part or a tool call")
@@ -191,7 +192,7 @@ def _is_raw(chunk: StreamChunk) -> bool:
     return "stream_only?" in chunk.metadata or (chunk.type, *chunk.metadata) == ("meta", "provider_event")
 
 
-@ADAPTER_RULES.rule("usage", "no count is negative")
+@ADAPTER_RULES.rule("usage", "no token count is negative")
 def _usage(run: AdapterRun) -> None:
     for event in run.observed.events:
         if isinstance(event, UsageUpdated):
@@ -219,7 +220,7 @@ def _json(run: AdapterRun) -> None:
             expect_json(event)
 
 
-# Several calls
+# Rules for several calls
 
 
 @ADAPTER_RULES.rule("afresh", "a second subscription makes its own call")
@@ -238,7 +239,7 @@ def _apart(run: AdapterRun) -> None:
 
 @ADAPTER_RULES.rule("left", "a disposed call does not affect the next one")
 def _left(run: AdapterRun) -> None:
-    _ = run.observed  # The reference call is made first, since a disposed call may affect later ones.
+    _ = run.observed  # Make the reference call first, since the disposed call might affect later calls.
     first = run.observe(Stream.of(run.stream().take(1)))
     expect((len(first.events), first.completed) == (1, 1), f"take(1) received {clip(first)}")
     run.expect_as_before("the next call", run.observe(run.stream()))
@@ -252,7 +253,7 @@ def _subscriber(run: AdapterRun) -> None:
         raise failure
 
     observed = run.observe(run.stream(), on_next=raise_failure)
-    expect(observed.errors == [failure], f"its on_error received {observed.errors or 'none'}")
+    expect(observed.errors == [failure], f"its on_error received {observed.errors or 'nothing'}")
     expect(len(observed.events) == 1, f"{len(observed.events) - 1} events followed the exception")
 
 
@@ -269,11 +270,11 @@ def _secret(run: AdapterRun) -> None:
     for key in (key for key in keys if isinstance(key, str) and len(key) >= SHORTEST_KEY):
         expect(key not in repr(adapter), "its repr shows the key")
         expect(key not in repr(run.observed), "an event or error shows the key")
-    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # send an invented key
+    if not any(isinstance(key, str) and len(key) >= SHORTEST_KEY for key in keys):  # use an invented key
         expect(KEY not in repr(run.observe(run.stream(api_key=KEY))), "an event or error shows the key")
 
 
-@ADAPTER_RULES.rule("prompt", "build returns at once: it runs on the event loop")
+@ADAPTER_RULES.rule("prompt", "build returns at once, because it runs on the event loop")
 def _prompt(run: AdapterRun) -> None:
     adapter = run.engine.adapter
     if isinstance(adapter, HTTPAdapter):
@@ -283,7 +284,7 @@ def _prompt(run: AdapterRun) -> None:
         expect(took < PROMPT, f"it took {took:.2g} s; do slow work in an async function, not in build")
 
 
-# Bytes
+# Rules for decoders and requests
 
 
 @ADAPTER_RULES.rule("decoder", "its decoder emits lawful events for any bytes, and reports a missing end as truncated")
@@ -296,7 +297,7 @@ def _decoder(run: AdapterRun) -> None:
         case [*_, ErrorEvent(error=StreamError(reason="truncated"))]:
             pass
         case events:
-            raise AssertionError(f"without any bytes it emitted {clip(events)}; emit the error truncated")
+            raise AssertionError(f"without any bytes it emitted {clip(events)}; it must end with a truncated error")
 
 
 @ADAPTER_RULES.rule("chunks", "its decoder emits the same events however the bytes are cut")

@@ -1,4 +1,4 @@
-"""An adapter under test: the script of its service, the requests that it must send, and calls to it."""
+"""Run an adapter under test: script its service, make calls to it, and check the requests that it sends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.responses import shorten
 
 REQUEST_ID = "req-conformance"
-"""The request id with which a provider refuses a call."""
+"""The request id that a scripted service sends when it refuses a call."""
 
 TEXTS = ("Two, ", "three ", "and five.")
 CALLS = (ToolCall("call_a", "f", {"x": 1}), ToolCall("call_b", "f", {"x": 2}))
@@ -49,11 +49,12 @@ USAGE = Usage(11, 7)
 
 @dataclass(frozen=True)
 class Script:
-    """A service's answer: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
+    """The answer that a service must give: `thinking` and `texts` in pieces, then `calls`, `usage` and the end.
 
-    `finish_reason` defaults to ``"tool_calls"`` with calls and ``"stop"`` without. An `error` replaces the proper end,
-    and the adapter must report its reason; if there are neither texts nor calls, the service refuses the call before
-    it streams. If it `stalls`, the service stops sending without ending its answer.
+    `finish_reason` defaults to ``"tool_calls"`` if there are calls, and to ``"stop"`` otherwise. An `error` replaces
+    the proper end, and the adapter must report its reason. If there are neither texts nor calls before the error, the
+    service refuses the call and streams nothing. If `stalls` is true, the service stops sending, but never ends its
+    answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -76,10 +77,11 @@ class Script:
 
 @dataclass(frozen=True)
 class Served:
-    """An adapter, and functions that count the calls its service received (`asked`) and the calls the client left.
+    """An adapter whose service is running, and functions that show what the service has observed.
 
-    ``requests()`` returns the requests of an HTTP service, as ``Loopback.requests`` has them. Without it, the rules for
-    sent requests are skipped, unless the adapter is an ``HTTPAdapter``.
+    ``asked()`` counts the calls that the service has received, and ``left()`` the calls that the client has left early.
+    ``requests()`` returns the HTTP requests, like ``Loopback.requests``. If it is missing, the rules about requests are
+    skipped, unless the adapter is an ``HTTPAdapter``.
     """
 
     adapter: Any
@@ -89,11 +91,11 @@ class Served:
 
 
 def missing(suite: object, hook: str) -> NoReturn:
-    """Raise a ``NotImplementedError`` that names a hook missing in the suite."""
-    raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): write it as its base class describes")
+    """Raise a ``NotImplementedError`` that names the hook that `suite` lacks."""
+    raise NotImplementedError(f"{type(suite).__name__} has no {hook}(): write this method as the base class describes")
 
 
-# The request that must be sent
+# The request that the adapter must send
 
 
 SENT_RULES: dict[str, str] = {
@@ -114,16 +116,16 @@ SENT_RULES: dict[str, str] = {
     "sends_tool_choice": "tool_choice is sent, or refused",
     "sends_response_format": "response_format is sent, or refused",
     "sends_picture": "a picture is sent, or refused",
-    "hides_key": "the call's api_key is not in the address, which logs keep",
+    "hides_key": "the call's api_key is not in the address, since logs keep addresses",
 }
-"""The rules for the request that an adapter sends, by name."""
+"""Maps the name of each rule for the sent request to its text."""
 
 KEY = "sk-conformance-0123456789abcdef"
 TEMPERATURE = 0.125
 
 
 def canary(rule: str) -> str:
-    """Return the word that the rule searches for, such as ``canary_system``."""
+    """Return the word that `rule` looks for in the request, such as ``canary_system``."""
     return rule.replace("sends_", "canary_")
 
 
@@ -138,7 +140,7 @@ MESSAGES = (
 
 SCHEMA = {"type": "object", "properties": {"x": {"type": "string", "description": canary("sends_tool_schema")}}}
 
-# The earlier call names another tool, so that its name alone does not show that the tools are sent.
+# The earlier call is a call to `f`. The name of the other tool is therefore sent only if the tools are sent.
 TOOLS = (Tool("f", "A tool."), Tool(canary("sends_tool_name"), canary("sends_tool_description"), SCHEMA))
 
 OPTIONS = {"canary": canary("sends_options")}
@@ -146,7 +148,7 @@ OPTIONS = {"canary": canary("sends_options")}
 
 PICTURE = user("Look!", Image.from_base64("iVBORw0KGgpjYW5hcnk=", "image/png"))
 
-# Each wire has its own fields for these settings, so a rule only checks that its two requests differ.
+# Every wire has its own fields for these settings, so a rule only checks that a setting changes the request.
 VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_max_tokens": ({}, {"max_tokens": 4321}),
     "sends_stop": ({}, {"stop": (canary("sends_stop"),)}),
@@ -154,24 +156,24 @@ VARIATIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "sends_response_format": ({}, {"response_format": json_schema("canary", SCHEMA)}),
     "sends_picture": ({"messages": (*MESSAGES, user("Look!"))}, {"messages": (*MESSAGES, PICTURE)}),
 }
-"""The fields of a rule's two requests: without and with the setting."""
+"""For each rule, the fields of two requests: one without the setting, and one with it."""
 
 
 def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
-    """Raise ``AssertionError`` unless the requests keep the rule."""
+    """Raise ``AssertionError`` unless `requests` keep `rule`."""
     __tracebackhide__ = True
     heads = " ".join(f"{request.path} {request.headers}" for request in requests)
     body = " ".join(request.body.decode(errors="replace") for request in requests)
     match rule:
         case "sends_key":
             names = sorted({name for request in requests for name in request.headers})
-            expect(KEY in heads, f"the key is in neither the address nor one of the headers {', '.join(names)}")
+            expect(KEY in heads, f"the key is not in the address and not in the headers {', '.join(names)}")
             expect(KEY not in body, "the key is in the body")
         case "hides_key":
             expect(all(KEY not in request.path for request in requests), "the key is in the address")
         case "sends_call_id":
             id = canary(rule)
-            expect(body.count(id) != 1, "the call is sent with its id, but its result without it")
+            expect(body.count(id) != 1, "the call is sent with its id, but its result is not")
         case "sends_temperature":
             number = rf"[:,\[]\s*{TEMPERATURE}\s*[,}}\]]"
             expect(bool(re.search(number, body)), f"the number {TEMPERATURE} is not in {shorten(body, 120)}")
@@ -183,14 +185,14 @@ def expect_sent(rule: str, requests: Sequence[Sent]) -> None:
 
 
 def says_something(events: Iterable[Event]) -> bool:
-    """Whether there is text, thinking, a part or a tool call in `events`."""
+    """Return whether `events` contain text, thinking, a part or a tool call."""
     message = fold_message(events)
     return bool(message.parts or message.tool_calls)
 
 
 @dataclass(frozen=True)
 class AdapterRun:
-    """An adapter, and the call that every rule repeats, which must end within `seconds`."""
+    """An adapter, and the call with which the rules test it. Each call must end within `seconds`."""
 
     engine: Engine
     request: Any
@@ -209,20 +211,20 @@ class AdapterRun:
         return observe(source, seconds=self.seconds, **options)
 
     def decode(self, chunks: list[bytes]) -> list[Event]:
-        """Return the events that a new decoder of the adapter makes from `chunks`."""
+        """Feed `chunks` to a new decoder of the adapter, and return its events."""
         decoder = self.engine.adapter.decoder(self.received[0])
         try:
             return [*(event for chunk in chunks for event in decoder.feed(chunk)), *decoder.close()]
         except Exception as error:
-            raise AssertionError(f"fed with {clip(b''.join(chunks))} it raised {error!r}") from error
+            raise AssertionError(f"given {clip(b''.join(chunks))}, it raised {error!r}") from error
 
     @cached_property
     def observed(self) -> Observed:
-        """The result of the plain call, which is made once."""
+        """The events and errors of the reference call, which is made only once."""
         return self.observe(self.stream())
 
     def expect_as_before(self, which: str, observed: Observed) -> None:
-        """Raise ``AssertionError`` if this call differs from the plain one."""
+        """Raise ``AssertionError`` if what this call emitted differs from the reference call."""
         __tracebackhide__ = True
         before, now = (
             [*self.comparable_facts(call.events), *map(repr, call.errors), *["completed"] * call.completed]
@@ -231,13 +233,13 @@ class AdapterRun:
         expect_same(which, before, now)
 
     def comparable_facts(self, events: list[Event]) -> list[Any]:
-        """Return the facts that must be the same for every call, whatever the model answers."""
+        """Return what must be the same for every call, even if the model words its answer differently."""
         kinds = [type(event).__name__ for event in events]
         return [*kinds[:1], *["content"] * says_something(events), *kinds[-1:]]
 
     @cached_property
     def received(self) -> tuple[Request, Call]:
-        """The arguments that the adapter receives."""
+        """The request and the call that the adapter receives."""
         received: list[tuple[Request, Call]] = []
 
         async def note(request: Request, call: Call) -> Any:
@@ -249,11 +251,14 @@ class AdapterRun:
 
     @cached_property
     def sent(self) -> Sequence[Sent] | None:
-        """The HTTP requests for a request full of canaries; None if the adapter does not expose them."""
+        """The HTTP requests that the adapter sends for a request full of canaries; None if they cannot be seen."""
         return self.sends()
 
     def sends(self, **changes: Any) -> Sequence[Sent] | None:
-        """Return the HTTP requests for the canary request with `changes`. Raises ``LLMError`` if it is refused."""
+        """Return the HTTP requests that the adapter sends for the canary request with `changes`.
+
+        Return None if they cannot be seen. Raise the adapter's ``LLMError`` if it refuses the request.
+        """
         if not isinstance(self.engine.adapter, HTTPAdapter):
             return None
         request, call = self.received
@@ -265,7 +270,7 @@ class AdapterRun:
 
 @dataclass(frozen=True)
 class ScriptedRun(AdapterRun):
-    """An adapter whose service gives every call the same answer, and counts its calls."""
+    """An adapter whose service gives the same answer to every call, and counts the calls."""
 
     served: Served
 
@@ -288,12 +293,12 @@ class ScriptedRun(AdapterRun):
         return self.stream(request, **options).pipe(ops.verify())
 
     def all_events(self, **options: Any) -> list[Event]:
-        """Return the events of a call that does not raise; the last may be an error."""
+        """Make a call that must not raise an error, and return its events. The last event may be an ``ErrorEvent``."""
         __tracebackhide__ = True
         return self.observe(self.verified(**options)).expect_events()
 
     def events(self, **options: Any) -> list[Event]:
-        """Return the events of a call that does not fail."""
+        """Make a call that must not fail, and return its events."""
         __tracebackhide__ = True
         events = self.all_events(**options)
         if isinstance(events[-1], ErrorEvent):
@@ -304,7 +309,7 @@ class ScriptedRun(AdapterRun):
         return generate(self.engine, self.request, **{**self.options, **options})
 
     def answer(self, **options: Any) -> Response[Any]:
-        """Return the response of a call that does not fail."""
+        """Make a call that must not fail, and return its response."""
         __tracebackhide__ = True
         response: Response[Any] = self.observe(self.generate(**options)).expect_events()[-1]
         expect(response.error is None, f"the answer broke off: {response.error!r}", response.error)

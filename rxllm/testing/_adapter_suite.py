@@ -1,4 +1,4 @@
-"""`AdapterConformance`: pytest cases for the rules, refusals, timeouts and clean-up of chat adapters."""
+"""`AdapterConformance`, a pytest suite that tests the rules, refusals, timeouts and clean-up of chat adapters."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ else:
     except ModuleNotFoundError:
 
         class _Missing:
-            """A stand-in for pytest: its marks have no effect, and everything else raises."""
+            """Stands in for pytest if it is not installed. Its marks have no effect, and everything else raises."""
 
             mark = SimpleNamespace(parametrize=lambda *parameters: lambda test: test)
 
@@ -59,15 +59,15 @@ REASONS = tuple(sorted(AdapterError.REASONS - {"no_scripted_response"}))
 RETRY_AFTER = 0.5
 
 SCRIPT_RULES = ("calls", "thinking", "usage", "length", "content_filter", "cancelled")
-"""Names in a suite's `without` that are not in `ADAPTER_RULES`."""
+"""Names that a suite's `without` may contain in addition to the `ADAPTER_RULES`."""
 
 each_reason = pytest.mark.parametrize("reason", REASONS)
 
 
 class AdapterConformance:
-    """Tests of a chat adapter: `ADAPTER_RULES`, and cases that need a service that follows a `Script`.
+    """A test suite for a chat adapter. It checks the `ADAPTER_RULES`, and has cases with a scripted service.
 
-    A subclass sets up such a service in `serving`; pytest runs the rest::
+    In a subclass, define `serving`, which starts a service that follows a `Script`. pytest does the rest::
 
         class TestMine(AdapterConformance):
             without = {"thinking": "the service has none"}
@@ -77,25 +77,26 @@ class AdapterConformance:
                 with service(script) as running:
                     yield Served(Mine(running.url), running.count_calls, running.count_hang_ups)
 
-    `reasons` are the reasons for which the service can refuse a call; the cases for others are skipped. `breaks` is
-    the reason of an error inside a stream. `silence` is the timeout of a call whose service stops sending, `patience`
-    the time within which a service must notice that the client left, and `seconds` the time after which a stream
-    counts as hanging, all in seconds. Use ``HTTPAdapterConformance`` for an adapter that speaks HTTP.
+    `reasons` are the reasons that the service can give when it refuses a call; cases for other reasons are skipped.
+    `breaks` is the reason for an error in the middle of a stream. Three attributes are times in seconds: `silence` is
+    the timeout in cases where the service stops sending, `patience` is the time within which the service must notice
+    that the client has left, and after `seconds` a stream is considered to hang. If the adapter uses HTTP, subclass
+    ``HTTPAdapterConformance`` instead.
 
-    `without` maps each feature that the service lacks to the reason why; the feature's case is skipped:
+    `without` maps the names of cases to the reasons for omitting them. These are the cases:
 
-    ======================  ============================================  ==========================================
-    name                    the case                                      omit it if
-    ======================  ============================================  ==========================================
-    ``calls``               tool calls are complete, with unique ids      the service has no tools
-    ``thinking``            thinking arrives piece by piece               the model shows no thinking
-    ``usage``               the token counts arrive                       the service counts no tokens
-    ``length``              the finish reason ``length`` arrives          the service does not report why it ends
-    ``content_filter``      the finish reason ``content_filter`` arrives  it has no filter, or refuses with an error
-    ``cancelled``           a cancelled stream loses no events            the service cannot report it
-    ======================  ============================================  ==========================================
+    ==================  ============================================  =======================================
+    name                what is tested                                when to omit it
+    ==================  ============================================  =======================================
+    ``calls``           tool calls are complete and have unique ids   if the service has no tools
+    ``thinking``        thinking arrives piece by piece               if the model shows no thinking
+    ``usage``           the token counts arrive                       if the service counts no tokens
+    ``length``          the finish reason ``length`` arrives          if the service does not report it
+    ``content_filter``  the finish reason ``content_filter`` arrives  if it has no filter, or refuses instead
+    ``cancelled``       a cancelled stream loses no events            if the service cannot report it
+    ==================  ============================================  =======================================
 
-    It can also name rules of ``assert_adapter``.
+    `without` may also contain rules of ``assert_adapter``.
     """
 
     model: ClassVar[str] = "conformance"
@@ -107,9 +108,10 @@ class AdapterConformance:
     seconds: float = SECONDS
 
     def serving(self, script: Script) -> AbstractContextManager[Served]:
-        """Return an adapter whose service follows `script` in each call.
+        """Return a context manager that starts a service and yields a `Served`.
 
-        A refusal has the request id `REQUEST_ID` and the ``retry_after`` of the script's error.
+        The service follows `script` in each call. If it refuses a call, it must send the request id `REQUEST_ID` and
+        the error's ``retry_after``.
         """
         missing(self, "serving")
 
@@ -117,14 +119,14 @@ class AdapterConformance:
 
     @contextmanager
     def running(self, script: Script) -> Generator[ScriptedRun]:
-        """Yield the served adapter, without retries, and a call to it with a tool."""
+        """Start the service, and yield a run that calls it with a tool and without retries."""
         with self.serving(script) as served:
             engine = Engine(served.adapter, model=self.model, retry=False)
             yield ScriptedRun(engine, "Call f, twice.", {"tools": [TOOL]}, self.seconds, served)
 
     @property
     def whole(self) -> Script:
-        """The script of an answer that uses every feature of the service."""
+        """The script for an answer that uses every feature that the service has."""
         return Script(
             TEXTS,
             () if "calls" in self.without else CALLS,
@@ -134,10 +136,10 @@ class AdapterConformance:
 
     @contextmanager
     def needed(self, rule: str) -> Generator[None]:
-        """Skip the case if the suite's `without` names its rule; add a hint if it fails."""
+        """Skip the case if the suite's `without` names `rule`. If the case fails, add a hint to its error."""
         check_names(self.without, dict.fromkeys((*SCRIPT_RULES, *ADAPTER_RULES)))
         if rule in self.without:
-            reasons: Any = self.without  # a set of names without reasons is allowed
+            reasons: Any = self.without  # it may also be a set of names, without reasons
             pytest.skip(f"{rule}: {reasons[rule] if isinstance(reasons, Mapping) else 'omitted by the suite'}")
         try:
             yield
@@ -148,48 +150,48 @@ class AdapterConformance:
             raise
 
     def refusal(self, reason: str) -> Script:
-        """Return the script of a refusal; skip the case if the service cannot refuse with that reason."""
+        """Return a script that refuses the call. Skip the case if the service cannot refuse with this `reason`."""
         if reason not in self.reasons:
             pytest.skip(f"the service cannot refuse a call as {reason}")
         return Script(error=AdapterError(reason, request_id=REQUEST_ID))
 
     def waiting(self, reason: str) -> dict[str, Any]:
-        """Return the options of a call that fails with `reason`: a short timeout for ``"timeout"``."""
+        """Return the options that make a call fail with `reason`. Only ``"timeout"`` needs an option."""
         return {"timeout": self.silence / 5} if reason == "timeout" else {}
 
     def expect_reason(self, error: Exception | None, reason: str) -> AdapterError:
-        """Check that `error` is an `AdapterError` with that reason, and return it."""
+        """Check that `error` is an `AdapterError` with this `reason`, and return it."""
         assert isinstance(error, AdapterError), f"{error!r} is not an AdapterError"
         assert error.reason == reason, repr(error)
         return error
 
     def refused_answer(self, script: Script, reason: str) -> AdapterError:
-        """Return the error of a call that must emit nothing else."""
+        """Make a call that must be refused before it emits anything, and return its error."""
         with self.running(script) as run:
             observed = run.observe(run.generate(**self.waiting(reason)))
         assert observed.events == []
         return self.expect_reason(observed.error, reason)
 
     def broken(self, error: LLMError, **options: Any) -> None:
-        """Check a stream that fails after some text: the error is its last event, and the text is kept."""
+        """Check a stream that fails with `error` after some text. It must keep the text and end with the error."""
         with self.running(Script(TEXTS, error=error)) as run:
             events = run.all_events(**options)
         for event in events:
             expect_json(event)
-        assert isinstance(events[-1], ErrorEvent), f"the last event is {clip(events[-1])} and not {error!r}"
+        assert isinstance(events[-1], ErrorEvent), f"the last event is {clip(events[-1])}, not {error!r}"
         assert (type(events[-1].error), events[-1].error.reason) == (type(error), error.reason)
         response = fold(events)
         assert (response.output_text, response.finish_reason) == ("".join(TEXTS), "error")
 
     def seconds_until_left(self, run: ScriptedRun) -> float:
-        """Return the seconds until the service notices, exactly once, that the client left."""
+        """Wait until the service has noticed, exactly once, that the client left. Return how many seconds that took."""
         left, began = run.served.left, time.monotonic()
         assert becomes(lambda: left() > 0, self.seconds), "the service never noticed that the client left"
         took = time.monotonic() - began
         assert left() == 1
         return took
 
-    # The rules of every adapter
+    # The adapter rules
 
     @pytest.mark.parametrize("rule", ADAPTER_RULES)
     def test_it_keeps_the_rule(self, rule: str) -> None:
@@ -199,7 +201,7 @@ class AdapterConformance:
                 pytest.skip("the service does not show its requests: see Served")
             report(ADAPTER_RULES.broken(run, [rule]))
 
-    # One answer
+    # Whole answers
 
     def test_an_answer(self) -> None:
         with self.running(Script(TEXTS)) as run:
@@ -246,7 +248,7 @@ class AdapterConformance:
         for spec in fields(answer):
             expect_same(f"the answer's {spec.name}", [getattr(folded, spec.name)], [getattr(answer, spec.name)])
 
-    # A stream
+    # Streams
 
     def test_nothing_happens_before_subscribe(self) -> None:
         with self.running(Script(TEXTS)) as run:
@@ -286,14 +288,16 @@ class AdapterConformance:
         with self.needed("calls"), self.running(Script(calls=CALLS)) as run:
             events = run.events(request=Thread(tuple(earlier)))
             ids = [event.id for event in events if isinstance(event, ToolCallStarted)]
-            assert len(ids) == len(CALLS), f"there were {len(ids)} calls and not {len(CALLS)}"
+            assert len(ids) == len(CALLS), f"there were {len(ids)} calls instead of {len(CALLS)}"
             assert len({*ids, *taken}) == 4, f"some of the ids {ids} belong to earlier calls: {taken}"
 
     def test_an_error_inside_the_stream_keeps_what_came(self) -> None:
         try:
             self.broken(AdapterError(self.breaks))
         except (AssertionError, KeyError) as error:
-            hint = f"The error has the reason breaks = {self.breaks!r}; if streams fail with another reason, set"
+            hint = (
+                f"The script's error has the reason {self.breaks!r}. If your service breaks off for another reason, set"
+            )
             error.add_note(f"{hint} breaks = '...' in the suite, one of {', '.join(REASONS)}")
             raise
 
@@ -307,7 +311,7 @@ class AdapterConformance:
     def test_a_stream_without_its_end_is_truncated(self) -> None:
         self.broken(StreamError("truncated"))
 
-    # A call that the client leaves
+    # Calls that the client leaves
 
     def test_a_stream_that_is_left_after_two_events_is_cleaned_up_once(self) -> None:
         took: list[float] = []

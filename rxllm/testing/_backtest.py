@@ -1,4 +1,4 @@
-"""`backtest`: run a pipeline over recorded streams in virtual time, and tabulate the results."""
+"""`backtest` runs a pipeline over recorded streams in virtual time, and returns the results as a table."""
 
 from __future__ import annotations
 
@@ -36,19 +36,23 @@ Shown = tuple[float, Literal["next", "error", "completed"], Any]
 
 @dataclass(frozen=True)
 class BacktestRow:
-    """The result of a pipeline for one recording. Times are in seconds since the subscription.
+    """The result of running a pipeline over one recording. Times are in seconds since the subscription.
 
-    ==============================  ====================================================================================
-    `recording`                     the file, with the number of the stream if it has several
-    `outcome`                       ``"completed"``; ``"error"``, with the `error`; ``"unanswered"``: no end;
-                                    ``"unreadable"``: the file cannot be read, with the `error`
-    `first_at`, `ended_at`          when the first content arrived, and when the pipeline ended
-    `items`, `text`                 the number of items that the pipeline emitted, and their text
-    `cut_at`                        when the pipeline left a recorded answer before its end
-    `tokens`, `cost`                the usage that was reported, up to the cut if there is one
-    `missing`                       the times and names of answers that the pipeline needs but that are not recorded;
-                                    nothing is emitted in their place
-    ==============================  ====================================================================================
+    ==============  ====================================================================================================
+    `recording`     The name of the file, with the number of the stream if the file has several streams.
+    `outcome`       ``"completed"``, ``"error"``, ``"unanswered"`` if the pipeline did not end, or ``"unreadable"`` if
+                    the file could not be read.
+    `error`         The error of the pipeline, or the reason why the file could not be read.
+    `first_at`      The time of the first content.
+    `ended_at`      The time when the pipeline ended.
+    `items`         The number of items that the pipeline emitted.
+    `text`          The text of these items.
+    `cut_at`        The time when the pipeline left a recorded answer before the end of this answer.
+    `tokens`        The number of tokens reported, up to the cut if there was one.
+    `cost`          The cost reported, up to the cut if there was one.
+    `missing`       The answers that the pipeline needed but that were not recorded, each with its time. Nothing is
+                    emitted in their place.
+    ==============  ====================================================================================================
     """
 
     recording: str
@@ -65,13 +69,13 @@ class BacktestRow:
     _again: Callable[[list[Shown]], object] = field(default=lambda shown: None, repr=False, compare=False)
 
     def notes(self) -> list[Shown]:
-        """Run the pipeline again; return each notification: its time, its kind, and the item or error."""
+        """Run the pipeline again, and return all notifications, each with its time, its kind, and its item or error."""
         shown: list[Shown] = []
         self._again(shown)
         return shown
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the row as plain data, for a table."""
+        """Return the row as a dict of plain data, for use in a table."""
         columns = {name: entry for name, entry in vars(self).items() if not name.startswith("_")}
         missing = "; ".join(f"{what} at {at:g} s" for at, what in self.missing)
         return {**columns, "missing": missing, "error": "" if self.error is None else repr(self.error)}
@@ -79,7 +83,7 @@ class BacktestRow:
 
 @dataclass(frozen=True, repr=False)
 class Backtest:
-    """The rows of a `backtest`; its repr is a table, in a notebook too."""
+    """The rows of a `backtest`. Its repr is a table, and so is its display in a notebook."""
 
     rows: tuple[BacktestRow, ...]
 
@@ -93,7 +97,7 @@ class Backtest:
         return self.rows[index]
 
     def to_dicts(self) -> list[dict[str, Any]]:
-        """Return the rows as plain data, as ``pandas.DataFrame`` takes them."""
+        """Return the rows as dicts of plain data, from which you can make a ``pandas.DataFrame``."""
         return [row.to_dict() for row in self.rows]
 
     def __repr__(self) -> str:
@@ -111,7 +115,7 @@ def backtest(
     *,
     progress: Callable[[BacktestRow], object] | None = None,
 ) -> Backtest:
-    """Run a pipeline of operators over recorded streams in virtual time; return a row for each.
+    """Run a pipeline of operators over recorded streams in virtual time, and return one row for each stream.
 
     >>> import tempfile
     >>> from rxllm import Fake, operators as ops, stream_generate
@@ -125,20 +129,22 @@ def backtest(
     [('brisk.jsonl', 'completed', 'Hello'), ('slow.jsonl', 'error', 'Hel')]
     >>> folder.cleanup()
 
-    `recordings` is a folder of ``.jsonl`` files that `record` and `Cassette` have written, or one such file, or a list
-    of folders and files, which are read one file at a time. A stream of events that runs in virtual time, such as
-    ``from_iterable(events)``, can replace a file. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; to a cassette's recordings, the way an engine applies its operators. ``progress(row)`` is called
-    after each row.
+    `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
+    files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
+    virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
+    each recording. If the recording is from a cassette, the pipeline is applied in the same way as an engine's
+    operators. ``progress(row)`` is called after each row.
 
-    A pipeline that subscribes again (retry, ``hedge``) gets the next recording of the same request, if its cassette has
-    one. An engine that the pipeline calls (``fallback``) answers if its adapter is a ``Fake`` or a
-    ``Cassette(..., "replay")``, which keeps its recorded times with ``speed=1``; no other engine is ever called. The
-    row's `missing` lists answers that are not recorded. Async functions fail, since virtual time has no event loop:
-    write sync functions, or functions that return a stream.
+    If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request,
+    provided that the cassette has another one. If the pipeline calls another engine, as ``fallback`` does, that engine
+    answers only if its adapter is a ``Fake`` or a ``Cassette(..., "replay")``. Give such a cassette ``speed=1`` to keep
+    the recorded times. No other engine is ever called. Answers that are not recorded are listed in the row's `missing`.
+    Async functions fail, because there is no event loop in virtual time. Use sync functions instead, or functions that
+    return a stream.
 
-    An error raised while the pipeline is applied propagates. Raises ``ValidationError("invalid_option")`` for a
-    pipeline that is not made of operators, and ``FileNotFoundError`` for a path that does not exist.
+    If an operator raises an error while the pipeline is being applied, the error propagates. Raises
+    ``ValidationError("invalid_option")`` if `pipeline` is not made of operators, and ``FileNotFoundError`` if a path
+    does not exist.
     """
     operators = _operators(pipeline)
     if progress is not None:
@@ -161,7 +167,7 @@ def _operators(pipeline: Any) -> list[Operator]:
 
 
 def _iterate_origins(recordings: Any) -> Iterator[Path | Observable[Any]]:
-    """Yield the files and streams, one by one."""
+    """Yield the files and streams in `recordings`, one by one."""
     if isinstance(recordings, Observable):
         yield cast(Observable[Any], recordings)
     elif isinstance(recordings, Iterable) and not isinstance(recordings, str):
@@ -186,7 +192,7 @@ def _run_tapes(origin: Path | Observable[Any], operators: Sequence[Operator]) ->
             Run(load_tapes(origin)[index], operators, shown).start()
 
         row = _run_tape(tape, operators)
-        # A row does not keep its events: a table would otherwise hold every file's events in memory.
+        # Rows do not keep their events, since a table would then hold the events of all files in memory.
         yield row if row.outcome == "unreadable" else replace(row, _again=again)
 
 
@@ -214,7 +220,7 @@ def _run_tape(tape: Tape, operators: Sequence[Operator]) -> BacktestRow:
 
 
 PATIENCE = 3600.0
-"""Virtual seconds that a pipeline may go on after its recording has ended."""
+"""The number of virtual seconds for which a pipeline may continue after its recording has ended."""
 
 
 @dataclass(frozen=True)
@@ -232,13 +238,13 @@ class Tape:
     @property
     def request(self) -> Request:
         data = {name: entry for name, entry in self.description.items() if name not in ("provider", "raw")}
-        with suppress(ValidationError):  # a cassette keeps only the hash of bytes
+        with suppress(ValidationError):  # a cassette stores hashes in place of bytes
             return from_json(msgspec.json.encode(data), Request, local_files=True)
         return Request(model=data.get("model"))
 
 
 def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
-    """Return the tapes of a file, or the single tape of a stream."""
+    """Return the tapes in a file, or a single tape for a stream."""
     if isinstance(origin, Observable):
         return [Tape(type(origin).__name__, [origin], {})]
     recordings = recordings_in(origin)
@@ -252,7 +258,10 @@ def load_tapes(origin: Path | Observable[Any]) -> list[Tape]:
 
 
 class Run:
-    """One run of the operators over a `tape`, and its result; notifications are also added to `shown`."""
+    """Runs the operators over a `tape` once, and keeps the result.
+
+    If `shown` is given, each notification is added to it.
+    """
 
     def __init__(self, tape: Tape, operators: Sequence[Operator], shown: list[Shown] | None = None) -> None:
         self.outcome: Literal["completed", "error", "unanswered"] = "unanswered"
@@ -273,13 +282,13 @@ class Run:
         self._is_over = False
 
     def start(self) -> None:
-        """Advance the virtual time until the pipeline has ended."""
+        """Subscribe to the pipeline, and advance the virtual time until it has ended."""
         stream, length = self._apply_operators(), self._tape.check()
         try:
             subscription = stream.subscribe(self._next, self._fail, self._complete, scheduler=self._scheduler)
             if self.ended_at is None:
                 self._scheduler.advance_to(length + PATIENCE)
-        except Exception as error:  # raised in an operator's timer
+        except Exception as error:  # raised by a timer of an operator
             self._fail(error)
         else:
             self._is_over = True
@@ -308,7 +317,7 @@ class Run:
         return self._subscribe_to(source, "the rest of the answer, whose subscriber left", observer)
 
     def _answer_of(self, engine: Any, model: str | None = None) -> Stream[Event]:
-        """Return another engine's answer, if that needs no call to a model."""
+        """Return the answer of another `engine`. If that would call a model, record the answer as missing."""
         other = as_engine(engine)
         request = replace(self._tape.request, model=model or other.model or self._tape.request.model, options={})
         what = f"an answer of {provider_name(other.adapter)}" + (f":{request.model}" if request.model else "")
@@ -326,11 +335,14 @@ class Run:
         return Stream(subscribe)
 
     def _subscribe_to(self, source: Observable[Any], what: str, observer: abc.ObserverBase[Any]) -> abc.DisposableBase:
-        """Subscribe to an answer; note its usage, when it is left, and `what` if it is missing."""
+        """Subscribe to an answer, and record its usage and the time at which it is cut.
+
+        If the answer is not recorded, `what` is added to the missing answers.
+        """
         number, has_ended = len(self.usages), False
         self.usages.append(Usage())
         events = Subject[Any]()
-        # An item that is not an event has no usage.
+        # This fails for items that are not events, but they have no usage anyway.
         at_once = CurrentThreadScheduler.singleton()
         note = partial(self.usages.__setitem__, number)
         events.pipe(ops.usage()).subscribe(note, lambda _: None, scheduler=at_once)
@@ -420,7 +432,7 @@ _COLUMNS = {
 
 
 def plain(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first rows as aligned text, and the totals."""
+    """Return the first rows as aligned text, followed by the totals."""
     cells = _cells(rows)
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     lines = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in cells]
@@ -428,14 +440,14 @@ def plain(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return the first rows as a Markdown table, and the totals."""
+    """Return the first rows as a Markdown table, followed by the totals."""
     head, *body = [[_SPECIAL.sub(r"\\\g<0>", cell) for cell in line] for line in _cells(rows)]
     lines = [head, ["---"] * len(head), *body]
     return "\n".join(["| " + " | ".join(line) + " |" for line in lines] + ["", _totals(rows)])
 
 
 def _cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Return the header and the rows, without empty columns."""
+    """Return the cells of the header and of the rows, without empty columns."""
     names = [name for name in _COLUMNS if name == "recording" or any(row[name] not in (None, "") for row in rows)]
     return [[_COLUMNS[name] for name in names], *([_cell(name, row[name]) for name in names] for row in rows[:_ROWS])]
 

@@ -1,4 +1,4 @@
-"""`Cassette`: an adapter that records answers to a file and plays them. `sandbox`: replace a program's model."""
+"""`Cassette` records answers in a file and plays them back. `sandbox` replaces the model that a program uses."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ Mode = Literal["once", "replay", "record"]
 
 
 class Cassette:
-    """An adapter that plays the recorded answers to its requests, so that a cell or a test runs again for free.
+    """An adapter that records answers and plays them back, so that a test or a notebook cell can run again for free.
 
     >>> import tempfile
     >>> from rxllm import Engine, Fake, generate
@@ -69,34 +69,36 @@ class Cassette:
     write mode="once" to record what is missing
     >>> folder.cleanup()
 
-    `engine` is an adapter, the name of a model, or an `Engine` with only an adapter and a model; other settings belong
-    to the engine around the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
+    `engine` is an adapter, the name of a model, or an `Engine` that has only an adapter and a model. Give other
+    settings to the engine that uses the cassette: ``Engine(Cassette("tape.jsonl", "openai:gpt-5"), tools=[...])``.
 
     ==============  ====================================================================================================
-    `mode`          what it does
+    `mode`          effect
     ==============  ====================================================================================================
-    ``"once"``      plays recorded answers, and calls the model for other requests. A complete answer is recorded; a
-                    failure or a stream that is left early is not, so the next equal request calls the model.
-    ``"replay"``    never calls the model. A request without a recording is an ``AdapterError("no_scripted_response")``,
-                    which shows the differences from the nearest recording.
-    ``"record"``    always calls the model. The first call for a request replaces its recordings; later calls add to
-                    them. Failures are recorded too, and so are streams that are left early, which end with
-                    ``StreamError("cancelled")``.
+    ``"once"``      Plays recorded answers, and calls the model for other requests. Only complete answers are recorded.
+                    If a call fails or its stream is left early, the next equal request calls the model again.
+    ``"replay"``    Never calls the model. A request that is not recorded fails with
+                    ``AdapterError("no_scripted_response")``, which shows how it differs from the nearest recording.
+    ``"record"``    Always calls the model. The first call with a request replaces all recordings of this request, and
+                    later calls add to them. Calls that fail are recorded, too. If a stream is left early, its recording
+                    ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    By default answers play at once; with ``speed=1`` they play at their recorded times on the subscription's scheduler,
-    with ``speed=2`` twice as fast. Several recordings of one request (retry attempts, equal requests in a batch) play
-    in turn, then start over.
+    By default, recorded answers are played at once. With ``speed=1`` they are played at their recorded times, on the
+    subscription's scheduler; with ``speed=2`` they are twice as fast. Several recordings of one request (from retries,
+    or from equal requests in a batch) are played in turn. After the last one, the first one is played again.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
-    headers, `metadata`, and options that are named like secrets do not count, and no key is written to the file; bytes
-    are written as their hash. Each recording is a line with the request, then the lines that `record` writes. An answer
-    is written in one piece when it is complete, so threads and processes may share the file, and a killed process
-    leaves nothing behind; but a process that replaces recordings must be the file's only writer. A missing folder is
-    created. Images from ``generate_image`` are not recorded.
+    headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,
+    and bytes are written only as hashes.
+
+    Each recording consists of a line with the request and the lines that `record` would write. An answer is written in
+    one piece when it is complete. Threads and processes can therefore share the file, and a process that is killed
+    during an answer leaves nothing behind. However, a process that replaces recordings must be the only one that writes
+    to the file. A missing folder is created. Images from ``generate_image`` are not recorded.
 
     Raises ``ValidationError("invalid_option")`` for an unknown `mode`, ``EngineError("invalid_engine")`` for an engine
-    with other settings, ``ValueError`` for a `speed` that is not positive, ``TypeError`` if `path` is not a path.
+    with other settings, ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a path.
     """
 
     def __init__(self, path: str | Path, engine: Any, mode: Mode = "once", *, speed: float = math.inf) -> None:
@@ -124,7 +126,7 @@ class Cassette:
             await close()
 
     def stream(self, request: Request, call: Call) -> Stream[Event]:
-        """Return the recorded or the live answer, chosen at each subscription."""
+        """Return a stream that plays a recording or calls the model. This is decided at each subscription."""
         is_named = request.model is not None
         request = request if is_named else replace(request, model=self._engine.model)
 
@@ -160,7 +162,7 @@ class Cassette:
         return live.pipe(recording_with(lambda seconds: _Take(seconds, self.mode == "record", save)))
 
     def _load(self) -> dict[str, list[Recorded]]:
-        """Return the recordings by key; the file is read once."""
+        """Return the recordings by key. The file is read only the first time."""
         if self._tapes is None:
             tapes: dict[str, list[Recorded]] = {}
             for recording in read_cassette(self.path):
@@ -192,7 +194,7 @@ class Cassette:
 
 @contextmanager
 def sandbox(engine: A) -> Generator[A]:
-    """Replace every engine that is named by a string (``"openai:gpt-5"``, ``"local"``) with `engine` inside the block.
+    """Inside the block, use `engine` in place of any engine that the code names with a string.
 
     >>> from rxllm import Fake, generate
     >>> def name_primes():
@@ -203,10 +205,13 @@ def sandbox(engine: A) -> Generator[A]:
     >>> fake.requests[0].model
     'gpt-5'
 
-    `engine` is an `Engine`, an adapter or an image adapter; for both kinds of calls, pass an `Engine` with both
-    adapters. Requests keep the model that the code names. A sandbox affects the calls that are made in its block,
-    even if they are subscribed to later, and follows the context to tasks, ``asyncio.run`` and ``asyncio.to_thread``.
-    Concurrent and nested sandboxes are independent. Engines made outside the block do not change.
+    Such strings are names like ``"openai:gpt-5"`` and ``"local"``. `engine` is an `Engine`, an adapter or an image
+    adapter. If the code generates both text and images, pass an `Engine` with both adapters. Requests keep the model
+    name that is in the code.
+
+    A sandbox affects the streams that are created in its block, even if they are subscribed to later. Like a context
+    variable, it also applies in tasks, ``asyncio.run`` and ``asyncio.to_thread``. Concurrent and nested sandboxes are
+    independent. Engines that were created outside the block do not change.
     """
     only_images = isinstance(engine, ImageAdapter) and not hasattr(engine, "stream")
     replacement = Engine(image_adapter=engine) if only_images else as_engine(engine)
@@ -221,7 +226,7 @@ _writing = threading.Lock()
 
 
 class _Take(Recording):
-    """The recording of a live answer, saved at the end if it is complete; `keeps_all` saves every recording."""
+    """Records a live answer, and saves the recording at the end if it is complete or if `keeps_all` is true."""
 
     def __init__(self, seconds: Callable[[], float], keeps_all: bool, save: Callable[[str], None]) -> None:
         super().__init__(io.StringIO(), seconds)
@@ -232,11 +237,11 @@ class _Take(Recording):
 
     def add(self, item: Any) -> None:
         super().add(item)
-        self._is_answer = isinstance(item, MessageCompleted)  # an answer ends with it, and a failure with an ErrorEvent
+        self._is_answer = isinstance(item, MessageCompleted)  # a complete answer ends with this event
 
     def end(self, kind: str, json: str) -> Exception | None:
         with self._lock:
-            if kind == "disposed" and self._is_answer:  # the subscriber left after the whole answer
+            if kind == "disposed" and self._is_answer:  # the subscriber left after the complete answer
                 kind = "completed"
             self._is_kept = self._keeps_all or (kind == "completed" and self._is_answer)
             return super().end(kind, json)
@@ -247,21 +252,21 @@ class _Take(Recording):
 
 
 def read_cassette(path: Path) -> list[Recorded]:
-    """Return the recordings of a cassette; none if the file is missing or empty."""
+    """Return the recordings in a cassette. The list is empty if the file is missing or empty."""
     recordings = recordings_in(path) if path.exists() else []
     if any(recording.head is None and recording.lines for recording in recordings):
         raise ValidationError(
-            "invalid_request", f"{path} is a file of `record`, without requests: play it with replay_file"
+            "invalid_request", f"{path} was written by `record` and has no requests: play it with replay_file"
         )
     return [recording for recording in recordings if recording.head is not None]
 
 
 def _append(path: Path, entry: bytes) -> None:
     with path.open("ab", buffering=0) as file:
-        # The empty line also ends a partial entry that a killed process has left.
+        # The empty line separates the entries. It also ends a partial entry that a killed process has left behind.
         data = b"\n" + entry if file.tell() else entry
         if file.write(data) != len(data):
-            raise OSError(f"{path} could not be written as a whole")
+            raise OSError(f"{path}: only a part of the recording could be written")
 
 
 def _replace(path: Path, data: bytes) -> None:
@@ -275,23 +280,23 @@ def _require_bare(engine: Engine) -> Engine:
     lost = [spec.name for spec in fields(Engine) if getattr(engine, spec.name) != getattr(bare, spec.name)]
     if lost:
         message = (
-            f"a Cassette takes only the adapter and the model of an engine; this one also has {', '.join(lost)}; write "
+            f"a Cassette uses only an engine's adapter and model, but this engine also has {', '.join(lost)}; write "
             "dataclasses.replace(engine, adapter=Cassette(path, engine.adapter))"
         )
         raise EngineError("invalid_engine", message)
     return bare
 
 
-def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles refer to this name
+def _again(path: Path, engine: Engine, mode: Mode, speed: float) -> Cassette:  # pickles contain this name
     return Cassette(path, engine, mode, speed=speed)
 
 
 _SHOWN = 5
-"""Maximum differences in a message."""
+"""Maximum number of differences in a message."""
 
 
 def secrets_of(adapter: Any, request: Request, call: Call) -> list[str]:
-    """Return the keys and other secrets of a call that are known before it is sent."""
+    """Return the keys and other secrets of a call, if they are known before the call is sent."""
     if isinstance(adapter, HTTPBase):
         return adapter._secrets(request, call, None)  # pyright: ignore[reportPrivateUsage]
     sources = {"api_key": call.api_key, "headers": call.headers, "options": request.options}
@@ -336,18 +341,18 @@ def add_costs(source: Any, provider: str | None, model: str | None) -> Any:
 
 
 def key_of(description: Mapping[str, Any]) -> str:
-    """Return a text that is equal for equal descriptions."""
+    """Return a string that is the same for equal descriptions."""
     return json.dumps(description, sort_keys=True)
 
 
 def head_line(description: Mapping[str, Any]) -> str:
-    """Return the line that precedes a recording."""
+    """Return the first line of a recording, which contains the request."""
     text = json.dumps({"request": description}, ensure_ascii=False)
     return f"{text if is_encodable(text) else json.dumps({'request': description})}\n"
 
 
 def nearest_differences(recorded: list[Mapping[str, Any]], description: Mapping[str, Any]) -> list[str]:
-    """Return the differences of `description` from the most similar one in `recorded`, one per line."""
+    """Return how `description` differs from the most similar one in `recorded`, with one difference per line."""
     text = key_of(description)
 
     def distance(other: Mapping[str, Any]) -> tuple[int, float]:

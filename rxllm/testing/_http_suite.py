@@ -1,4 +1,4 @@
-"""`HTTPAdapterConformance` tests chat adapters over a real socket, `ImageConformance` tests image adapters."""
+"""Test suites: `HTTPAdapterConformance` for chat adapters over HTTP, and `ImageConformance` for image adapters."""
 
 from __future__ import annotations
 
@@ -37,14 +37,14 @@ from rxllm.values.responses import shorten
 PNG = Image.from_base64(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg==", "image/png"
 )
-"""A picture of one pixel."""
+"""A picture with one pixel."""
 
 WITHOUT_STATUS = ("malformed_response", "unsupported_feature", "unknown")
-"""Reasons without an HTTP status."""
+"""Reasons for a refusal that have no HTTP status of their own."""
 
 
 class HTTPAdapterConformance(AdapterConformance):
-    """`AdapterConformance` over HTTP: a subclass writes its provider's wire format in five methods::
+    """`AdapterConformance` over HTTP. In a subclass, define the provider's wire format with five methods::
 
         class TestMine(HTTPAdapterConformance):
             without = {"calls": "the service has no tools"}
@@ -54,31 +54,31 @@ class HTTPAdapterConformance(AdapterConformance):
             def failed(self, error): return [frame(error={"code": error.reason, "message": error.message})]
             def refused(self, error): return refusal(error, {"message": error.message})
 
-    Timeouts, cut streams and unreachable servers need no hook. `headers` are the headers of a stream's response;
-    `without` is as in ``AdapterConformance``.
+    Timeouts, cut streams and unreachable servers need no methods. `headers` are the response headers of a stream.
+    `without` works as in ``AdapterConformance``.
     """
 
     reasons = tuple(reason for reason in REASONS if reason not in WITHOUT_STATUS)
     headers: ClassVar[dict[str, str]] = {"Content-Type": "text/event-stream"}
 
     def adapter(self, url: str, **connection: Any) -> HTTPAdapter:
-        """Return an adapter for the server at `url`; `connection` is ``api_key`` or nothing."""
+        """Return an adapter for the server at `url`. `connection` may contain an ``api_key``."""
         missing(self, "adapter")
 
     def said(self, script: Script) -> list[bytes]:
-        """Return the chunks before the end: a preamble, then the thinking, texts and calls of the script."""
+        """Return the answer without its end, in chunks: a preamble, then the script's thinking, texts and calls."""
         missing(self, "said")
 
     def ended(self, script: Script) -> list[bytes]:
-        """Return the bytes that properly end an answer, with the script's usage and finish reason."""
+        """Return the chunks that properly end an answer, with the script's usage and finish reason."""
         missing(self, "ended")
 
     def failed(self, error: AdapterError) -> list[bytes]:
-        """Return the bytes of an error inside a stream, with its reason and message."""
+        """Return the chunks that report `error`, with its reason and message, in the middle of a stream."""
         missing(self, "failed")
 
     def refused(self, error: AdapterError) -> Reply:
-        """Return a response with the error's reason, message, ``retry_after`` and ``request_id``; see `refusal`."""
+        """Return a response with the reason, message, ``retry_after`` and ``request_id`` of `error`; see `refusal`."""
         missing(self, "refused")
 
     @contextmanager
@@ -87,7 +87,9 @@ class HTTPAdapterConformance(AdapterConformance):
             with _closed_port() as url:
                 yield Served(self.adapter(url), lambda: 0)
             return
-        with Loopback(self._reply(script)) as server:  # the hooks run here, so their errors are raised unchanged
+        with Loopback(
+            self._reply(script)
+        ) as server:  # the hooks are called here, so their errors reach the test unchanged
             connections = server.connections
             yield Served(
                 self.adapter(server.url),
@@ -126,7 +128,7 @@ class HTTPAdapterConformance(AdapterConformance):
             async with asyncio.timeout(self.seconds):
                 await arrived.wait()
             observed.expect_events()
-            # When the loop ends, it cancels the call.
+            # The event loop now ends and cancels the call.
 
         with self.running(Script(TEXTS, stalls=True)) as run:
             asyncio.run(leave(run.verified()))
@@ -193,7 +195,7 @@ class HTTPAdapterConformance(AdapterConformance):
             with self.running(script) as run:
                 observed = run.observe(run.verified(api_key=KEY))
             last = [*observed.events, *observed.errors][-1:]
-            assert "is wrong" in repr(last), f"the provider's message is lost: {clip(last)}"
+            assert "is wrong" in repr(last), f"the provider's message was lost: {clip(last)}"
             errors = [(str(error), repr(error.__dict__)) for error in observed.errors]
             assert KEY not in f"{observed} {errors}"
 
@@ -202,14 +204,18 @@ class HTTPAdapterConformance(AdapterConformance):
 
 
 class ImageConformance:
-    """Nine cases. A subclass sets up its service in `serving`; `model` must support all the adapter's operations."""
+    """A test suite for an image adapter. In a subclass, define `serving`, which starts the service.
+
+    `model` must support all of the adapter's operations.
+    """
 
     model: ClassVar[str] = "conformance"
 
     def serving(self, images: int | None) -> AbstractContextManager[Served]:
-        """Return an adapter whose service answers each call with up to `images` copies of `PNG`, but at most ``n``.
+        """Return a context manager that starts a service and yields a `Served`.
 
-        If `images` is None, the service refuses each call, for example with HTTP status 400, and sends the request id
+        The service answers each call with copies of `PNG`: with ``n`` of them, but with no more than `images`. If
+        `images` is None, the service refuses each call, for example with HTTP status 400, and sends the request id
         `REQUEST_ID`.
         """
         missing(self, "serving")
@@ -262,9 +268,9 @@ class ImageConformance:
         assert 1 <= len(response.images) <= 4
 
     def _assert_answer(self, served: Served, operation: str, call: Stream[ImageResponse]) -> None:
-        """Assert that `call` returns one image, or is refused if the adapter does not support `operation`.
+        """Assert that `call` returns one image, or that it is refused if the adapter does not support `operation`.
 
-        Nothing may be sent before the call is subscribed to.
+        Nothing may be sent before `call` is subscribed to.
         """
         assert served.asked() == 0
         if operation in served.adapter.operations:
@@ -281,7 +287,10 @@ OPERATIONS = {"generate", "edit", "variation"}
 
 
 def refusal(error: AdapterError, body: Any, status: int | None = None) -> Reply:
-    """Return a response with the usual status for the error's reason; headers carry its request id and wait."""
+    """Return a response with the usual status for the error's reason, unless another `status` is given.
+
+    Its headers contain the error's request id and ``retry_after``.
+    """
     fields = {"x-request-id": error.request_id, "retry-after": error.retry_after}
     headers = {name: str(value) for name, value in fields.items() if value is not None}
     reply = Reply.of_json(body, status or STATUSES[error.reason])
@@ -300,7 +309,7 @@ STATUSES = {
 
 @contextmanager
 def _closed_port() -> Generator[str]:
-    """Yield the address of a bound port on which no server listens."""
+    """Reserve a port on which no server listens, and yield its address."""
     with socket.socket() as bound:
         bound.bind(("127.0.0.1", 0))
         yield f"http://127.0.0.1:{bound.getsockname()[1]}"

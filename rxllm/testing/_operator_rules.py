@@ -39,10 +39,10 @@ from rxllm.values import LLMError, StreamError, ToolCall, Usage, tool
 from rxllm.values.argument_checks import call_fault
 
 ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
-"""The default items of the source."""
+"""The items that the source emits by default."""
 
 OPERATOR_RULES = RuleTable()
-"""The rules of `assert_operator`, by name, in the order in which they are checked."""
+"""Maps the name of each rule to its text, in the order in which `assert_operator` checks them."""
 
 
 def assert_operator(
@@ -53,56 +53,56 @@ def assert_operator(
     without: Collection[str] = (),
     seconds: float = SECONDS,
 ) -> None:
-    """Check that the operators that `make` returns keep all of `OPERATOR_RULES`.
+    """Check that the operator that ``make()`` returns keeps the `OPERATOR_RULES`.
 
     >>> from rxllm import operators as ops
     >>> assert_operator(lambda: ops.filter_deltas(text=False))
 
-    `events` are the items that the source emits, by default a lawful response. For an operator from events to events
-    they must be lawful; other operators take other kinds of items. An operator is tested only on these items: if it
-    leaves a plain response unchanged, pass events that it acts on.
+    `events` are the items that the source emits; by default, they are the events of a simple response. If the operator
+    turns events into events, pass a sequence that ``operators.verify`` accepts. Other operators may need other items.
+    The operator is tested only on these items, so if it does nothing to a simple response, pass events that it acts on:
 
     >>> from rxllm.testing import events
     >>> assert_operator(ops.include_raw_chunks, events=events("Hi", ("raw_chunk", {"n": 1})))
 
-    `only` names the rules to check, and `without` the rules that the operator breaks for a good reason, as in
-    ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``:
+    `only` names the rules to check, and `without` the rules to omit because the operator breaks them for a good reason,
+    as in ``assert_operator(lambda: ops.snapshots(), without={"at_once"})``. These are the rules:
 
-    =====================  =================================================  ==========================================
-    rule                   what is checked                                    omit it if
-    =====================  =================================================  ==========================================
-    ``cold``               nothing happens before it is subscribed to         never
-    ``once``               it subscribes to its source once                   it subscribes again: retry, repeat
-    ``scheduler``          the subscription's scheduler is passed on          it gives its source its own scheduler
-    ``ends``               there is one end, and nothing after it             it never ends by itself
-    ``ends_with_source``   it ends when its source does                       it ends early or late: take, delay
-    ``errors``             the source's exception passes at once, unchanged   it handles errors: catch, fallback
-    ``disposal``           a dispose reaches the source at once               it shares its source with others: share
-    ``dispose_inside``     so does a dispose from inside on_next              as `disposal`
-    ``left_over``          no timer or thread is left after the end           it shares its source with others
-    ``afresh``             a second subscription emits the same               it replays, or counts across subscriptions
-    ``apart``              concurrent subscriptions share nothing             it limits what runs at the same time
-    ``at_once``            a source that emits all at once gives the same     it joins simultaneous items
-    ``reentrant``          so does an item that arrives inside on_next        as `at_once`
-    ``subscribed_inside``  it can be subscribed to from inside on_next        as `apart`
-    ``subscriber``         a subscriber's exception reaches its on_error      never
-    ``consistent``         deltas, completions and messages agree             its output is not meant for a fold
-    ``error_event``        the error of an ErrorEvent is passed on            it selects items, or replaces what failed
-    =====================  =================================================  ==========================================
+    =====================  ====================================================  =======================================
+    rule                   what is checked                                       when to omit it
+    =====================  ====================================================  =======================================
+    ``cold``               nothing happens before it is subscribed to            never
+    ``once``               it subscribes to its source once                      if it subscribes again (retry, repeat)
+    ``scheduler``          it passes the subscription's scheduler on             if it gives its source a scheduler
+    ``ends``               it ends once, and emits nothing afterwards            if it never ends by itself
+    ``ends_with_source``   it ends when its source does                          if it ends early or late (take, delay)
+    ``errors``             the source's exception passes at once, unchanged      if it handles errors (catch, fallback)
+    ``disposal``           a dispose reaches the source at once                  if it shares its source (share)
+    ``dispose_inside``     a dispose inside on_next reaches the source at once   if it shares its source (share)
+    ``left_over``          no timer or thread is left after the end              if it shares its source (share)
+    ``afresh``             a second subscription emits the same items            if it replays, or shares state
+    ``apart``              concurrent subscriptions share nothing                if it limits concurrency
+    ``at_once``            a source that emits all at once gives the same items  if it joins simultaneous items
+    ``reentrant``          items that arrive inside on_next give the same items  if it joins simultaneous items
+    ``subscribed_inside``  it can be subscribed to inside on_next                if it limits concurrency
+    ``subscriber``         a subscriber's exception reaches its on_error         never
+    ``consistent``         deltas, completions and messages agree                if its output is not meant to be folded
+    ``error_event``        the error of an ErrorEvent is passed on               if it selects or replaces items
+    =====================  ====================================================  =======================================
 
-    To make each rule its own test::
+    To turn each rule into a test of its own::
 
         @pytest.mark.parametrize("rule", OPERATOR_RULES)
         def test_the_contract(rule):
             assert_operator(my_operator, only=[rule])
 
-    Time is virtual: an operator must use the subscription's scheduler. The source is silent for ten minutes before its
-    last item, so that timers fire; an exception in a timer ends the subscription, as in a `Stream`. An operator that
-    blocks for `seconds` of real time breaks the current rule, and later rules are not checked. The operator is made
-    and run on another thread, in the caller's context.
+    Time is virtual, so the operator must use the subscription's scheduler. For some rules, the source is silent for ten
+    minutes before its last item, so that timers fire. An exception in a timer ends the subscription, as it does in a
+    `Stream`. If the operator blocks for `seconds` of real time, it breaks the current rule, and the later rules are not
+    checked. The operator is created and run on another thread, in the caller's context.
 
-    Raises ``AssertionError`` with the operator's own error, if any, and the reason for each broken rule; ``ValueError``
-    for an unknown rule, and ``TypeError`` if `make` is the operator itself.
+    Raises an ``AssertionError`` with the operator's own error, if it has one, and the reason for each broken rule.
+    Raises ``ValueError`` for an unknown rule, and ``TypeError`` if `make` is the operator itself.
     """
     __tracebackhide__ = True
     names = OPERATOR_RULES.chosen(only, without)
@@ -122,7 +122,7 @@ def assert_operator(
 
 
 def _refuse_operator(make: Any) -> None:
-    # The signature is checked without a call, since `make` itself may raise a TypeError.
+    # Check the signature instead of calling `make`, since a call might raise a TypeError for other reasons.
     if call_fault(make) is not None:
         remedy = "pass a function that makes the operator, as in assert_operator(lambda: my_operator(5))"
         raise TypeError(f"{make!r} cannot be called without arguments: {remedy}")
@@ -130,7 +130,7 @@ def _refuse_operator(make: Any) -> None:
 
 @dataclass(frozen=True)
 class Tested:
-    """The operator under test, which ``make()`` returns, and the `events` of its source."""
+    """The operator under test, which ``make()`` returns, and the `events` that its source emits."""
 
     make: Make
     events: Sequence[Any] | None = None
@@ -148,20 +148,23 @@ class Tested:
         return run_operator(self.make, self.items, error, **options)
 
     def deliveries(self) -> list[tuple[int, int, int]]:
-        """Return the number and tick of each emitted item, and the source's silence in that run.
+        """Return the number and the tick of each emitted item, and how long the source was silent in that run.
 
-        The first two items that a timer emits during a silence are included.
+        This includes the first two items that a timer emits while the source is silent.
         """
         last = len(self.items) * EVERY
         timed = [item for item in _ticks(self.run(silence=SILENCE)[0]) if last - EVERY < item[1] < last + SILENCE]
         return [(*item, 0) for item in _ticks(self.run()[0])] + [(*item, SILENCE) for item in timed[:2]]
 
     def make_stream(self, clock: Clock) -> Observable[Any]:
-        """Return the operator applied to a source, not yet subscribed."""
+        """Apply the operator to a new source, without subscribing, and return the result."""
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description and the error if the operator itself raises, since that breaks most rules."""
+        """Return a description and the error if the operator itself raises one, or None if it does not.
+
+        The report begins with this error, since it breaks most of the rules.
+        """
         moments = {0: "when it was subscribed", self.end: "at the source's end"}
         moments |= {(number + 1) * EVERY: f"at item {number}, {clip(item)}" for number, item in enumerate(self.items)}
         match self.run()[0].ends:
@@ -175,16 +178,16 @@ def _ticks(run: OperatorRun) -> list[tuple[int, int]]:
     return [(number, tick) for number, (tick, kind, _) in enumerate(run.notes) if kind == "next"]
 
 
-# One subscription
+# Rules for one subscription
 
 
-@OPERATOR_RULES.rule("cold", "nothing happens before it is subscribed")
+@OPERATOR_RULES.rule("cold", "nothing happens before it is subscribed to")
 def _cold(tested: Tested) -> None:
     clock = Clock()
     source = Source(tested.items, clock=clock)
     source.pipe(tested.make())
     clock.advance_to(float(tested.end))
-    expect(not source.uses, "its source was subscribed")
+    expect(not source.uses, "its source was subscribed to")
 
 
 @OPERATOR_RULES.rule("once", "it subscribes to its source once")
@@ -199,10 +202,10 @@ def _scheduler(tested: Tested) -> None:
     source = Source(tested.items, clock=clock)
     OperatorRun(source.pipe(tested.make()), clock).run()
     for scheduler in source.schedulers:
-        expect(scheduler is clock, f"the source was subscribed with {scheduler!r}")
+        expect(scheduler is clock, f"the source was subscribed to with {scheduler!r}")
 
 
-@OPERATOR_RULES.rule("ends", "there is one end, and nothing after it")
+@OPERATOR_RULES.rule("ends", "it ends once, and emits nothing afterwards")
 def _ends(tested: Tested) -> None:
     for error, silence in ((None, 0), (RuntimeError("the source's own"), 0), (None, SILENCE)):
         run, _ = tested.run(error, silence=silence)
@@ -215,25 +218,25 @@ def _ends(tested: Tested) -> None:
 @OPERATOR_RULES.rule("ends_with_source", "it ends when its source does")
 def _ends_with_source(tested: Tested) -> None:
     ends = tested.run()[0].ends
-    expect(ends == [(tested.end, "end", None)], f"the source ended at {tested.end}, and it ended with {ends}")
+    expect(ends == [(tested.end, "end", None)], f"the source ended at {tested.end}, but it ended with {ends}")
 
 
-@OPERATOR_RULES.rule("errors", "the source's exception passes, at once and unchanged")
+@OPERATOR_RULES.rule("errors", "the source's exception passes through, at once and unchanged")
 def _errors(tested: Tested) -> None:
     failure = RuntimeError("the source's own")
     for count in range(len(tested.items) + 1):
         run, source = run_operator(tested.make, tested.items[:count], failure)
         at = (count + 1) * EVERY
         expect(run.ends == [(at, "error", failure)], f"after {count} items, at {at}, it ended with {run.ends}")
-        expect(source.released(at), f"the source was used {source.uses}, and failed at {at}")
+        expect(source.released(at), f"the source failed at {at}, but was used at {source.uses}")
 
 
 @OPERATOR_RULES.rule("disposal", "a dispose reaches the source at once, and nothing is emitted afterwards")
 def _disposal(tested: Tested) -> None:
     for tick in range(1, tested.end, EVERY):
         run, source = tested.run(dispose_at=tick)
-        expect(source.released(tick), f"at {tick} it was disposed, and the source was used {source.uses}")
-        expect(not run.late, f"at {tick} it was disposed, and then it emitted {run.late}")
+        expect(source.released(tick), f"it was disposed at {tick}, but the source was used at {source.uses}")
+        expect(not run.late, f"it was disposed at {tick}, but then it emitted {run.late}")
 
 
 @OPERATOR_RULES.rule("dispose_inside", "a dispose from inside on_next reaches the source at once")
@@ -241,9 +244,9 @@ def _dispose_inside(tested: Tested) -> None:
     for number, _, silence in tested.deliveries():
         run, source = tested.run(on_item=_call_at_item(number, lambda run: run.dispose()), silence=silence)
         expect(run.escaped is None, f"it raised {run.escaped!r}")
-        expect(not run.late, f"it was disposed while it delivered item {number}, and then it emitted {run.late}")
+        expect(not run.late, f"it was disposed while it delivered item {number}, but then it emitted {run.late}")
         at = run.notes[number][0]
-        expect(source.released(at), f"it was disposed at {at}, and the source was used {source.uses}")
+        expect(source.released(at), f"it was disposed at {at}, but the source was used at {source.uses}")
 
 
 @OPERATOR_RULES.rule("left_over", "no timer and no thread is left after the end or a dispose")
@@ -255,10 +258,10 @@ def _left_over(tested: Tested) -> None:
         expect(run.left_over is None, f"after {when} {run.left_over}")
 
 
-# Several subscriptions
+# Rules for several subscriptions
 
 
-@OPERATOR_RULES.rule("afresh", "a second subscription emits the same as the first")
+@OPERATOR_RULES.rule("afresh", "a second subscription emits the same items as the first")
 def _afresh(tested: Tested) -> None:
     clock = Clock()
     piped = tested.make_stream(clock)
@@ -275,15 +278,15 @@ def _apart(tested: Tested) -> None:
     for index, run in enumerate(runs):
         clock.at(index * (EVERY + 1), run.begin)
     clock.advance_to(float(LIMIT))
-    _expect_same("of two sources with one operator, the first", alone, runs[0].notes)
-    _expect_same("of two sources with one operator, the second", alone, runs[1].notes)
-    _expect_same("the second of two subscriptions at a time", alone, runs[2].notes)
+    _expect_same("with one operator on two sources, the first stream", alone, runs[0].notes)
+    _expect_same("with one operator on two sources, the second stream", alone, runs[1].notes)
+    _expect_same("the second of two concurrent subscriptions", alone, runs[2].notes)
 
 
-# Unusual sources and subscribers
+# Rules for unusual sources and subscribers
 
 
-@OPERATOR_RULES.rule("at_once", "a source that emits all at once gives the same items, and take(1) releases it")
+@OPERATOR_RULES.rule("at_once", "a source that emits everything at once gives the same items, and take(1) releases it")
 def _at_once(tested: Tested) -> None:
     values = tested.run()[0].values
     _expect_same("at once, it", values, tested.run(at_once=True)[0].values)
@@ -294,7 +297,7 @@ def _at_once(tested: Tested) -> None:
     expect(source.released(0), "take(1) did not release the source")
 
 
-@OPERATOR_RULES.rule("reentrant", "an item that arrives while another is being delivered gives the same items")
+@OPERATOR_RULES.rule("reentrant", "items that arrive while another is being delivered give the same result")
 def _reentrant(tested: Tested) -> None:
     subject, clock, pending = Subject[Any](), Clock(), tested.items
 
@@ -311,7 +314,7 @@ def _reentrant(tested: Tested) -> None:
     _expect_same("it", tested.run(at_once=True)[0].values, run.values)
 
 
-@OPERATOR_RULES.rule("subscribed_inside", "it can be subscribed again from inside on_next")
+@OPERATOR_RULES.rule("subscribed_inside", "it can be subscribed to again from inside on_next")
 def _subscribed_inside(tested: Tested) -> None:
     for at_once in (False, True):
         clock = Clock()
@@ -333,10 +336,10 @@ def _subscriber(tested: Tested) -> None:
             after = run.notes[number + 1 :]
             arrived = [(kind, value) for _, kind, value in after] == [("error", error)] and after[0][2] is error
             expect(arrived, f"{error!r} was raised at item {number}, and then it emitted {after}")
-            expect(source.released(tick), f"item {number} was refused at {tick}, the source was used {source.uses}")
+            expect(source.released(tick), f"item {number} failed at {tick}, but the source was used at {source.uses}")
 
 
-# Events
+# Rules for events
 
 
 @OPERATOR_RULES.rule("consistent", "deltas, completions, messages and results agree")
@@ -359,7 +362,7 @@ def _error_event(tested: Tested) -> None:
         at = (len(before) + 1) * EVERY
         completed = any(kind == "end" and tick >= at for tick, kind, _ in run.ends)
         passed = any(_contains(value, error) for _, _, value in run.notes)
-        expect(passed or not completed, f"an ErrorEvent after {len(before)} events was lost, and it completed")
+        expect(passed or not completed, f"an ErrorEvent after {len(before)} events was lost, and the stream completed")
 
 
 def _are_events(items: list[Any]) -> bool:

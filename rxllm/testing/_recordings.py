@@ -1,17 +1,19 @@
-"""Record streams and their timing in files, and play them.
+"""Record streams, including their timing, in files, and play them back.
 
-A file has one line of JSON per notification, with ``at``, in seconds since the subscription, and one of
+A file has one line of JSON for each notification. The line has the time ``"at"``, in seconds since the subscription,
+and one of these fields:
 
 =================  ===================================================================================
-``"next"``         an event or a value, as ``rxllm.serializer`` writes it
-``"error"``        an `LLMError`, in the same way; any other error as a ``StreamError("adapter_error")`` that
-                   names it
-``"completed"``    true
-``"disposed"``     true: the subscriber left
+``"next"``         An event or a value, as ``rxllm.serializer`` writes it.
+``"error"``        An `LLMError`, as ``rxllm.serializer`` writes it. Any other error is written as a
+                   ``StreamError("adapter_error")`` whose message names the error.
+``"completed"``    ``true`` when the stream has completed.
+``"disposed"``     ``true`` when the subscriber has left.
 =================  ===================================================================================
 
-The last line has one of the last three. A file from `record` has one stream. In a cassette a line with the
-``"request"`` precedes each stream, and an entry without an end, which a killed process leaves behind, is ignored.
+The last line of each stream has ``"error"``, ``"completed"`` or ``"disposed"``. `record` writes one stream to a
+file. A cassette may contain several streams, and a line with the ``"request"`` precedes each of them. If a process is
+killed, it may leave a stream without an end in the cassette; such a stream is ignored.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ T = TypeVar("T")
 
 
 def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
-    """Write a stream of events and its timing to a file; `replay_file` plays it.
+    """Write a stream of events, including its timing, to a file that `replay_file` can play.
 
     ::
 
@@ -58,12 +60,12 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
     ...     live == replay_file(f"{folder}/hi.jsonl").to_list().run()
     True
 
-    Each subscription writes its own file and replaces an existing one: the first at `path` (``hi.jsonl``), then
-    ``hi.2.jsonl`` and so on. The file is written line by line, and is complete and closed before the stream's end is
-    passed on, or when the subscriber leaves. The subscription's scheduler measures the times.
+    Each subscription writes its own file: the first one writes to `path` (``hi.jsonl``), the second one to
+    ``hi.2.jsonl``, and so on. Existing files are replaced. A file is written line by line. It is closed before the end
+    of the stream is passed on, or when the subscriber leaves. The times are taken from the subscription's scheduler.
 
-    An item without a JSON form ends the stream with ``ValidationError("not_serializable")``, a file that cannot be
-    written ends it with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
+    If an item cannot be written as JSON, the stream ends with ``ValidationError("not_serializable")``. If the file
+    cannot be written, the stream ends with the ``OSError``. Raises ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
     numbers = itertools.count(1)
@@ -77,19 +79,22 @@ def record(path: str | Path) -> Callable[[Observable[T]], Stream[T]]:
 
 
 def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
-    """Play a file from `record` at its recorded times, or `speed` times as fast; ``math.inf`` plays it at once.
+    """Play a file that `record` has written, at its original speed or `speed` times as fast.
 
     ::
 
         replay_file(path)           --a--b--|        (in the file: 2 a, 5 b, 8 completed)
         replay_file(path, 0.5)      ----a-----b-----|
 
-    It ends as the recorded stream did: a recorded error goes to ``on_error``, as does ``StreamError("cancelled")`` if
-    the subscriber left. The file is read at each subscription. A malformed file fails with
-    ``ValidationError("invalid_request")``, with the file and the line in its message and `metadata`; a missing file
-    fails with its ``OSError``.
+    With ``math.inf`` as the `speed`, all events are emitted at once. The stream ends as the recorded stream did. A
+    recorded error is passed to ``on_error``. If the subscriber of the recorded stream left, ``on_error`` receives
+    ``StreamError("cancelled")``.
 
-    Raises ``ValueError`` for a `speed` that is not positive, and ``TypeError`` if `path` is not a path.
+    The file is read at each subscription. If it is malformed, the stream fails with
+    ``ValidationError("invalid_request")``, whose message and `metadata` name the file and the line. If the file is
+    missing, the stream fails with the ``OSError``.
+
+    Raises ``ValueError`` if `speed` is not positive, and ``TypeError`` if `path` is not a path.
     """
     file = as_path(path)
     check_speed(speed)
@@ -97,7 +102,7 @@ def replay_file(path: str | Path, speed: float = 1.0) -> Stream[Event]:
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         recordings = recordings_in(file)
         if len(recordings) != 1:
-            fault = f"{file} is a Cassette with {len(recordings)} recordings; Cassette(path, engine) plays them"
+            fault = f"{file} is a Cassette with {len(recordings)} recordings: play it with Cassette(path, engine)"
             raise ValidationError("invalid_request", fault)
         return play(recordings[0].notes(), speed).subscribe(observer, scheduler=scheduler)
 
@@ -116,14 +121,14 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes each subscription to the new recording that ``begin(seconds)`` returns."""
+    """Return an operator that writes each subscription to a new recording, which ``begin(seconds)`` creates."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
             recording = begin(stopwatch(scheduler))
             if (endings := current_reader.get().endings) is not None:
                 endings.expect()
-            delivering = False  # stays True if a subscriber raises: the error is not the stream's
+            delivering = False  # stays True if the subscriber raises; the stream itself has then not failed
 
             def on_next(item: T) -> None:
                 nonlocal delivering
@@ -156,7 +161,7 @@ def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callabl
 
 
 def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
-    """Return a function that returns the seconds since this call, by `scheduler`'s clock."""
+    """Start a stopwatch on the clock of `scheduler`, and return a function that reads it in seconds."""
     if scheduler is None:
         began = time.monotonic()
         return lambda: time.monotonic() - began
@@ -165,7 +170,7 @@ def stopwatch(scheduler: abc.SchedulerBase | None) -> Callable[[], float]:
 
 
 class Recording:
-    """The writer of one stream's lines. Another thread may write the last line; later lines are ignored."""
+    """Writes the lines of one stream. Any thread may write the last line, and lines after that are ignored."""
 
     def __init__(self, file: TextIO, seconds: Callable[[], float]) -> None:
         self._file: TextIO | None = file
@@ -176,7 +181,7 @@ class Recording:
         self._write("next", to_json(item))
 
     def end(self, kind: str, json: str) -> Exception | None:
-        """Write the last line and close the file; return the error if that failed."""
+        """Write the last line and close the file. If that fails, return the error."""
         with self._lock:
             file = self._file
             if file is None:
@@ -202,7 +207,7 @@ class Recording:
 
 
 def _error_json(error: Exception) -> str:
-    with suppress(ValidationError):  # the fields of an error may have no JSON form
+    with suppress(ValidationError):  # some fields of an error cannot be written as JSON
         if isinstance(error, LLMError):
             return to_json(error)
     return to_json(StreamError("adapter_error", f"{type(error).__name__}: {error}"))
@@ -214,12 +219,12 @@ _LEFT = "the recording ends here because its subscriber left"
 
 
 def is_left(error: Exception) -> bool:
-    """Whether `error` marks where a recorded stream's subscriber left."""
+    """Return whether `error` means that the subscriber of the recorded stream left at this point."""
     return isinstance(error, StreamError) and error.message == _LEFT
 
 
 class _Line(msgspec.Struct, forbid_unknown_fields=True):
-    """A line of a file: a time, and one of the last four fields."""
+    """A line of a file. It has the time `at`, and exactly one of the other fields."""
 
     at: float
     next: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
@@ -229,7 +234,7 @@ class _Line(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Note(msgspec.Struct):
-    """A notification: an `item`, or the end if it is None, with its `error` if there is one."""
+    """A notification. It has an `item`, or it is the end of the stream, possibly with an `error`."""
 
     at: float
     item: Any = None
@@ -241,7 +246,7 @@ _FAULTS = (msgspec.MsgspecError, ValueError, LLMError)
 
 @dataclass(frozen=True)
 class Recorded:
-    """One stream in a file: its numbered lines, and in a cassette the `head` with the request."""
+    """One stream in a file. It has numbered lines and, in a cassette, a `head` line with the request."""
 
     path: Path
     lines: list[tuple[int, bytes]]
@@ -249,7 +254,7 @@ class Recorded:
 
     @property
     def request(self) -> Mapping[str, Any]:
-        """The request in the cassette; empty without a head."""
+        """The request from the cassette. It is empty if there is no `head`."""
         if self.head is None:
             return {}
         number, line = self.head
@@ -260,11 +265,11 @@ class Recorded:
 
     @property
     def text(self) -> bytes:
-        """The text of this stream in the file."""
+        """All lines of this stream, joined, as they are in the file."""
         return b"".join(line for _, line in (*([self.head] if self.head else []), *self.lines))
 
     def notes(self) -> list[Note]:
-        """Return the notifications. Raises ``ValidationError("invalid_request")``, which names the line at fault."""
+        """Return the notifications. Raises a ``ValidationError("invalid_request")`` that names the malformed line."""
         notes: list[Note] = []
         for number, line in self.lines:
             try:
@@ -272,7 +277,7 @@ class Recorded:
             except _FAULTS as error:
                 raise _malformed(self.path, number, str(error)) from error
             if (note.item is None) != (number == self.lines[-1][0]):
-                raise _malformed(self.path, number, "the stream's end must be in the last line, and in no other")
+                raise _malformed(self.path, number, "the end of the stream must be in the last line, and only there")
             notes.append(note)
         if not notes:
             raise _malformed(self.path, 1, "it is empty")
@@ -280,7 +285,7 @@ class Recorded:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last line is the end of a stream."""
+        """Whether the last line ends the stream."""
         try:
             return bool(self.lines) and _read_note(_decode(self.lines[-1][1], _Line)).item is None
         except _FAULTS:
@@ -288,12 +293,12 @@ class Recorded:
 
 
 def recordings_in(path: Path) -> list[Recorded]:
-    """Return the streams of a file in order, without a cassette's unfinished entries."""
+    """Return the streams in a file, in order. Unfinished entries of a cassette are left out."""
     with path.open("rb") as file:
         first, *others = _split_entries(path, file)
     if first.head is None:
         for entry in others:
-            raise _malformed(path, (entry.head or (0,))[0], "a file of `record` cannot also have entries of a Cassette")
+            raise _malformed(path, (entry.head or (0,))[0], "a file from `record` cannot also contain Cassette entries")
         return [first]
     return [entry for entry in (first, *others) if entry.head is not None and entry.is_whole]
 
@@ -305,7 +310,7 @@ def _split_entries(path: Path, lines: Iterable[bytes]) -> Iterator[Recorded]:
             if entry.head or entry.lines:
                 yield entry
             entry = Recorded(path, [], (number, line))
-        elif entry.head and not line.strip():  # an empty line ends an entry of a cassette
+        elif entry.head and not line.strip():  # in a cassette, an empty line ends an entry
             yield entry
             entry = Recorded(path, [])
         else:
@@ -333,7 +338,7 @@ def _decode(line: bytes, type: type[T]) -> T:
 def _read_note(line: _Line) -> Note:
     notifications = (line.next is not msgspec.UNSET, line.error is not msgspec.UNSET, line.completed, line.disposed)
     if sum(notifications) != 1:
-        raise ValueError('a line must have one of "next", "error", "completed" and "disposed"')
+        raise ValueError('a line must have exactly one of "next", "error", "completed" and "disposed"')
     if isinstance(line.next, msgspec.Raw):
         return Note(line.at, from_json(bytes(line.next), local_files=True))
     if isinstance(line.error, msgspec.Raw):
@@ -348,12 +353,12 @@ def _malformed(path: Path, line: int, fault: str) -> ValidationError:
 
 
 def play(notes: Sequence[Note], speed: float) -> Stream[Event]:
-    """Return a stream that plays the notes at their own times, or `speed` times as fast."""
+    """Return a stream that plays `notes` at their recorded times, or `speed` times as fast."""
     return Stream(lambda observer, scheduler=None: _Play(notes, speed, observer, scheduler).start())
 
 
 class _Play:
-    """One subscription, which waits until each note is due and for a slow consumer."""
+    """One subscription. It waits until a notification is due, and until the consumer is ready for it."""
 
     def __init__(
         self,
@@ -376,11 +381,11 @@ class _Play:
         return self._waiting
 
     def _schedule(self) -> None:
-        # Scheduled, so that the subscriber has its disposable before the first event.
+        # Schedule the first event, so that the subscriber has its disposable before the event arrives.
         self._wait(self._scheduler or CurrentThreadScheduler.singleton(), 0.0)
 
     def _wait(self, scheduler: abc.SchedulerBase, seconds: float) -> None:
-        # Set first: the action may run before schedule_relative returns, perhaps on another thread.
+        # Set the disposable first: the action may run before schedule_relative returns, perhaps on another thread.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = scheduler.schedule_relative(seconds, self._play)
 

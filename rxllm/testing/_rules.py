@@ -1,4 +1,4 @@
-"""Tables of rules, reports of broken rules, and streams observed in bounded time."""
+"""Rule tables, reports of broken rules, and subscriptions with a time limit."""
 
 from __future__ import annotations
 
@@ -20,15 +20,18 @@ C = TypeVar("C", bound=Callable[..., None])
 T = TypeVar("T")
 
 LINES = 15
-"""Maximum lines of a report; beyond it, the later broken rules get one line each."""
+"""Maximum lines of a report. If it would be longer, the later rules get only one line each."""
 
 WIDTH = 100
-"""Maximum characters shown of a value."""
+"""Maximum length of a value in a message."""
 
 
 @dataclass(frozen=True)
 class BrokenRule:
-    """A broken rule: how it is broken, the error of its check, and the subject's own error if there is one."""
+    """A rule that the subject has broken.
+
+    `error` is the error that the check raised. `cause` is the subject's own error, if there was one.
+    """
 
     name: str
     message: str
@@ -37,9 +40,9 @@ class BrokenRule:
 
 
 class RuleTable(dict[str, str]):
-    """Rules by name, each with the sentence that states it; `checks` are the functions that check them.
+    """Maps rule names to sentences that state the rules. `checks` maps the same names to functions.
 
-    A check takes the subject, and raises an ``AssertionError`` with the reason if the rule is broken.
+    A check takes the subject. If the subject breaks the rule, the check raises an ``AssertionError`` with the reason.
     """
 
     def __init__(self) -> None:
@@ -47,7 +50,7 @@ class RuleTable(dict[str, str]):
         self.checks: dict[str, Callable[[Any], None]] = {}
 
     def rule(self, name: str, sentence: str) -> Callable[[C], C]:
-        """Return a decorator that adds a rule, with the function that checks it."""
+        """Return a decorator that adds a rule, together with the function that checks it."""
 
         def add(check: C) -> C:
             self[name], self.checks[name] = sentence, check
@@ -56,7 +59,7 @@ class RuleTable(dict[str, str]):
         return add
 
     def chosen(self, only: Collection[str] | None, without: Collection[str]) -> list[str]:
-        """Return the names of the rules to check; raise ``ValueError`` for a name that is not in the table."""
+        """Return the names of the rules to check. Raise ``ValueError`` for a name that is not in the table."""
         check_names({*(only or ()), *without}, self)
         return [name for name in self if name not in without and (only is None or name in only)]
 
@@ -68,29 +71,32 @@ class RuleTable(dict[str, str]):
         call: Callable[[Callable[[], None]], None] = lambda check: check(),
         catch: type[Exception] = AssertionError,
     ) -> Iterator[BrokenRule]:
-        """Yield the rules that `subject` breaks; each check runs in `call`, and errors other than `catch` propagate."""
+        """Yield the rules that `subject` breaks.
+
+        `call` runs each check. An error of the class `catch` means that the rule is broken; other errors propagate.
+        """
         for name in names:
             try:
                 call(lambda name=name: self.checks[name](subject))
             except catch as error:
-                failed = isinstance(error, AssertionError)  # otherwise the subject raised
+                failed = isinstance(error, AssertionError)  # False if the subject itself raised the error
                 how, cause = (error, error.__cause__) if failed else (f"it raised {error!r}", error)
                 yield BrokenRule(name, f"{name}: {self[name]}, but {how}", error, cause)
 
     def check(self, subject: Any, without: Collection[str] = ()) -> None:
-        """Raise one ``AssertionError`` for all rules that `subject` breaks."""
+        """Raise one ``AssertionError`` that lists all the rules that `subject` breaks."""
         __tracebackhide__ = True
         report(self.broken(subject, self.chosen(None, without)))
 
 
 def check_names(names: Collection[str], known: Collection[str]) -> None:
-    """Raise ``ValueError`` for a name that is not `known`."""
+    """Raise ``ValueError`` if any of `names` is not `known`."""
     if unknown := sorted(set(names) - set(known)):
         raise ValueError(f"no such rule: {', '.join(unknown)}; the rules are {', '.join(known)}")
 
 
 def report(broken: Iterable[BrokenRule]) -> None:
-    """Raise ``AssertionError``, with all the messages and the first cause, if any rule is broken."""
+    """If any rule is broken, raise an ``AssertionError`` with all the messages and the first cause."""
     __tracebackhide__ = True
     if rules := list(broken):
         cause = next((rule.cause for rule in rules if rule.cause is not None), None)
@@ -98,7 +104,7 @@ def report(broken: Iterable[BrokenRule]) -> None:
 
 
 def _on_a_screen(messages: Sequence[str]) -> str:
-    """Join the messages; the later ones are cut to one line if all would take more than `LINES`."""
+    """Join the messages. If they would take more than `LINES` lines, cut the later ones to one line each."""
     lines: list[str] = []
     for index, message in enumerate(messages, 1):
         first, *rest = message.splitlines()
@@ -117,7 +123,7 @@ def expect(condition: bool, why: str, cause: BaseException | None = None) -> Non
 def expect_same(
     what: str, expected: Sequence[Any], actual: Sequence[Any], key: Callable[[Any], Any] = lambda item: item
 ) -> None:
-    """Raise an ``AssertionError`` that shows the first items that differ by `key`."""
+    """Raise an ``AssertionError`` unless the items are the same by `key`. It shows the first two that differ."""
     __tracebackhide__ = True
     for index, (left, right) in enumerate(zip_longest(expected, actual, fillvalue=_END)):
         if key(left) != key(right):
@@ -134,32 +140,32 @@ _END = _End()
 
 
 def near_the_difference(*texts: str) -> list[str]:
-    """Return the texts from shortly before the first difference."""
+    """Return an excerpt of each text that begins shortly before the first difference."""
     alike = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(*texts, strict=False)))
     begin = max(0, alike - WIDTH // 2)
     return [shorten("…" * (begin > 0) + text[begin:], WIDTH) for text in texts]
 
 
 def clip(value: Any) -> str:
-    """Return the repr of `value`, cut for a message."""
+    """Return the repr of `value`, shortened for use in a message."""
     return shorten(repr(value), WIDTH)
 
 
-# Observe streams in bounded time, whatever thread or loop the test runs on
+# Observe streams with a time limit. The test itself may run on any thread or loop.
 
 
 SECONDS = 30.0
-"""Seconds after which a stream counts as hanging."""
+"""The number of seconds after which a stream is considered to hang."""
 
 
 class HangingError(AssertionError):
-    """Raised when a function has not returned in time."""
+    """Raised if a function does not return in time."""
 
 
 def in_time(function: Callable[[], T], seconds: float) -> T:
     """Call ``function()`` on a new thread, in the caller's context, and return its result or raise its error.
 
-    Raises `HangingError` after `seconds`; the thread remains, since Python cannot end it.
+    Raises `HangingError` if that takes longer than `seconds`. The thread keeps running, since Python cannot stop it.
     """
     future: Future[T] = Future()
 
@@ -193,7 +199,7 @@ class Observed:
         return self.errors[0] if self.errors else None
 
     def expect_events(self) -> list[Any]:
-        """Return the events. Raise ``AssertionError``, with the call's error as its cause, if it failed."""
+        """Return the events. If the call failed, raise an ``AssertionError`` whose cause is the call's error."""
         __tracebackhide__ = True
         expect(self.error is None, f"the call failed with {self.error!r}", self.error)
         expect(bool(self.events), "the call completed without any event")
@@ -222,7 +228,7 @@ class Observed:
 
 
 def observe(source: Observable[Any], **options: Any) -> Observed:
-    """Return what `source` emits until it ends; `options` as for `observe_all`."""
+    """Subscribe to `source`, and return what it emits until it ends. `options` are passed to `observe_all`."""
     (observed,) = observe_all([source], **options)
     return observed
 
@@ -234,9 +240,9 @@ def observe_all(
     scheduler: abc.SchedulerBase | None = None,
     on_next: Callable[[Any], None] = lambda event: None,
 ) -> list[Observed]:
-    """Subscribe to all `sources` at once, and return what they emit until they have ended.
+    """Subscribe to all `sources` at the same time, and return what each of them emits until it ends.
 
-    Raises ``AssertionError`` (rule `ends`) if that takes longer than `seconds`.
+    Raises an ``AssertionError`` (for the rule `ends`) if that takes longer than `seconds`.
     """
     all_observed = [Observed() for _ in sources]
     subscriptions: list[abc.DisposableBase] = []
@@ -246,7 +252,7 @@ def observe_all(
         for source, observed in zip(sources, all_observed, strict=True):
             subscriptions.append(observed.subscribe(source, scheduler, on_next))
 
-    _in_thread(subscribe)  # a thread without a loop, so that the streams run on the portal's loop
+    _in_thread(subscribe)  # on a thread without an event loop, the streams use the portal's loop
     if not all(observed.ended.wait(max(0.0, deadline - time.monotonic())) for observed in all_observed):
         for subscription in subscriptions:
             subscription.dispose()
@@ -256,7 +262,7 @@ def observe_all(
 
 
 def becomes(condition: Callable[[], bool], seconds: float) -> bool:
-    """Whether `condition` holds within `seconds`."""
+    """Wait until `condition` is true, and return whether that happened within `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

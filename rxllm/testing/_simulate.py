@@ -33,7 +33,7 @@ from rxllm.values.argument_checks import check, invalid_option, is_positive, mus
 App = Callable[[World], Awaitable[Any]]
 
 ENDING_SECONDS = 30.0
-"""Virtual seconds for tasks to end after the app has returned: a call may still be connecting."""
+"""Virtual seconds in which tasks must end after the app has returned. A call, for example, may still be connecting."""
 SETTLING_SECONDS = 1.0
 TURN_SECONDS = 0.01
 SHOWN_MOMENTS = 40
@@ -42,8 +42,8 @@ SHOWN_MOMENTS = 40
 class Simulation(NamedTuple):
     """The result of a successful run.
 
-    `value` is the app's return value, and `error` the first failure of a call after a fault, if there was one.
-    `duration` is in seconds of virtual time; `steps` counts the steps of the app's tasks.
+    `value` is what the app returned. `error` is the first failure of a call after a fault, if there was one. `duration`
+    is the virtual time in seconds, and `steps` is the number of steps that the app's tasks have taken.
     """
 
     seed: int
@@ -56,7 +56,7 @@ class Simulation(NamedTuple):
 
 
 class SimulationError(AssertionError):
-    """The failure of a run. The message has the seed, the faults, and the line that repeats the run."""
+    """Raised if a run fails. The message has the seed, the faults, and a line of code that repeats the run."""
 
     def __init__(self, message: str, seed: int, problems: list[str], trace: tuple[Moment, ...]) -> None:
         super().__init__(message)
@@ -68,10 +68,10 @@ class SimulationError(AssertionError):
 def simulate(
     app: App, seed: int = 0, *, faults: Collection[str] = FAULTS, cancel: int | None = None, limit: float = 86_400.0
 ) -> Simulation:
-    """Run ``app(world)`` in virtual time on a network in memory, with faults drawn from `seed`.
+    """Run ``app(world)`` in virtual time on an in-memory network, with faults that depend on `seed`.
 
-    The simulation covers rxllm's calls over HTTP, tools, ``asyncio.sleep``, timeouts, the timers of Rx, and asyncio
-    libraries that connect without TLS. ``world.serve(script)`` returns a server that answers as a `Loopback` does.
+    The simulation covers rxllm's HTTP calls, tools, ``asyncio.sleep``, timeouts, Rx timers, and asyncio libraries that
+    connect without TLS. ``world.serve(script)`` returns a server that answers like a `Loopback`.
 
     >>> import rxllm
     >>> from rxllm.testing import simulate, simulate_many
@@ -86,29 +86,32 @@ def simulate(
     >>> len(simulate_many(app, range(20)))
     20
 
-    The same seed gives the same run in every process, step by step. A run fails if the app raises, waits for ever, or
-    leaves behind a task, a timer, an open connection or a lost place in a connection pool; tasks have 30 seconds to
-    end. An `AdapterError` or `StreamError` after a fault does not fail the run: it becomes the result's `error`. A
-    failed run is repeated without each kind of fault in turn, and `SimulationError` describes the failure that needs
-    the fewest kinds. Warnings of rxllm, such as retries, are not logged.
+    The same seed gives the same run, step by step, in every process. A run fails if the app raises an error, waits
+    forever, or leaves something behind: a task, a timer, an open connection, or a connection-pool slot that is never
+    released. After the app returns, its tasks have 30 virtual seconds to end. If a call fails after a fault, with an
+    `AdapterError` or a `StreamError`, the run does not fail; the error becomes the `error` of the result. A failed run
+    is repeated with fewer kinds of faults, and the `SimulationError` describes the failure that needs the fewest kinds.
+    rxllm's warnings, for example about retries, are not logged.
 
-    ============  ====================================================================================================
-    ``faults``    each kind strikes in about a third of all runs
-    ============  ====================================================================================================
-    ``refuse``    a connection is refused
-    ``cut``       the server's bytes stop at some byte, with a FIN or a reset
-    ``stall``     connecting, or the server's bytes, pause for a time or for ever
-    ``slow``      after some byte, the rest arrives a few bytes at a time
-    ``429``       a request is refused with status 429
-    ``cancel``    the app, or its `World.cancellable` section, is cancelled at some step of some task
-    ``reorder``   tasks that wake up at the same time run in another order, or one turn later
-    ============  ====================================================================================================
+    These are the kinds of `faults`. Each kind is active in about a third of all runs:
 
-    `cancel` is the number of the step before which the app is cancelled; `simulate_cancels` tries every step. `limit`
-    is the maximum virtual time in seconds. Blocking functions, such as sync tools, run in place, and their sleeps delay
-    their results. Starting a thread raises, and so does ``run()``, which would wait for its own loop.
-    ``datetime.now()``, waits for locks of ``threading``, and the order of a set of strings are not virtual. One
-    simulation of the process runs at a time, in whatever thread.
+    ===========  =====================================================================================================
+    ``refuse``   A connection is refused.
+    ``cut``      The server's bytes stop at some point, with a FIN or a reset.
+    ``stall``    While a client connects, or while the server sends, nothing happens for some time or forever.
+    ``slow``     From some point on, the server's bytes arrive only a few at a time.
+    ``429``      A request is refused with status 429.
+    ``cancel``   The app, or its `World.cancellable` section, is cancelled at some step of some task.
+    ``reorder``  Tasks that wake up at the same time run in a different order, or one turn later.
+    ===========  =====================================================================================================
+
+    If `cancel` is given, the app is cancelled before the step with that number; `simulate_cancels` tries every step.
+    `limit` is the maximum virtual time in seconds.
+
+    Blocking functions, such as sync tools, run on the same thread. If they sleep, their results are delayed. The app
+    must not start a thread, or call ``run()``, which would wait for its own event loop; both raise an error.
+    ``datetime.now()``, waits for ``threading`` locks, and the order of a set of strings are not simulated. A
+    process runs one simulation at a time; simulations on other threads wait.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
@@ -118,7 +121,7 @@ def simulate(
 
     def repeat(kinds: Collection[str]) -> Simulation:
         run = functools.partial(contextvars.copy_context().run, _Run(app, seed, kinds, cancel, limit).run)
-        # A thread runs one loop at a time, so a coroutine or a notebook cell waits for another thread.
+        # A thread can run only one loop. If it already has one, as in a notebook, the simulation uses another thread.
         return run() if running_loop() is None else daemon_threads().submit(run).result()
 
     try:
@@ -129,7 +132,7 @@ def simulate(
 
 
 def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., object]) -> SimulationError:
-    """Repeat the run without each kind of fault; return the failure with the fewest kinds and the same problem."""
+    """Leave out one kind of fault after another, and return the failure with the same problem and the fewest kinds."""
     for kind in list(kinds):
         fewer = [other for other in kinds if other != kind]
         try:
@@ -142,18 +145,21 @@ def _drop_faults(failed: SimulationError, kinds: list[str], run: Callable[..., o
 
 @functools.cache
 def _import_modules(modules: tuple[str, ...]) -> None:
-    # An import during the first run would make it differ from later runs.
+    # If the first run had to import these modules, it would differ from later runs.
     daemon_threads().submit(asyncio.run, prepare(modules)).result()
 
 
 def simulate_many(app: App, seeds: Iterable[int] = range(1000), **options: Any) -> list[Simulation]:
-    """Run `app` with each of `seeds` until a run fails; pass `options` to `simulate`. The results have no traces."""
+    """Run `app` with each of `seeds`, until a run fails. Return the results, without their traces.
+
+    `options` are passed to `simulate`.
+    """
     check("seeds", seeds, isinstance(seeds, Iterable), "an iterable of seeds, such as range(1000)")  # pyright: ignore[reportUnnecessaryIsInstance]
     return [simulate(app, seed, **options)._replace(trace=()) for seed in seeds]
 
 
 def simulate_cancels(app: App, seed: int = 0, *, faults: Collection[str] = (), **options: Any) -> list[Simulation]:
-    """Run `app` with a cancel at each of its steps in turn: at every ``await`` of every task."""
+    """Run `app` many times and cancel it at a different step each time, to cover every ``await`` of every task."""
     steps = simulate(app, seed, faults=faults, **options).steps
     return [simulate(app, seed, faults=faults, cancel=step, **options)._replace(trace=()) for step in range(1, steps)]
 
@@ -214,7 +220,7 @@ class _Run:
         self.loop.schedule_cancel(None, None)
 
     def _record_error(self, error: BaseException, what: str) -> None:
-        """Record the error; it is a problem unless it is the failure of a call after a fault."""
+        """Record `error`. It counts as a problem, unless it means that a call has failed after a fault."""
         if error is self.error:
             return
         self.error = self.error or error
@@ -226,20 +232,22 @@ class _Run:
         self._record_error(error, f"{details['message']}:")
 
     def _find_leftovers(self) -> None:
-        """Record tasks, timers, connections and places in pools that the app has left behind."""
+        """Record the tasks, timers, connections and pool slots that the app has left behind."""
         self._run_outside(self._wait_for_tasks())
         if self.loop.app_tasks():
             self.problems.append(f"tasks were left behind{self._format_stacks()}")
         self.pools.count_all()
         if self.pools.lost:
-            what = f"a connection pool of httpcore has lost {self.pools.lost} of its places"
-            self.problems.append(f"{what}: a call was cancelled, and later calls of its client wait for that place")
+            what = f"a connection pool of httpcore has lost {self.pools.lost} of its slots"
+            self.problems.append(f"{what}: a call was cancelled, and later calls of its client wait for that slot")
         self._run_outside(self.loop.shutdown_asyncgens())
         self._run_outside(asyncio.sleep(SETTLING_SECONDS))
         for server in self.world.servers:
             if opened := server.open_connections():
                 self.problems.append(f"{len(opened)} connections to port {server.port} were left open")
-            self.problems += [f"the script of port {server.port} raised {error!r}" for error in server.errors]
+            self.problems += [
+                f"the script of the server on port {server.port} raised {error!r}" for error in server.errors
+            ]
         if not self.loop.app_tasks():
             self.problems += [f"a timer was left behind: {_describe_timer(timer)}" for timer in self.loop.app_timers()]
 
@@ -248,10 +256,10 @@ class _Run:
             await asyncio.sleep(TURN_SECONDS)
             while tasks := self.loop.app_tasks():
                 await asyncio.wait(tasks)
-                await asyncio.sleep(TURN_SECONDS)  # an ending task may start another task
+                await asyncio.sleep(TURN_SECONDS)  # a task may start another task when it ends
 
     def _run_outside(self, coro: Any) -> None:
-        """Run `coro` in the context of the simulation, not of the app."""
+        """Run `coro` as part of the simulation, not as part of the app."""
         with contextlib.suppress(TimeoutError):
             self.loop.run_until_complete(self.loop.create_task(coro, context=world_context()))
 
@@ -275,15 +283,15 @@ class _Run:
         parts = [
             f"seed {self.seed}: " + "\n".join(self.problems),
             f"{len(faults)} faults:" + "".join(f"\n{fault}" for fault in faults),
-            f"the end of the trace of {len(self.loop.trace)} lines:" + "".join(f"\n{line}" for line in shown),
-            f"to repeat it: simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
+            f"the trace has {len(self.loop.trace)} lines; these are the last:" + "".join(f"\n{line}" for line in shown),
+            f"repeat it with simulate({getattr(self.app, '__qualname__', self.app)}, seed={self.seed}, {self.options})",
         ]
         return "\n\n".join(parts)
 
 
 @contextlib.contextmanager
 def _without_collector() -> Generator[None]:
-    # The moment of a collection depends on earlier work of the process, and it may run finalizers.
+    # The garbage collector may run finalizers, at times that depend on what the process has done before.
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -295,7 +303,7 @@ def _without_collector() -> Generator[None]:
 
 @contextlib.contextmanager
 def _without_warnings(loop: VirtualLoop) -> Generator[None]:
-    # Faults are injected on purpose: a thousand runs would log thousands of retries.
+    # The faults are injected on purpose, and a thousand runs would log thousands of retries.
     def is_logged(record: logging.LogRecord) -> bool:
         return record.levelno >= logging.ERROR or running_loop() is not loop
 
@@ -308,7 +316,7 @@ def _without_warnings(loop: VirtualLoop) -> Generator[None]:
 
 
 def _format_stack(task: NumberedTask) -> str:
-    """Return the stack of a suspended task, through all coroutines that it awaits."""
+    """Return the stack of a suspended task, including all coroutines that it is waiting for."""
     frames: list[tuple[FrameType, int]] = []
     awaited: Any = task.get_coro()
     while awaited is not None:
@@ -332,5 +340,5 @@ def _check_arguments(app: object, seed: object, faults: Any, cancel: object, lim
     kinds: list[object] = list(cast(Collection[object], faults)) if is_collection else [None]
     check("faults", cast(object, faults), all(kind in FAULTS for kind in kinds), f"a collection of {', '.join(FAULTS)}")
     if cancel is not None and (type(cancel) is not int or cancel < 1):
-        raise invalid_option("cancel", must_be("None, or the number of a step, 1 or more", cancel))
+        raise invalid_option("cancel", must_be("None, or the number of a step, which is 1 or more", cancel))
     check("limit", limit, is_positive(limit), "a number of seconds above 0")

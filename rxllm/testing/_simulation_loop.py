@@ -1,4 +1,4 @@
-"""An asyncio loop with virtual time, a network in memory, and choices and faults drawn from a seed."""
+"""An asyncio event loop with virtual time and an in-memory network. Its choices and faults depend on a seed."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from typing import Any, NamedTuple, NoReturn, cast
 from rxllm.testing._simulation_network import connect, of_world, world_context
 
 FAULTS = ("refuse", "cut", "stall", "slow", "429", "cancel", "reorder")
-"""The kinds of faults, which the docstring of `simulate` describes."""
+"""The kinds of faults. The docstring of `simulate` describes them."""
 
 ENABLED = 0.3
-"""Probability that a run enables a kind of fault: runs with no kind or one kind find as much as runs with all."""
+"""Probability that a run enables a kind of fault. Runs with one kind or none find as much as runs with all kinds."""
 RATES = (0.1, 0.4, 0.8)
-"""Probabilities that an enabled fault strikes at each opportunity; a run draws one of them."""
+"""Probabilities that an enabled fault strikes at each opportunity. Each run draws one of them."""
 
 
 class Moment(NamedTuple):
-    """A line of the trace: the virtual time in seconds, a task or a connection, and what happened to it."""
+    """A line of the trace. It has the virtual time in seconds, a task or a connection, and what happened to it."""
 
     time: float
     who: str
@@ -37,7 +37,7 @@ class Moment(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """A fault of a connection: it strikes before byte `at` that the server sends, and lasts for `seconds`."""
+    """A connection fault. It strikes before the server sends byte number `at`, and lasts for `seconds`."""
 
     kind: str
     at: int
@@ -45,12 +45,13 @@ class Fault(NamedTuple):
 
 
 class Faults:
-    """The faults of one run: kinds are drawn at the start, single faults as the run proceeds."""
+    """The faults of one run. The kinds are drawn at the start, and each fault is drawn during the run."""
 
     def __init__(self, seed: int, kinds: Collection[str]) -> None:
         self.random = Random(seed)
         self.injected: list[Moment] = []
-        drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}  # `kinds` must not shift later draws
+        # Draw for all kinds, so that later draws do not depend on `kinds`.
+        drawn = {kind: self.random.random() < ENABLED for kind in FAULTS}
         self.enabled = {kind for kind in FAULTS if drawn[kind] and kind in kinds}
         self.reorders = "reorder" in self.enabled
         self._rate = self.random.choice(RATES)
@@ -60,11 +61,11 @@ class Faults:
         return kind in self.enabled and self.random.random() < self._rate
 
     def cancel_at(self) -> int | None:
-        """Return the step to cancel at, if any, from a log-uniform distribution."""
+        """Return the step at which to cancel, if any. Its distribution is log-uniform."""
         return int(10 ** self.random.uniform(0, 3)) if self.strikes("cancel") else None
 
     def on_connection(self) -> Fault | None:
-        """Return the fault of a new connection, if any."""
+        """Return the fault that a new connection has, if any."""
         kinds = [kind for kind in ("cut", "stall", "slow") if self.strikes(kind)]
         if not kinds:
             return None
@@ -75,18 +76,18 @@ class Faults:
         return float("inf") if self.random.random() < 0.2 else 10 ** self.random.uniform(-3, 2.5)
 
     def latency(self) -> float:
-        """Return the travel time of some bytes."""
+        """Return the seconds that some bytes take to arrive."""
         return self.random.uniform(0.0002, 0.003)
 
 
 MAX_STEPS = 1_000_000
-"""Steps of tasks after which a run counts as an endless loop."""
+"""The number of task steps after which a run is considered an endless loop."""
 
 DELAYED = 0.1
-"""Probability that a ready task waits for the next turn, in a run that reorders."""
+"""Probability that a ready task must wait for the next turn, if the run reorders tasks."""
 
 RUNS = "runs"
-"""The entry of the trace for a step of a task."""
+"""The trace entry for one step of a task."""
 
 LACKING = (
     *("create_server", "create_unix_server", "create_unix_connection", "create_datagram_endpoint", "start_tls"),
@@ -94,14 +95,17 @@ LACKING = (
     *("add_reader", "remove_reader", "add_writer", "remove_writer", "add_signal_handler", "remove_signal_handler"),
     *("sock_recv", "sock_recv_into", "sock_recvfrom", "sock_sendall", "sock_sendto", "sock_accept", "sock_sendfile"),
 )
-"""Methods of asyncio loops that reach the system; a `VirtualLoop` refuses them."""
+"""Event-loop methods that access the operating system. A `VirtualLoop` refuses them."""
 
 TIMER_SECONDS = 1e-9
-"""Virtual time to set a timer: of two timers with one delay, the first set fires first, in the same turn."""
+"""Virtual seconds that it takes to set a timer.
+
+As a result, two timers with the same delay fire in the order in which they were set, but in the same turn.
+"""
 
 
 class StuckError(Exception):
-    """The app waits for ever, or exceeds its limit of time or steps."""
+    """Raised if the app waits forever, or exceeds its limit of time or steps."""
 
 
 class NumberedTask(asyncio.Task[Any]):
@@ -130,7 +134,7 @@ class NumberedFuture(asyncio.Future[Any]):
 
 
 class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
-    """A weak set that keeps the order of additions, in which the loop closes its async generators."""
+    """A weak set that keeps its items in order, so that the loop closes its async generators in that order."""
 
     def add(self, item: Any) -> None:
         self[id(item)] = item
@@ -143,10 +147,10 @@ class OrderedWeakSet(weakref.WeakValueDictionary[int, Any]):
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
-    """A loop that moves its clock to the next timer once nothing can run. It has no sockets and no threads.
+    """An event loop that moves its clock to the next timer when nothing else can run. It has no sockets or threads.
 
-    Reordering keeps the promises of asyncio: only adjacent wake-ups of tasks are shuffled, or delayed by one turn;
-    callbacks keep their places, and each task wakes up once.
+    Reordering does not break the promises that asyncio makes. It only shuffles adjacent wake-ups of tasks, or delays
+    them by one turn. Callbacks keep their places, and each task wakes up only once.
     """
 
     def __init__(self, faults: Faults, limit: float) -> None:
@@ -159,17 +163,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.slept = 0.0
         """Seconds that the running blocking function has slept so far."""
         self.listeners: dict[int, Callable[[], Any]] = {}
-        """Factories of server protocols, by port."""
+        """Factories for server protocols, by port."""
         self.threads: Any = None
         self._sockets: dict[socket.socket, int] = {}
         self._numbers = 0
         self._now = 0.0
-        self._delayed: list[asyncio.Handle] = []  # handles of the next turn
+        self._delayed: list[asyncio.Handle] = []  # handles that run in the next turn
         self._target: NumberedTask | None = None
         self._cancel_at = -1
         self._clock_resolution = 1e-6
         self._asyncgens = OrderedWeakSet()
-        self._selector = self  # BaseEventLoop calls select()
+        self._selector = self  # BaseEventLoop calls its select()
 
     def next_number(self) -> int:
         self._numbers += 1
@@ -179,17 +183,17 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.trace.append(Moment(self._now, who, what))
 
     def inject(self, who: str, what: str) -> None:
-        """Record a fault, also in the trace."""
+        """Record a fault, and add it to the trace."""
         self.note(who, f"fault: {what}")
         self.faults.injected.append(self.trace[-1])
 
     def schedule_cancel(self, task: NumberedTask | None, after: int | None) -> None:
-        """Cancel `task` after `after` more steps of the app's tasks; None cancels nothing."""
+        """Cancel `task` after `after` more steps of the app's tasks. If `after` is None, cancel nothing."""
         self._target = None if after is None else task
         self._cancel_at = self.steps + (after or 0)
 
     def app_tasks(self) -> list[NumberedTask]:
-        """Return the app's unfinished tasks, in the order of their creation."""
+        """Return the app's unfinished tasks, in the order in which they were created."""
         tasks = (cast(NumberedTask, task) for task in asyncio.all_tasks(self))
         return sorted((task for task in tasks if not task.of_world), key=lambda task: task.number)
 
@@ -208,19 +212,19 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return super().call_at(when, callback, *args, **options)
 
     def sleep(self, seconds: float) -> None:
-        """Stand in for ``time.sleep``: delay the result of a blocking function, or else the whole loop."""
+        """Stand in for ``time.sleep``. Delay the result of a blocking function; elsewhere, delay the whole loop."""
         if asyncio.events._get_running_loop() is None:
             self.slept += seconds
         else:
             self._now += seconds
 
     def select(self, timeout: float | None) -> list[Any]:
-        """Begin a turn: move the clock, and prepare the handles in `_ready`."""
+        """Begin a turn. Move the clock to the next timer if necessary, and prepare the handles in `_ready`."""
         if self._delayed:
             cast(Any, self)._ready.extend(self._delayed)
             self._delayed, timeout = [], 0
         if timeout is None:
-            raise StuckError("no timer or callback can wake a task: the app waits for ever")
+            raise StuckError("no timer or callback can wake a task: the app waits forever")
         if timeout:
             self._now = max(self._now, cast(Any, self)._scheduled[0]._when)
         if self._now > self.limits[0] or self.steps > self.limits[1]:
@@ -249,7 +253,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             ready.insert(ready.index(cancel_before), asyncio.Handle(self._cancel_target, (), self))
 
     def _reorder(self, ready: deque[asyncio.Handle]) -> None:
-        """Shuffle adjacent tasks, and delay some tasks to the next turn, as a busier loop would."""
+        """Shuffle adjacent tasks, and delay some of them until the next turn, as a busier loop might do."""
         random = self.faults.random
         for are_tasks, adjacent in groupby(list(ready), lambda handle: _task_of(handle) is not None):
             handles = list(adjacent)
@@ -309,14 +313,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return await connect(self, protocol_factory, int(port))
 
     async def sock_connect(self, sock: socket.socket, address: Any) -> None:
-        self._sockets[sock] = address[1]  # aiohttp passes the socket to create_connection
+        self._sockets[sock] = address[1]  # aiohttp then passes the socket to create_connection
         sock.close()
 
 
 def _make_refusal(name: str) -> Callable[..., NoReturn]:
     def refuse(*args: Any, **options: Any) -> NoReturn:
-        fault = f"a simulation is cut off from the system and has no loop.{name}"
-        raise NotImplementedError(f"{fault}; serve with world.serve(...), and replace other access by a stand-in")
+        fault = f"a simulation is cut off from the operating system and has no loop.{name}"
+        raise NotImplementedError(f"{fault}: serve with world.serve(...), and replace any other access with a stand-in")
 
     return refuse
 

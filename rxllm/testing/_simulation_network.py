@@ -1,4 +1,4 @@
-"""Connections in memory: pairs of transports whose bytes travel in virtual time, with faults."""
+"""In-memory connections. Each is a pair of transports that send bytes in virtual time, possibly with faults."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     from rxllm.testing._simulation_loop import VirtualLoop
 
 WINDOW = 65536
-"""Maximum bytes in transit or unread before a sender must wait, like the buffers of two kernels."""
+"""The number of bytes that may be in transit or unread before the sender must wait, like two kernels' buffers."""
 
 _END, _RESET = b"", None
 
 
 of_world: contextvars.ContextVar[bool] = contextvars.ContextVar("rxllm_simulated_world", default=False)
-"""Whether the current code belongs to the simulation or its servers, and not to the app."""
+"""Whether the current code belongs to the simulation or one of its servers, rather than to the app."""
 
 
 def world_context() -> contextvars.Context:
@@ -33,7 +33,7 @@ def world_context() -> contextvars.Context:
 
 
 async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> tuple[Any, Any]:
-    """Connect to `port`, as ``create_connection`` does."""
+    """Connect to `port`, and return a transport and a protocol as ``create_connection`` does."""
     number = loop.next_number()
     who = f"connection #{number}"
     faults = loop.faults
@@ -44,8 +44,8 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
         loop.inject(who, f"stall: connecting takes {fault.seconds:.3g} s")
         await asyncio.sleep(min(fault.seconds, 1e5))
     if listener is None:
-        fault = f"no server of this simulation has the port {port}"
-        loop.note(who, fault)  # errors of clients often omit the cause
+        fault = f"no server in this simulation has port {port}"
+        loop.note(who, fault)  # clients often leave out the cause of an error
         raise ConnectionRefusedError(errno.ECONNREFUSED, fault)
     if faults.strikes("refuse"):
         loop.inject(who, "refuse: the connection is refused")
@@ -61,7 +61,7 @@ async def connect(loop: VirtualLoop, factory: Callable[[], Any], port: int) -> t
 
 
 class MemoryTransport(asyncio.Transport):
-    """One end of a connection. Its bytes arrive at `peer` later, in order; `fault` strikes in transit."""
+    """One end of a connection. Its bytes arrive at `peer` later and in order, unless `fault` strikes on the way."""
 
     def __init__(self, loop: VirtualLoop, who: str, context: contextvars.Context) -> None:
         super().__init__({"socket": _Socket(self), "peername": ("127.0.0.1", 0)})
@@ -72,14 +72,14 @@ class MemoryTransport(asyncio.Transport):
         self._who = who
         self._context = context
         self._protocol: Any = None
-        self._in_transit: deque[bytes | None] = deque()  # a queue: asyncio does not order timers of one time
+        self._in_transit: deque[bytes | None] = deque()  # asyncio may reorder timers that are due together
         self._inbox: deque[bytes | None] = deque()
         self._reading = True
         self._closing = self._lost = self._slow = self._paused = False
         self._sent = self._pending = 0
         self._high, self._low = WINDOW, 0
         self._last_arrival = 0.0
-        """The arrival time of the last bytes."""
+        """The time at which the last bytes arrive."""
 
     def attach(self, protocol: Any) -> None:
         self._protocol = protocol
@@ -206,7 +206,7 @@ class MemoryTransport(asyncio.Transport):
 
 
 class _Socket:
-    """The part of a socket that clients use; polling `fileno` shows whether the transport is readable."""
+    """The part of a socket that clients use. They poll `fileno` to find out whether the transport is readable."""
 
     family = socket.AF_INET
 
@@ -228,4 +228,4 @@ class _Socket:
 
 @functools.cache
 def _never_readable() -> int:
-    return os.pipe()[0]  # the write end stays open and unused until the process ends
+    return os.pipe()[0]  # the write end stays open, but unused, until the process ends

@@ -1,4 +1,4 @@
-"""The world of a simulated app: its servers, and stand-ins for the clock, threads and randomness."""
+"""The world in which a simulated app runs. It has servers, and stand-ins for the clock, threads and randomness."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ T = TypeVar("T")
 
 
 class World:
-    """A simulated world: its `seed`, `random` for the app's own draws, and the `faults` so far."""
+    """A simulated world. It has a `seed`, a `random` generator that the app can use, and the `faults` so far."""
 
     def __init__(self, loop: VirtualLoop, seed: int, cancel: int | None) -> None:
         self.seed = seed
@@ -47,7 +47,7 @@ class World:
         return tuple(self._loop.faults.injected)
 
     def serve(self, script: Script = EMPTY) -> SimulatedServer:
-        """Return a new server that answers with `script`; see ``rxllm.testing.loopback``."""
+        """Return a new server that follows `script`; see ``rxllm.testing.loopback``."""
         server = SimulatedServer(script, self._loop, 8000 + len(self.servers))
         self.servers.append(server)
         return server
@@ -58,13 +58,13 @@ class World:
         self._loop.note(task.label if isinstance(task, NumberedTask) else "a callback", what)
 
     async def cancellable(self, work: Awaitable[T]) -> T | None:
-        """Return the result of `work`, or None if the run's cancel has struck.
+        """Run `work` and return its result, or None if the run's `cancel` has cancelled it.
 
-        The cancel strikes only `work`. The app continues, and can show what the cancel has left behind.
+        Only `work` is cancelled. The app continues, so it can check what the cancelled work has left behind.
         """
 
         async def run() -> T:
-            # A task that is cancelled before its first step would never start `work`.
+            # Schedule the cancel here: a task that is cancelled before its first step would never start `work`.
             self._loop.schedule_cancel(task, self._cancel)
             return await work
 
@@ -81,7 +81,7 @@ class World:
 
 
 class SimulatedServer(Loopback):
-    """A `Loopback` without a socket and a thread: the same script, `url`, `requests` and `connections`."""
+    """A `Loopback` without a socket or a thread. It has the same script, `url`, `requests` and `connections`."""
 
     def __init__(self, script: Script, loop: VirtualLoop, port: int) -> None:
         super().__init__(script)
@@ -102,7 +102,7 @@ class SimulatedServer(Loopback):
         return [connection for connection in self.connections if connection.closed_at is None]
 
     def __enter__(self) -> Self:
-        return self  # it serves already, but code written for a Loopback enters it
+        return self  # it is already serving, but code for a Loopback enters it
 
     def __exit__(self, *_: object) -> None:
         pass
@@ -127,8 +127,8 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
         return scopes.setdefault(id(scope), (len(scopes), scope))[0]
 
     def refuse_thread(thread: threading.Thread) -> NoReturn:
-        fault = f"a simulation has no threads: the app starts {thread.name!r}"
-        error = RuntimeError(f"{fault}; use tasks, asyncio.to_thread or timers of Rx")
+        fault = f"a simulation has no threads, but the app starts {thread.name!r}"
+        error = RuntimeError(f"{fault}: use tasks, asyncio.to_thread or Rx timers")
         loop.call_exception_handler({"message": "the app started a thread", "exception": error})  # Rx may swallow it
         raise error
 
@@ -146,7 +146,7 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
             (reactivex.scheduler.scheduler, "default_now", lambda: datetime.fromtimestamp(EPOCH + loop.time(), UTC)),
             (TimeoutScheduler, "singleton", lambda: scheduler),
             (threading.Thread, "start", refuse_thread),
-            (CancelScope, "__hash__", hash_scope),  # anyio iterates sets of scopes
+            (CancelScope, "__hash__", hash_scope),  # anyio iterates over sets of scopes
             (pool, "handle_async_request", pools.wrap_handler(pool.handle_async_request)),
         ):
             stack.callback(_replace_function(owner, name, stand_in))
@@ -160,26 +160,26 @@ def stand_ins(loop: VirtualLoop, seed: int, pools: PoolWatch) -> Generator[None]
 
 
 _here = threading.local()
-"""This thread's stand-ins for functions of the process, by name."""
+"""This thread's stand-ins for global functions, by name."""
 
 _one_at_a_time = threading.Lock()
-"""One thread simulates at a time: the replaced functions and the state of ``random`` are global."""
+"""Held by the thread that simulates, since the replaced functions and the state of ``random`` are global."""
 
 
 def check_outside() -> None:
-    """Raise ``RuntimeError`` inside a simulation."""
+    """Raise ``RuntimeError`` if this thread is inside a simulation."""
     if vars(_here):
         raise RuntimeError("a simulation cannot run inside another: await the inner app, or simulate it later")
 
 
 def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Callable[[], None]:
-    """Replace a function of the process on this thread only; return a function that restores it."""
+    """Replace a global function on this thread only, and return a function that restores it."""
     key = f"{owner.__name__}.{name}"
     original: Any = inspect.getattr_static(owner, name)
     function = getattr(owner, name)
 
     def call(*args: Any, **kwargs: Any) -> Any:
-        # A module imported during a simulation may keep this function: ``from time import monotonic``.
+        # A module that is imported during a simulation may keep this function (``from time import monotonic``).
         return getattr(_here, key, function)(*args, **kwargs)
 
     def restore() -> None:
@@ -192,7 +192,7 @@ def _replace_function(owner: Any, name: str, stand_in: Callable[..., Any]) -> Ca
 
 
 class InlineThreads(DaemonThreads):
-    """Threads that run blocking functions in place; the time that a function sleeps delays its result."""
+    """Runs blocking functions on the current thread. If a function sleeps, its result is delayed by that time."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
@@ -206,7 +206,7 @@ class InlineThreads(DaemonThreads):
                 settle = functools.partial(future.set_exception, error)
 
         def end() -> None:
-            with contextlib.suppress(Exception):  # the caller may have cancelled the job
+            with contextlib.suppress(Exception):  # the caller may have cancelled it
                 settle()
 
         seconds, self._loop.slept = self._loop.slept, 0.0
@@ -221,7 +221,7 @@ class InlineThreads(DaemonThreads):
 
 
 class SimulatedPortal(Portal):
-    """A portal to the simulated loop: timers run on it, and a blocking wait for it raises."""
+    """A portal to the simulated loop. Timers run on this loop, and code that blocks to wait for it gets an error."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self.live = Live()
@@ -230,9 +230,9 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """A count of the places that a run's connection pools have lost, taken at every request and at the end.
+    """Counts the slots that a run's connection pools have lost, at each request and at the end of the run.
 
-    A closed pool has no connections, and so no lost places.
+    A closed pool has no connections, and therefore no lost slots.
     """
 
     def __init__(self) -> None:
@@ -240,7 +240,7 @@ class PoolWatch:
         self._pools: set[Any] = set()
 
     def wrap_handler(self, handle: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
-        """Return the stand-in for a pool's ``handle_async_request``."""
+        """Return a stand-in for a pool's ``handle_async_request``, which calls `handle`."""
 
         async def handle_watched(pool: Any, request: Any) -> Any:
             self._pools.add(pool)
@@ -250,7 +250,7 @@ class PoolWatch:
         return handle_watched
 
     def count_all(self) -> None:
-        """Count the lost places of all pools."""
+        """Count the lost slots of all pools."""
         for pool in self._pools:
             self._count(pool)
 

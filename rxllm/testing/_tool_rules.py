@@ -1,4 +1,4 @@
-"""The rules that `assert_executor` checks for tool executors, and `assert_encoder` for encoders of tool results."""
+"""The rules for tool executors and result encoders, which `assert_executor` and `assert_encoder` check."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rxllm.values import Tool, ToolCall, ToolContext, ToolError, ask_user, halt,
 E = TypeVar("E", bound=Event)
 
 ENCODER_RULES = RuleTable()
-"""The rules of `assert_encoder`, by name."""
+"""Maps the name of each rule that `assert_encoder` checks to its text."""
 
 RESULTS: tuple[Any, ...] = (
     "sunny",
@@ -31,21 +31,21 @@ RESULTS: tuple[Any, ...] = (
     {"city": "Lima", "days": [{"high": 21.5}]},
     {},
 )
-"""Tool results of different kinds."""
+"""Tool results of various types."""
 
 Encoder = Callable[[Any], str]
 
 
 def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = ()) -> None:
-    """Check that ``encoder(result)`` returns text for a model: see `ENCODER_RULES`.
+    """Check that ``encoder(result)`` turns tool results into text for the model; see `ENCODER_RULES`.
 
     >>> import json
     >>> assert_encoder(json.dumps)
 
-    `without` names the rules to omit: ``text`` if the tools return only one kind of result, ``error`` if the model must
-    not see errors, ``stable`` if the text contains the time. ``pure`` applies to all.
+    `without` names the rules to omit: ``text`` if your tools return only one kind of result, ``error`` if the model
+    must not see errors, and ``stable`` if the text contains the time. ``pure`` must never be omitted.
 
-    Raises as ``assert_executor`` does.
+    Raises the same errors as ``assert_executor``.
     """
     __tracebackhide__ = True
     ENCODER_RULES.check(encoder, without)
@@ -58,14 +58,14 @@ def _encoded(encoder: Encoder, result: Any) -> Any:
         raise AssertionError(f"for {result!r} it raised {error!r}") from error
 
 
-@ENCODER_RULES.rule("text", "it returns text for every result of a tool")
+@ENCODER_RULES.rule("text", "it returns text for every kind of tool result")
 def _text(encoder: Encoder) -> None:
     for result in deepcopy(RESULTS):
         encoded = _encoded(encoder, result)
         expect(isinstance(encoded, str), f"for {result!r} it returned {encoded!r}")
 
 
-@ENCODER_RULES.rule("error", "the message of a failed tool is in the text")
+@ENCODER_RULES.rule("error", "the text contains the error message of a failed tool")
 def _error(encoder: Encoder) -> None:
     encoded = _encoded(encoder, {"error": "ValueError: no such city"})
     expect("no such city" in str(encoded), f"it returned {encoded!r}")
@@ -89,39 +89,39 @@ def _pure(encoder: Encoder) -> None:
 Executor = Callable[[Tool, Any, ToolContext], Any]
 
 EXECUTOR_RULES = RuleTable()
-"""The rules of `assert_executor`, by name."""
+"""Maps the name of each rule that `assert_executor` checks to its text."""
 
 
 def assert_executor(executor: Executor, *, without: Collection[str] = ()) -> None:
-    """Check that ``executor(tool, arguments, context)`` runs tools as rxllm does: see `EXECUTOR_RULES`.
+    """Check that ``executor(tool, arguments, context)`` runs tools as rxllm itself does; see `EXECUTOR_RULES`.
 
     >>> assert_executor(lambda tool, arguments, context: tool.bind(arguments, context)())
 
-    `without` names the rules to omit: ``context`` if the tools cannot receive the context, ``several`` if one tool runs
-    at a time, ``timeout`` if the executor has its own limit, ``halt`` and ``question`` if tools cannot return rxllm's
-    objects. ``result``, ``failure`` and ``arguments`` apply to all.
+    `without` names the rules to omit: ``context`` if your tools cannot receive the context, ``several`` if only one
+    tool runs at a time, ``timeout`` if the executor has a time limit of its own, and ``halt`` and ``question`` if tools
+    cannot return rxllm's objects. ``result``, ``failure`` and ``arguments`` must never be omitted.
 
-    The executor may be asynchronous. Raises ``AssertionError`` with the reason for each broken rule, and ``ValueError``
-    for an unknown name in `without`.
+    The executor may be asynchronous. Raises an ``AssertionError`` that gives the reason for each broken rule, and
+    ``ValueError`` if a name in `without` is unknown.
     """
     __tracebackhide__ = True
     EXECUTOR_RULES.check(executor, without)
 
 
 def _events(executor: Executor, tools: list[Tool], *calls: ToolCall, **options: Any) -> list[Event]:
-    """Return the events of a step in which the model makes these tool calls."""
+    """Return the events of a step in which the model makes these `calls`."""
     observed = observe(stream_step(Fake(list(calls)), "Hi", tools=tools, tool_executor=executor, **options))
     expect(observed.error is None, f"the step failed: {observed.error!r}")
     return observed.events
 
 
 def _event(executor: Executor, handler: Callable[[Any], Any], kind: type[E], **options: Any) -> E:
-    """Return the one event of `kind` in a step that calls a tool with this handler."""
+    """Run a step that calls a tool with this `handler`, and return the only event of `kind`."""
     schema = {"type": "object", "properties": {"x": {"type": "integer"}}}
     function = tool(name="f", description="A tool.", schema=schema, handler=handler)
     events = _events(executor, [function], ToolCall("c", "f", {"x": 1}), **options)
     matching = [event for event in events if isinstance(event, kind)]
-    expect(len(matching) == 1, f"there were {len(matching)} {kind.__name__} in {events!r}")
+    expect(len(matching) == 1, f"there were {len(matching)} {kind.__name__} events in {events!r}")
     return matching[0]
 
 
@@ -147,7 +147,7 @@ def _context(executor: Executor) -> None:
 
     events = _events(executor, [whoami], ToolCall("c", "whoami", {"x": 1}), context={"user": "ada"})
     results = [event.content for event in events if isinstance(event, ToolResultEncoded)]
-    expect(results == ["ada 1"], f"the tool of 'ada' returned {results}")
+    expect(results == ["ada 1"], f"the tool, called for 'ada', returned {results}")
 
 
 @EXECUTOR_RULES.rule("failure", "the tool's exception becomes the call's ToolError, and the chat continues")
@@ -173,7 +173,7 @@ def _question(executor: Executor) -> None:
     expect(event.question == "Which?", f"it was {event!r}")
 
 
-@EXECUTOR_RULES.rule("several", "calls at the same time share nothing")
+@EXECUTOR_RULES.rule("several", "concurrent calls share nothing")
 def _several(executor: Executor) -> None:
     both = threading.Barrier(2)
 

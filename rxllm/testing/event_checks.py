@@ -1,4 +1,4 @@
-"""Events of scripted responses, checks of events, and bytes cut into chunks."""
+"""Helpers for tests: create the events of a response, check events for consistency, and cut bytes into chunks."""
 
 from __future__ import annotations
 
@@ -33,12 +33,13 @@ T = TypeVar("T")
 
 
 def cut(data: bytes, *places: int) -> list[bytes]:
-    """Return `data` in chunks that end at `places`; 0, the length, or a repeated place gives an empty chunk.
+    """Cut `data` at `places`, and return the chunks.
 
     >>> cut(b"hello", 1, 3)
     [b'h', b'el', b'lo']
 
-    Raises ``ValueError`` for a place outside `data`.
+    A place gives an empty chunk if it is 0, the length of `data`, or the same as another place. Raises ``ValueError``
+    for a place outside `data`.
     """
     if any(not 0 <= place <= len(data) for place in places):
         raise ValueError(f"places must be from 0 to {len(data)}: got {sorted(places)}")
@@ -46,7 +47,7 @@ def cut(data: bytes, *places: int) -> list[bytes]:
 
 
 def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterator[list[bytes]]:
-    """Yield ways to cut `data`, all of which a decoder must read alike.
+    """Yield `data`, cut into chunks in many different ways. A decoder must give the same result for all of them.
 
     >>> for chunks in chunkings(b"hi!"):
     ...     print(chunks)
@@ -56,9 +57,9 @@ def chunkings(data: bytes, *, cuts: int | None = None, seed: int = 0) -> Iterato
     [b'h', b'i!']
     [b'hi', b'!']
 
-    The ways are: whole, byte by byte, byte by byte with empty chunks between, and in two at every place, about one for
-    each byte. With `cuts`, for long data, there are only two ways: whole, and cut at that number of random places,
-    which depend on `seed` alone.
+    The data is yielded whole, byte by byte, byte by byte with empty chunks in between, and cut in two at every place.
+    This makes about one list for each byte. If the data is long, pass `cuts`. Then the data is yielded only twice:
+    whole, and cut at that number of random places, which depend only on `seed`.
     """
     yield [data]
     if cuts is not None:
@@ -75,7 +76,7 @@ _WRONG: tuple[Any, ...] = (None, 7, "x", [1], {"x": 1})
 
 
 def malformed(frame: bytes) -> Iterator[bytes]:
-    """Yield half of `frame`, then `frame` with each value of its JSON object, if any, replaced or omitted."""
+    """Yield the first half of `frame`, then variants in which one value of its JSON is replaced or left out."""
     yield frame[: len(frame) // 2]
     begin, end = frame.find(b"{"), frame.rfind(b"}") + 1
     with contextlib.suppress(msgspec.DecodeError):
@@ -102,7 +103,7 @@ def events(
     usage: Usage | None = None,
     finish_reason: str | None = None,
 ) -> list[Event]:
-    """Return the events of one response, as an adapter emits them.
+    """Return the events that an adapter would emit for one response.
 
     >>> for event in events("Hel", "lo", thinking="hm"):
     ...     print(event)
@@ -114,11 +115,11 @@ def events(
     TextCompleted(text='Hello', id='block_1')
     MessageCompleted(message=Message('assistant', 'Hello'), finish_reason='stop', raw_finish_reason=None, metadata={})
 
-    `pieces` are one turn of a `Fake` script, in any order; delays take no time. The keywords keep the usual order:
-    thinking (a string is one delta) before the pieces; calls, usage and finish reason after them. An exception as the
-    first piece is raised; a later exception becomes the ``ErrorEvent``.
+    `pieces` are one turn of a `Fake` script, in any order; delays take no time. Events for `thinking` precede the
+    pieces, and events for `tool_calls`, `usage` and `finish_reason` follow them. If `thinking` is a string, it is a
+    single delta. If the first piece is an exception, it is raised; a later exception becomes an ``ErrorEvent``.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that `Fake` does not know.
+    Raises ``ValidationError("invalid_option")`` if `Fake` does not accept a piece.
     """
     thoughts = (thinking,) if isinstance(thinking, str) else thinking
     script = [*(("thinking", thought) for thought in thoughts), *pieces, *tool_calls]
@@ -128,7 +129,7 @@ def events(
 
 
 def played(source: Observable[T]) -> list[T]:
-    """Return all items that `source` emits in virtual time; raise its error."""
+    """Run `source` in virtual time and return its items. If it fails, raise its error."""
     items: list[T] = []
     errors: list[Exception] = []
     scheduler = VirtualTimeScheduler(0.0)
@@ -140,7 +141,7 @@ def played(source: Observable[T]) -> list[T]:
 
 
 def expect_lawful(events: Sequence[Any]) -> None:
-    """Raise ``AssertionError`` unless ``operators.verify`` accepts all events."""
+    """Raise ``AssertionError`` unless ``operators.verify`` accepts all of `events`."""
     __tracebackhide__ = True
     error = observe(from_iterable(events).pipe(ops.verify())).error
     expect(error is None, str(error))
@@ -152,21 +153,22 @@ def expect_json(event: Any) -> None:
     try:
         decoded = serializer.from_json(serializer.to_json(event), local_files=True)
     except LLMError as error:
-        raise AssertionError(f"{clip(event)} has no JSON form: {error}") from error
+        raise AssertionError(f"{clip(event)} cannot be written as JSON: {error}") from error
     expect(decoded == event, f"{clip(event)} is decoded as {clip(decoded)}")
 
 
 def fold(events: Iterable[Event]) -> Response[Any]:
-    """Return the response that the events fold to."""
+    """Fold `events` into a response, and return it."""
     return reduce(StreamCollector.apply_event, events, StreamCollector()).to_response()
 
 
 def inconsistency(events: Iterable[Event]) -> str | None:
-    """Return the first contradiction among deltas, completions, message, step and chat; None if they agree.
+    """Return a description of the first contradiction between events, or None if the events are consistent.
 
-    The ``event_rules`` apply only to events that are present: an operator may omit any event.
+    Deltas, completions, messages, steps and chats must agree, according to the ``event_rules``. Missing events are not
+    a contradiction, since an operator may leave out any event.
     """
-    checkers: dict[tuple[str, ...], _ChatChecker] = {}  # one for the chat and one per agent, by path
+    checkers: dict[tuple[str, ...], _ChatChecker] = {}  # by path: one checker for the chat, and one for each agent
     for event in events:
         path, inner = (event.path, event.event) if isinstance(event, ev.Nested) else ((), event)
         try:
@@ -178,7 +180,7 @@ def inconsistency(events: Iterable[Event]) -> str | None:
 
 
 class _ChatChecker:
-    """Checks of one chat's events: every check compares an event with the earlier events of its step."""
+    """Checks the events of one chat. Each event is compared with the earlier events of the same step."""
 
     def __init__(self) -> None:
         self._last_response: Any = None
@@ -189,7 +191,7 @@ class _ChatChecker:
         self._events: list[Event] = [*events]
         self._open: dict[Any, list[str]] = {}  # the deltas of each open block, by kind and id
         self._closed: set[Any] = set()
-        self._names: dict[str, str] = {}  # names of tools, by tool call id
+        self._names: dict[str, str] = {}  # tool names, by tool call id
 
     def feed(self, event: Event) -> None:
         self._events.append(event)
@@ -223,7 +225,7 @@ class _ChatChecker:
         self._open.setdefault(key, []).append(piece)
 
     def _close_block(self, kind: type[Event], id: str | None, text: str) -> list[str]:
-        """Close the block, and return its deltas; without deltas, return its whole `text`."""
+        """Close the block and return its deltas. If there were none, return its whole `text` instead."""
         key = block_key(kind, id, self._open)
         if key[1] is not None:
             self._closed.add(key)
@@ -231,7 +233,7 @@ class _ChatChecker:
 
     def _check_message(self, event: ev.MessageCompleted) -> None:
         if self._open and any(isinstance(event, ev.MessageStarted) for event in self._events):
-            raise BrokenRule("block_closed", f"the block of a {next(iter(self._open))[0].__name__} has no completion")
+            raise BrokenRule("block_closed", f"a block of {next(iter(self._open))[0].__name__} events has no end")
         for events in (self._events, [] if self._open else without_deltas(self._events)):
             folded = fold_message(events)
             if events and (folded.content, folded.tool_calls) != (event.message.content, event.message.tool_calls):

@@ -1,4 +1,4 @@
-"""A real HTTP/1.1 server on its own thread, which follows a script and records who closed a connection, and when.
+"""A real HTTP/1.1 server on its own thread. It follows a script, and records who closed each connection and when.
 
 ::
 
@@ -6,10 +6,15 @@
         httpx.post(server.url + "/chat/completions", json={})
         server.requests[0].json
 
-The script is a `Reply` for every request, a list of them (the last one repeats), or a function of the `Request`. A
-body is bytes, sent with their length, or any iterable, sent chunked: bytes are one chunk, a `Pause` delays the next
-chunk, and a `Cut` ends the body. A wrong script or body raises ``TypeError`` at once. Errors of the running server are
-raised at the end of the ``with`` block, in place of an exception from the block. Request bodies must have a length.
+The script is a `Reply` to every request, a list of replies whose last one is repeated, or a function that takes a
+`Request` and returns a `Reply`.
+
+The body of a reply is either bytes, which are sent with a ``Content-Length``, or an iterable, which is sent chunked. In
+an iterable, each bytes object is one chunk, a `Pause` delays the next chunk, and a `Cut` ends the body.
+
+A wrong script or body raises ``TypeError`` at once. If an error occurs in the running server, it is raised at the
+end of the ``with`` block, even if the block itself has raised another exception. A request with a body must have a
+``Content-Length``.
 """
 
 from __future__ import annotations
@@ -53,7 +58,7 @@ SSE_HEADERS = {"Content-Type": "text/event-stream"}
 
 @dataclass(frozen=True)
 class Pause:
-    """A wait in seconds, forever by default."""
+    """A pause. It lasts forever unless a number of seconds is given."""
 
     seconds: float = math.inf
 
@@ -62,7 +67,7 @@ STALL = Pause()
 
 
 class Cut(Enum):
-    """A close by the server in the middle of a chunk: with a FIN, as after a whole response, or with a reset."""
+    """Makes the server close the connection in the middle of a chunk, with a FIN (a normal close) or with a reset."""
 
     FIN = "fin"
     RESET = "reset"
@@ -70,7 +75,7 @@ class Cut(Enum):
 
 @dataclass(frozen=True)
 class Reply:
-    """A response. `before` is the wait before the first byte of its head, in seconds or as a `Pause`."""
+    """A response. `before` is the time to wait before sending the first byte, in seconds or as a `Pause`."""
 
     body: bytes | Iterable[bytes | Pause | Cut] = b""
     status: int = 200
@@ -87,14 +92,14 @@ class Reply:
 
     @classmethod
     def of_json(cls, data: Any, status: int = 200, **headers: str) -> Self:
-        """Return a JSON response; ``retry_after="1"`` is the header Retry-After."""
+        """Return a JSON response. Keywords become headers: ``retry_after="1"`` sends ``retry-after: 1``."""
         fields = {name.replace("_", "-"): value for name, value in headers.items()}
         return cls(json.dumps(data).encode(), status, {"Content-Type": "application/json", **fields})
 
 
 @dataclass(frozen=True)
 class Request:
-    """A client's request, with header names in lower case."""
+    """A client's request. The names of its `headers` are in lower case."""
 
     method: str
     path: str
@@ -111,14 +116,14 @@ Script = Reply | Sequence[Reply] | Callable[[Request], Reply]
 
 EMPTY = Reply()
 TURNS = 5
-"""Event-loop turns that suffice to finish accepting a connection."""
+"""The number of event-loop turns that are enough to finish accepting a connection."""
 
 
 class Loopback:
-    """The server: its `url`, the `connections` and `requests` in order of arrival, and the `open_count` of connections.
+    """The server. Its `connections` and `requests` are in order of arrival; `open_count` counts open connections.
 
-    It listens at once, but accepts connections only after `accept_after` seconds. `tls` is the server's SSL context for
-    HTTPS, with a certificate for 127.0.0.1.
+    The server listens at once, but it accepts connections only after `accept_after` seconds. To serve HTTPS, pass an
+    SSL context with a certificate for 127.0.0.1 as `tls`.
     """
 
     def __init__(self, script: Script = EMPTY, *, accept_after: float = 0.0, tls: ssl.SSLContext | None = None) -> None:
@@ -141,20 +146,22 @@ class Loopback:
         return sum(connection.closed_at is None for connection in list(self.connections))
 
     def wait_requests(self, count: int, timeout: float = 20.0) -> list[Request]:
-        """Wait until there are `count` requests, and return all requests. Raises ``TimeoutError``."""
+        """Wait until at least `count` requests have arrived, and return them all. Raises ``TimeoutError``."""
         self.wait_until(lambda: len(self.requests) >= count, timeout)
         return self.requests
 
     def wait_until(self, condition: Callable[[], bool], timeout: float = 20.0) -> None:
-        """Wait until `condition` holds; it is checked on each connection, request and close."""
+        """Wait until `condition` is true. It is checked whenever a connection opens or closes, or a request arrives."""
         with self._changed:
             if not self._changed.wait_for(condition, timeout):
-                raise TimeoutError(f"{len(self.requests)} requests, {self.open_count} open connections")
+                raise TimeoutError(
+                    f"after {timeout} s there are {len(self.requests)} requests and {self.open_count} open connections"
+                )
 
     def __enter__(self) -> Self:
         self._socket = socket.create_server(("127.0.0.1", 0), backlog=2048)
-        # Accepted sockets inherit this option, which asyncio sets only on its own sockets: without it, a frame
-        # waits 40 ms for the acknowledgement of the previous one.
+        # asyncio sets this option only on sockets that it creates, but accepted sockets inherit it from this one.
+        # Without it, each frame would wait 40 ms for the previous frame to be acknowledged.
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self.port = self._socket.getsockname()[1]
         self._loop = asyncio.new_event_loop()
@@ -166,7 +173,7 @@ class Loopback:
         self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join()
         if self.errors and (kind is None or issubclass(kind, Exception)):
-            raise self.errors[0]  # its context is the block's exception, perhaps a consequence
+            raise self.errors[0]  # the block's exception is its context, and perhaps its consequence
 
     def _serve(self) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
@@ -179,13 +186,13 @@ class Loopback:
             server = await self._loop.create_server(self._connect, sock=self._socket, backlog=2048, ssl=self._tls)
             await self._stopping.wait()
             self._loop.remove_reader(self._socket)
-            for _ in range(TURNS):  # asyncio leaks a connection that it is accepting while the server is closed
+            for _ in range(TURNS):  # asyncio would leak a connection that it is still accepting
                 await asyncio.sleep(0)
             server.close()
         self._socket.close()
         for connection in self.connections:
             connection.abort()
-        await asyncio.sleep(0)  # in this turn the transports call connection_lost
+        await asyncio.sleep(0)  # let the transports call connection_lost
 
     def _connect(self) -> Connection:
         return Connection(self._reply_to, self._changed, self._record_open, self.errors.append)
@@ -210,10 +217,11 @@ class Loopback:
 
 
 class Connection(asyncio.Protocol):
-    """A connection, which answers its requests in turn: the requests, the bytes sent, who closed it, and when.
+    """A connection to a client. It answers its `requests` in turn, and records when it was closed and by whom.
 
-    `accepted_at` and `closed_at` are times of ``time.monotonic()``; `closed_by` is ``"client"`` or ``"server"``. A
-    close by the client is noticed at once, even while the server stalls, or waits because the client does not read.
+    `accepted_at` and `closed_at` are ``time.monotonic()`` times; `closed_by` is ``"client"`` or ``"server"``. If the
+    client closes the connection, this is noticed at once, even while the server is stalling or waiting for the client
+    to read.
     """
 
     def __init__(
@@ -237,11 +245,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def bytes_sent(self) -> int:
-        """Bytes handed to the operating system, heads and chunk sizes included."""
+        """The number of bytes handed to the operating system, including heads and chunk sizes."""
         return self._written - self._transport.get_write_buffer_size()
 
     def wait_closed(self, timeout: float = 20.0) -> float:
-        """Wait until the connection is closed, and return the time of the close. Raises ``TimeoutError``."""
+        """Wait until the connection is closed, and return the time at which it was closed. Raises ``TimeoutError``."""
         with self._changed:
             if not self._changed.wait_for(lambda: self.closed_at is not None, timeout):
                 raise TimeoutError(f"the connection is still open after {timeout} s and {len(self.requests)} requests")
@@ -251,14 +259,14 @@ class Connection(asyncio.Protocol):
     def abort(self) -> None:
         self._close("server", reset=True)
 
-    # asyncio calls these on the server's loop
+    # Called by asyncio, on the server's event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         self._writable = asyncio.Event()
         self._writable.set()
-        transport.set_write_buffer_limits(high=1)  # with 0 asyncio's TLS never resumes
+        transport.set_write_buffer_limits(high=1)  # with a limit of 0, asyncio's TLS would never resume writing
         self.accepted_at = time.monotonic()
         self._on_open(self)
 
@@ -315,11 +323,11 @@ class Connection(asyncio.Protocol):
         await self._writable.wait()
         self._written += len(data)
         self._transport.write(data)
-        await asyncio.sleep(0)  # an endless body must not block other connections
+        await asyncio.sleep(0)  # let other connections run, even if the body is endless
 
     def _close(self, by: str, *, reset: bool) -> None:
         if reset and self.closed_at is None:
-            # With a linger time of 0, closing sends a reset.
+            # With a linger time of 0, closing the socket sends a reset.
             connected = self._transport.get_extra_info("socket")
             connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._record_close(by)
@@ -344,7 +352,7 @@ async def _pause(pause: float | Pause) -> None:
 
 
 def _take_request(received: bytearray) -> Request | None:
-    """Remove the first request from `received` and return it; None until all of it has arrived."""
+    """Remove the first request from `received` and return it. Return None if it has not arrived completely."""
     head, blank_line, rest = bytes(received).partition(b"\r\n\r\n")
     if not blank_line:
         return None
@@ -359,7 +367,7 @@ def _take_request(received: bytearray) -> Request | None:
 
 
 def _head(reply: Reply) -> bytes:
-    """Return the response up to its body."""
+    """Return the status line and the headers of `reply`."""
     phrase = HTTPStatus(reply.status).phrase if reply.status in HTTPStatus._value2member_map_ else "Status"
     length = f"Content-Length: {len(reply.body)}" if isinstance(reply.body, bytes) else "Transfer-Encoding: chunked"
     headers = [f"{name}: {value}" for name, value in reply.headers.items()]
@@ -367,7 +375,7 @@ def _head(reply: Reply) -> bytes:
 
 
 def check_script(script: Any) -> Script:
-    """Return the script. Raise ``TypeError`` if it is something else, and ``ValueError`` for an empty list."""
+    """Return `script` if it is valid. Raise ``ValueError`` for an empty list, and ``TypeError`` for anything else."""
     if isinstance(script, Reply) or callable(script):
         return cast(Script, script)
     if isinstance(script, list | tuple):
@@ -376,22 +384,22 @@ def check_script(script: Any) -> Script:
             raise ValueError("a script must have at least one Reply")
         if all(isinstance(reply, Reply) for reply in replies):
             return replies
-    raise TypeError(f"a script must be a Reply, a list of them, or a function of the Request, not {script!r}")
+    raise TypeError(f"a script must be a Reply, a list of Replies, or a function that takes a Request, not {script!r}")
 
 
 def check_item(item: Any) -> None:
-    """Raise ``TypeError`` if `item` cannot be a part of a body."""
+    """Raise ``TypeError`` if `item` cannot be part of a body."""
     if not isinstance(item, bytes | Pause | Cut):
         raise TypeError(f"a body must be made of bytes, Pause and Cut, not {item!r}")
 
 
-# Frames of OpenAI's chat dialect
+# Frames in OpenAI's chat format
 
 DONE = b"data: [DONE]\n\n"
 
 
 def chat_event(delta: dict[str, Any], finish_reason: str | None = None, **more: Any) -> bytes:
-    """Return a frame with one choice's `delta`; `more` are fields beside the choices, such as ``usage=...``."""
+    """Return a frame with one choice, whose delta is `delta`. `more` are other top-level fields, such as ``usage``."""
     choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
     frame = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 0, "model": "loopback"}
     return b"data: " + json.dumps({**frame, "choices": [choice], **more}).encode() + b"\n\n"
@@ -406,14 +414,15 @@ def chat_finish(reason: str = "stop", **more: Any) -> bytes:
 
 
 def chat(*texts: str) -> list[bytes]:
-    """Return the frames of a whole response, with a chunk for each text."""
+    """Return the frames of a complete response, with one chunk for each text."""
     return [*map(chat_chunk, texts), chat_finish(), DONE]
 
 
 def endless(make: Callable[[int], bytes] | None = None, every: float = 0.0) -> Iterator[bytes | Pause]:
-    """Yield endless frames, as fast as the client reads or one per `every` seconds; each reply needs its own iterator.
+    """Yield frames forever, either as fast as the client reads them or with a pause of `every` seconds after each.
 
-    ``make(i)`` is a frame; without it the answer is the text ``"0 1 2 "`` and so on, with one number per frame.
+    ``make(i)`` returns the next frame; without it, the frames have the texts ``"0 "``, ``"1 "``, ``"2 "`` and so on.
+    An iterator can be used only once, so call this function for each reply.
     """
     make = make or (lambda i: chat_chunk(f"{i} "))
     for i in itertools.count():

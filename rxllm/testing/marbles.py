@@ -1,4 +1,4 @@
-"""Aligned marbles on reactivex's TestScheduler: timed streams drawn as text, and run in virtual time.
+"""Test operators with marble diagrams: timed streams that are drawn as text and played on a ``TestScheduler``.
 
 >>> from rxllm import TextDelta, ThinkingDelta, operators as ops
 >>> check(
@@ -9,15 +9,15 @@
 ...     d=TextDelta("Hi"), t=ThinkingDelta("hm"),
 ... )
 
-A character is one tick, a second on the scheduler's clock:
+Each character stands for one tick, which is one second on the scheduler's clock:
 
-=========  ==================================================================
-``-``      no notification; a space means the same
-``a``      the value of that name, or the letter itself if there is none
-``|``      the end
-``X``      the error called X
-``(ab|)``  all that is in the brackets, at the tick of the opening bracket
-=========  ==================================================================
+=========  ============================================================================
+``-``      Nothing happens. A space means the same.
+``a``      The value named ``a`` is emitted; if there is no such value, the letter is.
+``|``      The stream completes.
+``X``      The stream fails with the exception named ``X``.
+``(ab|)``  Everything inside the brackets happens at the tick of the opening bracket.
+=========  ============================================================================
 """
 
 from __future__ import annotations
@@ -34,20 +34,20 @@ from rxllm.values.argument_checks import call_fault
 __all__ = ["START", "Note", "Operator", "Spy", "check", "cold", "parse", "record"]
 
 START = int(ReactiveTest.subscribed)
-"""The time on the scheduler's clock at which `record` and `check` subscribe: tick 0 of the marbles."""
+"""The time at which `record` and `check` subscribe, on the scheduler's clock. It is tick 0 of the marbles."""
 
 Operator = Callable[[Observable[Any]], Observable[Any]]
 Note = tuple[int, str, Any]
 
 
 def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
-    """Yield the notifications of `marbles`: tick, ``"next"``, ``"error"`` or ``"end"``, and the value or error.
+    """Yield the notifications in `marbles`, each as a tick, a kind, and a value or error.
 
     >>> list(parse("-a-(b|)", {"a": 1}))
     [(1, 'next', 1), (3, 'next', 'b'), (3, 'end', None)]
 
-    Raises ``ValueError`` for a malformed diagram: unpaired or nested brackets, a notification after the end, an X that
-    is not an exception.
+    Raises ``ValueError`` if the diagram has unpaired or nested brackets, a notification after the end, or an X that is
+    not an exception.
     """
     group: int | None = None
     ended = False
@@ -80,7 +80,7 @@ def parse(marbles: str, values: Mapping[str, Any]) -> Iterator[Note]:
 
 
 def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> Any:
-    """Return a cold Observable that plays `marbles`; its `subscriptions` show when each began and ended."""
+    """Return a cold Observable that plays `marbles`. It records when each of its `subscriptions` began and ended."""
     makers = {"next": ReactiveTest.on_next, "error": ReactiveTest.on_error}
     notes = [
         makers[kind](tick, value) if kind in makers else ReactiveTest.on_completed(tick)
@@ -90,7 +90,9 @@ def cold(scheduler: TestScheduler, marbles: str, values: Mapping[str, Any]) -> A
 
 
 def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], disposed: int | None = None) -> list[Note]:
-    """Return the notifications of ``make()``, in ticks since the subscription, until the tick `disposed`.
+    """Subscribe to ``make()`` and return its notifications, timed in ticks since the subscription.
+
+    If `disposed` is given, the subscription is disposed at that tick.
 
     >>> from rxllm import Fake, generate
     >>> slow = generate(Fake([("delay", 5), "Hi"]), "Hello")
@@ -104,36 +106,38 @@ def record(scheduler: TestScheduler, make: Callable[[], Observable[Any]], dispos
 def check(
     operator: Operator, source: str, subscribed: str, expected: str, /, *, resubscribe: bool = True, **values: Any
 ) -> None:
-    """Check that `operator` turns `source` into `expected`, and is subscribed to it as `subscribed` shows: ``^---!``.
+    """Check that `operator` turns `source` into `expected`, and that it unsubscribes from `source` at the right tick.
 
-    A ``!`` before the source's end is the subscriber's dispose. A second subscription must receive the same.
+    In `subscribed`, which looks like ``^---!``, the ``!`` marks that tick. If `expected` has no end, the subscriber
+    disposes its subscription at the ``!``. Unless `resubscribe` is false, a second subscription must give the same.
 
-    Raises ``AssertionError``, ``ValueError`` for a malformed diagram, and ``TypeError`` if `operator` is not one.
+    Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
+    `operator` is not an operator.
     """
     unsubscribed = _unsubscribed(subscribed)
     wanted = list(parse(expected, values))
     disposed = unsubscribed if not any(end in expected for end in "|X") else None
-    for time in ("first", "second")[: 2 if resubscribe else 1]:  # an operator must keep its state per subscription
+    for time in ("first", "second")[: 2 if resubscribe else 1]:  # no state may be left over from the first subscription
         scheduler = TestScheduler()
         played = cold(scheduler, source, values)
         notes = record(scheduler, lambda played=played: _applied(operator, played), disposed)
         if notes != wanted:
-            raise AssertionError(f"the {time} time it emits\n  {notes}\nwhere {expected!r} is\n  {wanted}")
+            raise AssertionError(f"the {time} time, it emitted\n  {notes}\nbut {expected!r} means\n  {wanted}")
         uses = [(int(use.subscribe) - START, int(use.unsubscribe) - START) for use in played.subscriptions]
         if uses != [(0, unsubscribed)]:
-            raise AssertionError(f"the {time} time the source is used {uses}, where {subscribed!r} is one use")
+            raise AssertionError(f"the {time} time, the source was used at {uses}, but {subscribed!r} means one use")
 
 
 def _applied(operator: Any, source: Any) -> Observable[Any]:
     if not callable(operator):
-        raise TypeError(f"{operator!r} is not an operator, which is a function of the source")
+        raise TypeError(f"{operator!r} is not an operator; an operator is a function that takes the source")
     name = getattr(operator, "__name__", repr(operator))
     result = source.pipe(operator) if call_fault(operator, source) is None else operator
     if isinstance(result, Observable):
         return cast(Observable[Any], result)
     if callable(result):
-        raise TypeError(f"{name} is not an operator but returns one: write {name}() with its brackets")
-    raise TypeError(f"{name} returned {result!r}, where an operator returns an Observable")
+        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with its brackets")
+    raise TypeError(f"{name} returned {result!r}, but an operator must return an Observable")
 
 
 def _unsubscribed(subscribed: str) -> int:
@@ -147,7 +151,7 @@ def _malformed(marbles: str, tick: int, fault: str) -> ValueError:
 
 
 class Spy(Observable[Any]):
-    """A source that completes, and remembers its subscription's scheduler."""
+    """A source that completes at once and remembers the scheduler that it was given."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Hypothesis strategies: any value, any error, any event, and the event sequences that adapters may emit.
+"""Hypothesis strategies for values, errors and events, and for event sequences that adapters can emit.
 
 >>> from hypothesis import given
 >>> from rxllm.testing import strategies
@@ -7,16 +7,17 @@
 ...     assert type(events[0]).__name__ == "MessageStarted"
 >>> test_it_begins_with_its_start()
 
-=====================================================================  =============================================
-`lawful_events`                                                        one response, as every adapter emits it
-`lawful_chats`                                                         a chat: steps, tools, agents at any depth
-`events`, `event_lists`                                                any event, and any events in any order
-`errors`                                                               any error of rxllm
-`values`; `messages`, `requests`, `responses`, `threads`, `tools` ...  any value, and values of one kind
-`chunked(data)`                                                        bytes in any chunks
-=====================================================================  =============================================
+=================================================================  ================================================
+`lawful_events`                                                    the events of a valid response
+`lawful_chats`                                                     the events of a valid chat, with tools and agents
+`events`, `event_lists`                                            any event; a list of any events in any order
+`errors`                                                           any rxllm error
+`values`                                                           any rxllm value
+`messages`, `requests`, `responses`, `threads`, `tools` and so on  values of one type
+`chunked(data)`                                                    `data`, cut into chunks at any places
+=================================================================  ================================================
 
-Needs hypothesis, which rxllm does not install.
+This module needs hypothesis, which rxllm does not install.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ usages = st.builds(
 tool_calls = st.builds(va.ToolCall, id=ids, name=texts, arguments=maps, raw_arguments=st.none() | texts, metadata=maps)
 images = st.builds(
     va.Image,
-    source=st.sampled_from(["binary", "base64", "url"]),  # "file" is read from JSON only with `local_files`
+    source=st.sampled_from(["binary", "base64", "url"]),  # not "file", which JSON may contain only with `local_files`
     data=st.binary(max_size=8) | texts,
     mime_type=st.none() | texts,
     width=st.none() | st.integers(1, 4096),
@@ -246,7 +247,7 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
     special: dict[type[ev.Event], dict[str, st.SearchStrategy[Any]]] = {
         ev.StepCompleted: {"result": step_results},
         ev.ChatCompleted: {"result": chat_results},
-        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # a raw usage is read as a UsageUpdated
+        ev.RawChunk: {"kind": texts.filter(lambda kind: kind != "usage")},  # "usage" is read as a UsageUpdated
         ev.PartAdded: {"part": st.builds(va.ProviderPart, texts, maps)},
     }
     return st.builds(cls, **{**fields, **special.get(cls, {})})
@@ -254,10 +255,10 @@ def _event(cls: type[ev.Event]) -> st.SearchStrategy[Any]:
 
 _own_events = st.one_of([_event(cls) for cls in ev.EVENT_CLASSES if cls is not ev.Nested])
 events = _own_events | st.builds(ev.Nested, st.lists(texts, min_size=1, max_size=3).map(tuple), _own_events)
-"""Any event at all."""
+"""Any event."""
 
 event_lists = st.lists(events, max_size=8)
-"""Any events in any order, which a fold must accept although no adapter emits them."""
+"""Any events in any order. A fold must accept them, even though no adapter would emit them."""
 
 
 @st.composite
@@ -295,7 +296,7 @@ def _body(draw: st.DrawFn, kinds: list[str], prefix: str = "") -> list[ev.Event]
             case "source":
                 body.append(ev.SourceAdded(draw(maps)))
             case "usage":
-                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # each one differs
+                body.append(ev.UsageUpdated(replace(draw(usages), total_tokens=i)))  # makes each usage different
             case _:
                 body += draw(_block(kind, draw(st.sampled_from([None, str(i)]))))
     return [ev.MessageStarted(va.Message("assistant", metadata={"id": "r", "model": "m"})), *body]
@@ -316,12 +317,12 @@ def _lawful(draw: st.DrawFn) -> list[ev.Event]:
 
 
 lawful_events = _lawful()
-"""One response as every adapter emits it: a start, closed blocks, calls with deltas, one end."""
+"""The events of a valid response, with a start, completed blocks, tool calls with deltas, and one end."""
 
 
 @st.composite
 def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event]:
-    """Draw a chat with agents up to `depth` deep; if it `ends` as ``"approval"``, its last tool call stays open."""
+    """Draw a chat with agents up to `depth` deep. If `ends` is ``"approval"``, its last tool call stays open."""
     events: list[ev.Event] = []
     state = StreamCollector(va.Thread((va.user("Hi"),)))
     for number in range(draw(st.integers(1, 3)), 0, -1):
@@ -349,7 +350,7 @@ def _chat(draw: st.DrawFn, depth: int, ends: str = "completed") -> list[ev.Event
 
 @st.composite
 def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> list[ev.Event]:
-    """Draw the events of one tool call: a tool, or an agent that answers, breaks off or stays open."""
+    """Draw the events of one tool call, which may run an agent, and which may succeed, fail or stay open."""
     started = ev.ToolExecutionStarted(call.id, call.name, call.arguments)
     nested: list[ev.Event] = []
     if kind != "tool" and depth:
@@ -368,12 +369,15 @@ def _execution(draw: st.DrawFn, call: va.ToolCall, kind: str, depth: int) -> lis
 lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
     lambda depth: st.sampled_from(["completed", "completed", "approval"]).flatmap(lambda ends: _chat(depth, ends))
 )
-"""A chat as ``stream`` emits it: steps, tools, agents up to two deep, users' corrections; some wait for approval."""
+"""The events of a valid chat, as ``stream`` emits them.
+
+The chat has steps, tools, agents up to two deep, and corrections by the user. Some chats end by waiting for approval.
+"""
 
 
 @st.composite
 def chunked(draw: st.DrawFn, data: bytes) -> list[bytes]:
-    """`data` in any chunks, including empty ones; it shrinks to a single chunk."""
+    """Draw a way to cut `data` into chunks, some of which may be empty. It shrinks to a single chunk."""
     return cut(data, *draw(st.lists(st.integers(0, len(data)), max_size=30)))
 
 

@@ -1,4 +1,4 @@
-"""Run an operator in virtual time: what it emits, and how it uses its source, timers and threads."""
+"""Run an operator in virtual time, and record what it emits and how it uses its source, timers and threads."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rxllm.testing.marbles import Note, Operator
 Make = Callable[[], Operator]
 
 EVERY = 2
-"""Ticks between two items of a source, so that a run can dispose in between."""
+"""Ticks from one item of a source to the next. There is a tick in between at which a run can be disposed."""
 
 SILENCE = 600
-"""Ticks that a silent source waits before its last item, so that timers fire."""
+"""Ticks for which a silent source waits before its last item, so that an operator's timers fire."""
 
 LIMIT = 10_000
-"""Ticks after which a run is over, even if timers are pending."""
+"""The number of ticks after which a run ends, even if timers are still pending."""
 
 
 class Clock(TestScheduler):
@@ -38,7 +38,7 @@ class Clock(TestScheduler):
 
     @property
     def waiting(self) -> int:
-        """Number of scheduled actions that have not been disposed."""
+        """The number of scheduled actions that have neither run nor been disposed."""
         return sum(not getattr(timer, "is_disposed", False) for timer in self._timers.values())
 
     def schedule_absolute(
@@ -55,7 +55,7 @@ class Clock(TestScheduler):
         return timer
 
     def at(self, tick: int, do: Callable[[], object]) -> None:
-        """Call ``do()`` at `tick`; it does not count as waiting."""
+        """Call ``do()`` at `tick`, without counting it as a pending timer."""
 
         def run(scheduler: abc.SchedulerBase, state: Any = None) -> None:
             do()
@@ -64,11 +64,12 @@ class Clock(TestScheduler):
 
 
 class Source(Observable[Any]):
-    """A cold source of `items`, one every `EVERY` ticks, then the end or `error`; without a clock, all at once.
+    """A cold source that emits one of `items` every `EVERY` ticks, and then completes or fails with `error`.
 
-    Before the last item it is silent for `silence` more ticks. Like rxllm's own sources, it ends with a subscriber's
-    exception, and passes it to ``on_error``. `uses` are the ticks of each subscribe and dispose; `unheard` are
-    exceptions that the subscriber raised when it received the end.
+    Before the last item it stays silent for another `silence` ticks. Without a clock, it emits everything at once. If a
+    subscriber raises an exception, the source ends and passes the exception to ``on_error``, as rxllm's own sources do.
+    `uses` has the ticks at which each subscription began and ended. `unheard` has the exceptions that subscribers
+    raised when they received the end.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class Source(Observable[Any]):
         self._silence = silence
 
     def released(self, tick: int) -> bool:
-        """Whether no subscription is left after `tick`."""
+        """Return whether all subscriptions had ended by `tick`."""
         return all(until is not None and until <= tick for _, until in self.uses)
 
     def _subscribe_core(
@@ -134,10 +135,10 @@ class Source(Observable[Any]):
 class OperatorRun:
     """One subscription to `stream`.
 
-    `notes` are its notifications, in ticks since it began, and `late` the notifications after the dispose. `left_over`
-    are the timers and threads that remained at its end or dispose. `escaped` is the error that was raised instead of
-    passed to ``on_error``.
-    The subscriber calls ``on_item(run, number)`` at each item.
+    `notes` are the notifications that it received, timed in ticks since it began. `late` are those that arrived after
+    it had been disposed. `left_over` describes the timers and threads that were still there when it ended or was
+    disposed. `escaped` is an error that was raised instead of being passed to ``on_error``. If ``on_item(run, number)``
+    is given, it is called for each item.
     """
 
     def __init__(
@@ -146,7 +147,7 @@ class OperatorRun:
         self.notes: list[Note] = []
         self.left_over: str | None = None
         self.escaped: Exception | None = None
-        self._before_dispose: int | None = None  # the number of notes before the dispose
+        self._before_dispose: int | None = None  # the number of notifications before the dispose
         self._stream = stream
         self._clock = clock
         self._on_item = on_item
@@ -179,7 +180,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, dispose after `dispose_at` ticks, and advance the clock by `LIMIT`."""
+        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if a number is given."""
         try:
             self.begin()
             if dispose_at is not None:
@@ -192,7 +193,7 @@ class OperatorRun:
     def _pass_time(self) -> None:
         try:
             self._clock.advance_to(float(self._start + LIMIT))
-        except Exception as error:  # raised in a timer: end the subscription with it, as a Stream does
+        except Exception as error:  # raised by a timer; end the subscription, as a Stream does
             if self.ends or self._before_dispose is not None:
                 raise
             self._clock.stop()
@@ -212,13 +213,13 @@ class OperatorRun:
 
     def _record_end(self, kind: str, error: Exception | None) -> None:
         self.notes.append((self._clock.tick - self._start, kind, error))
-        self._clock.at(self._clock.tick, self._record_left_over)  # once the end has reached every subscriber
+        self._clock.at(self._clock.tick, self._record_left_over)  # check once every subscriber has received the end
 
     def _record_left_over(self) -> None:
         threads = sorted(thread.name for thread in set(threading.enumerate()) - self._threads)
         if self.left_over is None and (threads or self._clock.waiting):
-            running = f", and the threads {threads} run" if threads else ""
-            self.left_over = f"{self._clock.waiting} timers wait{running}"
+            running = f", and the threads {threads} were running" if threads else ""
+            self.left_over = f"{self._clock.waiting} timers were pending{running}"
 
 
 def run_operator(
@@ -231,7 +232,7 @@ def run_operator(
     at_once: bool = False,
     silence: int = 0,
 ) -> tuple[OperatorRun, Source]:
-    """Run ``make()`` on a new source of `items`."""
+    """Apply the operator ``make()`` to a new source of `items`, run it, and return the run and the source."""
     clock = Clock()
     source = Source(items, error, None if at_once else clock, silence)
     return OperatorRun(source.pipe(make()), clock, on_item).run(dispose_at), source

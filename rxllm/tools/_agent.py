@@ -1,8 +1,8 @@
-"""`AgentTool`: a chat as a tool for another chat.
+"""`AgentTool`: a tool that runs a chat on behalf of another chat.
 
-Chats run in a higher layer, which ``rxllm`` passes to `run_with`. The call is recursive: a chat runs tools, and this
-tool runs a chat. The layer cannot be an argument, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly,
-and both are in layers below the chats.
+This makes calls recursive: a chat runs tools, and one of them runs a chat. The code that runs chats is in a higher
+layer, so this module cannot import it. Instead, ``rxllm`` registers it with `run_with`. It cannot be passed as an
+argument either, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly, and both are below that layer.
 """
 
 from __future__ import annotations
@@ -25,10 +25,11 @@ from rxllm.values.tools import ToolTimeout
 
 @value
 class AgentTool(Tool):
-    """A chat on `engine` as a tool for another chat, made by ``Engine.as_tool``.
+    """A tool that runs a chat on `engine` on behalf of another chat; ``Engine.as_tool`` makes it.
 
-    `system` is the system prompt. A call's arguments become the user's message: a lone ``prompt`` as it is, others as
-    JSON. By default an agent has no timeout, and no ``tool_executor`` runs it.
+    `system` is the system prompt. The arguments of a call become the user's message: if ``prompt`` is the only
+    argument, its text is used as it is; otherwise the message is the arguments as JSON. By default an agent has no
+    timeout. A ``tool_executor`` never runs it.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -38,7 +39,7 @@ class AgentTool(Tool):
     system: str = field(default="", repr=False)
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
-        """Return the thread that a call with these `arguments` begins with."""
+        """Return the thread with which a call with these `arguments` begins."""
         thread = Thread().add_system(self.system) if self.system else Thread()
         match dict(arguments):
             case {"prompt": str(prompt), **others} if not others:
@@ -48,9 +49,9 @@ class AgentTool(Tool):
 
 
 class AgentCall(msgspec.Struct, frozen=True):
-    """One run of an agent: its `tool` and `call`, and the enclosing step's `settings` and `request_id`.
+    """One run of an agent: its `tool` and `call`, and the `settings` and `request_id` of the step that called it.
 
-    A halted chat continues from its thread, `halted`, with the caller's `answers`.
+    If the agent's chat has halted, it continues from its thread, `halted`, with the caller's `answers`.
     """
 
     tool: AgentTool
@@ -62,17 +63,17 @@ class AgentCall(msgspec.Struct, frozen=True):
 
 
 class AgentChat(msgspec.Struct, frozen=True):
-    """The `events` of an agent's chat, and the operator that folds its end to its result."""
+    """The `events` of an agent's chat, and the operator `to_result` that turns the last event into its result."""
 
     events: Stream[Event]
     to_result: Callable[[Observable[Event]], Stream[ChatResult]]
 
 
 class Chats(Protocol):
-    """The layer that runs agents' chats."""
+    """The interface of the layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return `engine` with the `options` of a chat as its own. Raises as ``rxllm.chat`` does for wrong options."""
+        """Return a copy of `engine` with these chat `options`. Raises the errors of ``rxllm.chat`` for invalid ones."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...
@@ -92,18 +93,18 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as a fault of the caller's code, such as an approver; no model at any depth receives it."""
+    """Mark `error` as a fault in the caller's code, such as an approver, so that it is never sent to a model."""
     vars(error)["_is_callers"] = True
 
 
 def blames_caller(error: BaseException) -> bool:
-    """Whether `error`, which ended an agent's chat, is a fault of the caller's code."""
+    """Whether `error`, which ended an agent's chat, is a fault in the caller's code."""
     is_invalid = isinstance(error, ValidationError) and error.reason == "invalid_option"
     return is_invalid or not isinstance(error, LLMError) or "_is_callers" in vars(error)
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the error for an agent's tool call whose chat failed with `error`."""
+    """Return the error of the tool call `call`, which ran an agent whose chat failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)
@@ -112,7 +113,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the tool's result: the chat's answer, with the halt reason if the chat did not complete."""
+    """Return the agent's result: the answer of its chat, along with the halt reason if the chat did not complete."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

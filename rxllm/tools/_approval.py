@@ -1,7 +1,8 @@
-"""Approvers' answers, and tools that ask the user.
+"""Handle the answers of approvers, and the questions that tools ask the user.
 
-When a tool asks, its call stays open until the user answers, as a halted agent's call does. Its "chat" is the question,
-then the answer. Several tools of a step may ask, at any depth; the thread's JSON holds their questions.
+When a tool asks a question, its call stays open until the user answers, just like the call of an agent that has halted.
+The question and the answer are treated as the tool's "chat". Several tools in a step may ask questions, at any depth.
+The questions are stored in the JSON of the thread.
 """
 
 from __future__ import annotations
@@ -41,22 +42,23 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The metadata keys of a step's calls that wait for the caller; the chat does not continue without the answers."""
+"""The keys in a step's metadata for calls that wait for the caller. Without the answers, the chat cannot continue."""
 
 QUESTION = "question"
-"""The id of a tool's question in its chat; the caller answers under the call's id followed by this id."""
+"""The id of a tool's question in the tool's chat. The answer is addressed to it, under the id of the tool call."""
 
 STATE = "tool_state"
-"""The key in the question's metadata for the state that the tool keeps for its next run."""
+"""The key in a question's metadata for the state that the tool keeps until its next run."""
 
 NO_ANSWER = object()
-"""The answer of an approver whose Observable ends without an item."""
+"""A stand-in for the missing answer when an approver's Observable completes without an item."""
 
 
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
-    """Return the call to run, the error of a denied call, or None if the caller is to decide.
+    """Return the call to run, the error for a denied call, or None if the caller has to decide.
 
-    Raises ``TypeError`` for any other answer, and ``ValidationError("invalid_option")`` as `edited` does.
+    Raises ``TypeError`` if `answer` is none of the accepted answers. Raises ``ValidationError("invalid_option")`` under
+    the same conditions as `edited`.
     """
     match answer:
         case True:
@@ -68,15 +70,16 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
         case Halt(reason="approval"):
             return None
         case _:
-            options = "True, False or the reason as text, a mapping with other arguments, or halt('approval')"
+            options = "True, False or the reason as text, a mapping with new arguments, or halt('approval')"
             got = "a stream without items" if answer is NO_ANSWER else shown(answer)
             raise TypeError(f"approve must return {options}, not {got} (for the tool {tool.name!r})")
 
 
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
-    """Return `call` with a copy of `arguments`, as JSON data, in place of the model's.
+    """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    Raises ``ValidationError("invalid_option")``, under `path`, for arguments that do not fit `tool`.
+    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. The error's paths begin with
+    `path`.
     """
     try:
         data = json_data(dict(arguments))
@@ -85,7 +88,7 @@ def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str)
         data, faults = {}, list(error.errors) or [((), error.message)]
     if faults:
         message = f"{'.'.join(path)} edits the arguments of the tool call {call.id}, but they do not fit {tool.name!r}"
-        message = f"{message}: {shorten(described(faults), 400)}; pass all arguments, as the tool's schema has them"
+        message = f"{message}: {shorten(described(faults), 400)}; pass every argument that the tool's schema requires"
         raise ValidationError("invalid_option", message, errors=[((*path, *at), fault) for at, fault in faults])
     metadata = {name: note for name, note in call.metadata.items() if name != "error"}
     return replace(call, arguments=data, raw_arguments=None, metadata=metadata)
@@ -102,20 +105,20 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls that wait for the caller's approval: requested, but not yet run or denied."""
+    """The tool calls that wait for the caller's approval: they have been neither run nor denied since the request."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Update the waiting calls with an event of `execution`."""
+        """Update the waiting calls after an `event` that `execution` has emitted."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata for a step that made `calls`: the waiting calls, if any."""
+        """Return the metadata for a step that made `calls`. It lists those that are waiting, if there are any."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -124,19 +127,19 @@ class WaitingCalls:
 
 
 def question_events(halt: Halt, call: ToolCall) -> list[Event]:
-    """Return the events of `call` after its tool returned `halt`."""
+    """Return the events of `call` when its tool has returned `halt`, which asks a question."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
     message = question(halt.question or "", QUESTION, opts)
     return _waiting_events(replace(message, metadata={**message.metadata, STATE: halt.tool_state}), call)
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events of `call` while its question in `thread` has no answer."""
+    """Return the events of `call` when its question, the first message of `thread`, still has no answer."""
     return _waiting_events(thread[0], call)
 
 
 def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
-    """Return the user's answer to a resumed call, and the state that the tool kept."""
+    """Return the user's answer and the tool's stored state for a resumed call, or None for both."""
     match resumed[0].messages if resumed is not None else ():
         case (message, reply, *_) if is_question(message):
             return reply.text, message.metadata.get(STATE)
@@ -145,7 +148,7 @@ def read_reply(resumed: tuple[Thread, Any] | None) -> tuple[str | None, Any]:
 
 
 def is_question(message: Message) -> bool:
-    """Whether `message`, the first of a chat, is a tool's question; an agent's chat never begins with one."""
+    """Whether `message`, the first message of a chat, is a tool's question. An agent's chat never begins with one."""
     return bool(message.metadata.get("ask_user"))
 
 
@@ -164,6 +167,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a tool call that is not approved; a `verdict` that is text is the reason."""
+    """Return the error for a tool call that was not approved. If `verdict` is text, it is the reason."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

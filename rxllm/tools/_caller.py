@@ -1,16 +1,15 @@
-"""Call the two functions of a tool call, its approver and its tool, and receive their results.
+"""Call the two functions that a tool call needs, the approver and the tool, and receive their results.
 
-==============================  ==============================================================================
-function                        how it runs
-==============================  ==============================================================================
-``async def``                   on the call's loop; cancelled on timeout and dispose
-plain function                  in a daemon thread and a copied context, at most `THREADS` at once; a timeout or
-                                a dispose sets ``ToolContext.cancelled`` and drops the result, but the function runs
-                                to its end; at most `THREADS_LEFT` functions may do so
-plain function, virtual time    at once, in place; ``async def`` fails, because a test has no loop for it
-==============================  ==============================================================================
+An ``async def`` function runs on the call's event loop. A timeout or a dispose cancels it.
 
-The result may be an awaitable, an Observable or a generator, asynchronous or not. Each item of an Observable or a
+A plain function runs in a daemon thread and in a copied context. At most `THREADS` of them run at once. A timeout or a
+dispose sets ``ToolContext.cancelled`` and drops the result, but it cannot stop the function, which runs to its end in
+its thread. No new function starts while `THREADS_LEFT` such functions are still running.
+
+Under virtual time, a plain function is called directly. An ``async def`` function fails there, because a test under
+virtual time has no event loop for it.
+
+A function may return an awaitable, an Observable, or a generator of either kind. Each item of an Observable or a
 generator becomes a ``ToolProgress``, and the last item is the result.
 """
 
@@ -48,7 +47,7 @@ from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 class Caller(abc.DisposableBase):
-    """Calls one function after the other, within `scope`. `is_approved` once the tool itself runs."""
+    """Call one function after another within `scope`. `is_approved` is True once the tool itself may run."""
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Caller(abc.DisposableBase):
         self._call = call
         self._scheduler = scheduler
         self._cancelled = cancelled
-        self._progress = progress  # receives the items of a plain generator
+        self._progress = progress  # called with each item of a plain generator
         self._on_failure = on_failure
         self._running = SerialDisposable()
         self._loop = None if isinstance(scheduler, VirtualTimeScheduler) else call_loop()
@@ -74,7 +73,7 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def stop(self) -> None:
-        """Stop the running function, so that another one may be called."""
+        """Stop the running function, so that another one can be called."""
         self._running.disposable = Disposable()
 
     def call(
@@ -85,7 +84,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, and `done` with its result, at once or later; `on_item` gets the items of a streaming result."""
+        """Call `fn`, then call `done` with its result, now or later. Items of a streaming result go to `on_item`."""
 
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):
@@ -101,7 +100,7 @@ class Caller(abc.DisposableBase):
             return
         try:
             if is_async:
-                message = "an async function needs an event loop; under virtual time use a plain one or an Observable"
+                message = "an async function needs an event loop; under virtual time, use a plain one or an Observable"
                 raise tool_error(self._call, "handler_raised", message)
             with within(self.scope):
                 result = self._drain(fn())
@@ -117,8 +116,8 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Pass the items of `source` to `on_item`, and the last one to `done`."""
-        if self._running.is_disposed:  # another thread may have disposed it
+        """Pass each item of `source` to `on_item`, and the last one to `done` when `source` completes."""
+        if self._running.is_disposed:  # another thread may have disposed of it
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -138,7 +137,7 @@ class Caller(abc.DisposableBase):
             )
 
     def _drain(self, result: Any) -> Any:
-        """Return `result`, or the last item of a plain generator, after reporting its items as progress."""
+        """Return `result`. If it is a plain generator, report its items as progress and return the last one."""
         if not inspect.isgenerator(result):
             return result
         last: Any = None
@@ -171,13 +170,13 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return the reason why no other plain function may start, with a remedy, or "" if one may."""
+    """Return why no further plain function may start, and a remedy, or "" if one may start."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
-        fault = f"{threads.left} others still run in threads after a timeout or a dispose"
+        fault = f"{threads.left} others still run in threads after they timed out or were disposed"
         return f"{fault}; make them check ToolContext.cancelled, or make them async"
     if threads.running >= THREADS:
-        return f"{threads.running} others run in threads already; pass max_concurrency=..., or make them async"
+        return f"{threads.running} others already run in threads; pass max_concurrency=..., or make them async"
     return ""
 
 
@@ -195,10 +194,10 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal characters, the same whenever the same call in the same conversation is run.
+    """Return 32 hexadecimal characters that are the same every time the same call in the same conversation is run.
 
-    They are a hash of the enclosing tool call's key, the session's id, the messages before the call, and the call's id,
-    name and arguments as the model wrote them. Metadata is left out, since it may hold the call's progress.
+    They are a hash of the enclosing tool call's key, the session id, the messages before the call, and the call's id,
+    name and arguments as the model wrote them. Metadata is left out, because it can contain the call's progress.
     """
     around = enclosing_key() if enclosing_key is not None else None
     head = f"[{json.dumps(around)}, {json.dumps(session_id)}, ["
@@ -212,7 +211,7 @@ def _json_text(message: Message) -> str:
 
 
 def _messages_before(call: ToolCall, thread: Thread) -> Iterator[Message]:
-    """Yield the messages that the model had seen when it made `call`, even if `thread` has more."""
+    """Yield the messages that the model had seen when it made `call`, even if `thread` has grown since then."""
     is_open = any(other.id == call.id for other in unanswered(thread))
     for message in thread:
         if is_open and any(other.id == call.id for other in message.tool_calls):

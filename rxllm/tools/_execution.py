@@ -1,22 +1,21 @@
-"""Run one tool call as a stream of events: its approval, its function or agent, its timeout, its outcome.
+"""Run one tool call as a stream of events, from its approval to its outcome.
 
-With a journal, see ``operators.journaled``:
+If there is a journal (see ``operators.journaled``), the call is recorded in it, and a later run of the same stream
+looks it up there:
 
-==============================  =============================================================================
-an earlier run of the stream    this run
-==============================  =============================================================================
-has no note of the call         notes the start before it calls the function, and the outcome, or a denial,
-                                before it is emitted
-has noted its outcome           emits the noted outcome
-has noted only its start        runs it again with the same arguments if it is ``idempotent``, as agents are,
-                                since their own calls and tools are noted; otherwise hands the decision back
-                                to the caller, as an approval does
-==============================  =============================================================================
+- If the journal has no record of the call, this run records the start before it calls the function, and the outcome or
+  denial before it emits it.
+- If the journal has the outcome, this run emits the recorded outcome.
+- If the journal has only the start, the call was interrupted. If the tool is ``idempotent``, this run calls it again
+  with the same arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool
+  is not run; the decision goes back to the caller, as with an approval.
 
-A tool's exception is logged with its traceback, unless it is a `ToolError`, and ``on_tool_error`` decides what the
-model receives. If an approver raises, gives an invalid answer, or returns arguments that do not fit the tool, the fault
-is in the caller's code, and the stream ends through ``on_error``. An approver runs as a tool does; see ``_caller``. If
-its answer hands the decision back to the caller, the stream ends without an outcome.
+If a tool raises an exception that is not a `ToolError`, it is logged with its traceback. ``on_tool_error`` decides what
+the model receives.
+
+An approver runs in the same way as a tool; see ``_caller``. If it raises, gives an invalid answer, or returns arguments
+that do not fit the tool, the fault is in the caller's code and the stream ends through ``on_error``. If its answer
+hands the decision back to the caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The maximum number of nested tool calls around an agent; Python's stack holds about 40."""
+"""The most tool calls that can be nested around an agent. Python's stack would overflow at about 40."""
 
 
 def execution(
@@ -65,12 +64,15 @@ def execution(
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
-    """Return the stream of ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted`` and the outcome of `call`.
+    """Return a stream that runs `call`: a ``ToolExecutionStarted``, progress, a ``ToolExecutionCompleted``, an outcome.
 
-    It fails only with an error in the caller's code; see above. `thread` holds the messages before the call; `scope` is
-    the step's. The tool runs with the arguments of `edited_call`, if there is one. An agent that halts for the caller
-    emits neither a ``ToolExecutionCompleted`` nor an outcome; it continues when it is `resumed` from its thread with
-    the caller's answers. The same holds for a tool that asks the user and is called again; see ``_approval``.
+    The stream fails only if there is a fault in the caller's code; see the module's docstring. `thread` contains the
+    messages before the call, and `scope` is the scope of the step. If there is an `edited_call`, the tool runs with its
+    arguments.
+
+    An agent that halts because it needs the caller emits neither a ``ToolExecutionCompleted`` nor an outcome. To let it
+    continue, pass `resumed`: its thread and the caller's answers. The same is true of a tool that asks the user a
+    question and is called again with the answer; see ``_approval``.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -126,7 +128,7 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run `call` instead, with arguments that differ from the model's."""
+        """Run `call` instead of the model's call; it has different arguments."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
@@ -141,7 +143,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _continue_from(self, record: ToolRecord) -> None:
         self._has_begun = record.call is not None
-        if record.call is not None and record.call != self._call:  # an approval has changed the arguments
+        if record.call is not None and record.call != self._call:  # the approver changed the arguments
             self.edit(record.call)
         call = self._call
         if record.events is not None:
@@ -187,7 +189,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _execute(self) -> None:
         self._caller.scope = self._caller.scope.of_tool(self._call.id, self._context.make_key)
-        copy_context().run(self._announce)  # the tool runs with the context variables that observers set
+        copy_context().run(self._announce)  # the tool inherits context variables set by the observer
 
     def _announce(self) -> None:
         self._observer.on_next(ToolExecutionStarted(self._call.id, self._call.name, self._call.arguments))
@@ -204,7 +206,7 @@ class ToolExecution(abc.DisposableBase):
         self._run()
 
     def _run(self) -> None:
-        if self._resumed is not None and self._context.reply is None:  # the user has only answered other calls
+        if self._resumed is not None and self._context.reply is None:  # the user has answered only other calls
             self._finish(repeat_question(self._resumed[0], self._call))
             return
         try:
@@ -212,7 +214,7 @@ class ToolExecution(abc.DisposableBase):
         except ToolError as error:
             self._fail(error)
             return
-        self._arm()  # the timeout excludes the argument check, whose first run may import jsonschema-rs
+        self._arm()  # only after the arguments have been checked: the first check may have to import jsonschema-rs
         function = self._settings.executor or self._tool.handler
         self._caller.call(handler, is_async(function), self._return, self._progress)
 
@@ -225,7 +227,7 @@ class ToolExecution(abc.DisposableBase):
 
     def _time_out(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         self._context.cancelled.set()
-        self._caller.stop()  # an agent's calls end before the failure is emitted
+        self._caller.stop()  # stop an agent's calls before the failure is emitted
         option = "tool_timeout" if self._tool.timeout == "default" else "its timeout"
         seconds = self._settings.timeout_of(self._tool)
         message = f"the tool {self._tool.name!r} did not finish within {seconds} s ({option})"
@@ -251,7 +253,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End with the exception of the tool or, before it runs, of its approver."""
+        """End the call with an exception raised by the tool or, before it has run, by its approver."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
@@ -289,13 +291,13 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """One run of an agent, which continues from its halted thread if it is `resumed`."""
+    """A single run of an agent. If it is `resumed`, it continues from the thread with which it halted."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
-        self._journal = None  # the agent's own calls and tools are in the journal, so it needs no outcome
+        self._journal = None  # the agent's own calls and tools are recorded, so its outcome need not be
         if len(self._caller.scope.path) > MOST_DEEP:
-            message = f"the agent {agent.name!r} was not run: it is inside {MOST_DEEP} tool calls, the maximum"
+            message = f"the agent {agent.name!r} was not run: it is nested in {MOST_DEEP} tool calls, the maximum"
             self._fail(tool_error(self._call, "handler_raised", f"{message}; nest fewer agents inside agents"))
             return
         self._arm()
@@ -333,7 +335,7 @@ class AgentExecution(ToolExecution):
 
 
 def copy_for_user(call: ToolCall) -> ToolCall:
-    """Return a copy of `call` for the user's code, so that its changes do not reach the thread and the events."""
+    """Return a copy of `call` for the user's code, so that changing it affects neither the thread nor the events."""
     try:
         return deepcopy(call)
     except RecursionError:
@@ -341,12 +343,12 @@ def copy_for_user(call: ToolCall) -> ToolCall:
 
 
 def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a tool that returned `result`."""
+    """Return the events for a tool call whose tool returned `result`."""
     try:
         outcome = _outcome(result, call, settings)
     except ToolError as error:
         if error.reason == "encoding_failed":
-            log.warning("%s", error.message)  # the model receives no details of the program's fault
+            log.warning("%s", error.message)  # the program is at fault, so the model is not given the details
             error.is_logged = True
         return failed(error, call, settings)
     if isinstance(result, Halt):
@@ -355,7 +357,7 @@ def result_events(result: Any, call: ToolCall, settings: ToolSettings) -> list[E
 
 
 def failed(error: ToolError, call: ToolCall, settings: ToolSettings) -> list[Event]:
-    """Return the events of a failed tool call, under the policy ``on_tool_error``."""
+    """Return the events for a tool call that failed with `error`, as ``on_tool_error`` decides."""
     return [ToolExecutionCompleted(call.id, call.name, error=error), _apply_policy(error, call, settings)]
 
 
@@ -369,7 +371,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
                 return _outcome(decision, call, settings)
         except Exception as raised:
             decision = "halt"
-            if raised is not error:  # raising the tool's own error again is a decision, not a fault of the policy
+            if raised is not error:  # raising the tool's own error again is a decision to halt, not a fault
                 metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
     if decision == "continue":
         return ToolResultEncoded(call.id, content)
@@ -387,7 +389,7 @@ def _outcome(result: Any, call: ToolCall, settings: ToolSettings) -> Event:
     if result.question is not None:
         return AskUserRequested(call.id, call.name, result.question, dict(result.opts))
     if result.reason in RESERVED_HALTS:
-        message = f"a tool cannot halt with {result.reason!r}, a reason of the chat itself; choose another reason"
+        message = f"a tool cannot halt with the reason {result.reason!r}, which is reserved; choose a different reason"
         metadata = {"reserved_halt_reason": result.reason}
         raise ToolError("invalid_return", message, tool_name=call.name, tool_call_id=call.id, metadata=metadata)
     return ToolHalt(call.id, result.reason, result.result, settings.encode(result.result, call))

@@ -1,4 +1,4 @@
-"""`ToolSettings`: the options for running tools, their defaults, and how arguments are checked and results encoded."""
+"""`ToolSettings` holds the options for running tools; it checks their arguments and encodes their results."""
 
 from __future__ import annotations
 
@@ -28,7 +28,11 @@ Encoder = Callable[[Any], str]
 OnToolError = Literal["continue", "halt"] | Callable[[ToolCall, ToolError], Any]
 Approve = Callable[[ToolCall], Any]
 Approval = bool | str | Mapping[str, Any]
-"""A decision about a tool call: True, False or the reason for a denial, or the arguments to run it with instead."""
+"""A decision about a tool call.
+
+True approves the call, and a mapping approves it with different arguments. False denies it, and a text denies it and
+gives the reason.
+"""
 
 TOO_DEEP = "nested too deeply"
 
@@ -46,13 +50,13 @@ RESERVED_HALTS = frozenset(
         "budget",
     }
 )
-"""The chat's own halt reasons, which no tool may use."""
+"""Reasons for which the chat itself halts. No tool may halt with any of them."""
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
-    """The options of one ``run_tools``; the timeouts are in seconds, None for no limit.
+    """The options for one use of ``run_tools``. Timeouts are in seconds, and None means no limit.
 
-    Raises ``ValidationError("invalid_option")`` for wrong values.
+    Raises ``ValidationError("invalid_option")`` for invalid values.
     """
 
     tools: tuple[Tool, ...] = ()
@@ -86,15 +90,18 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return the number of `calls` that run at once: all of them, unless there is a limit."""
+        """Return how many tool calls may run at once, out of a total of `calls`. Without a limit, all of them may."""
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
-        """Return the timeout of `tool` in seconds, or None for no limit."""
+        """Return the timeout of `tool` in seconds, or None if it has no limit."""
         return self.tool_timeout if tool.timeout == "default" else tool.timeout
 
     def bind(self, tool: Tool, context: ToolContext) -> Callable[[], Any]:
-        """Return a function that runs the tool call of `context`. Raises ``ToolError("invalid_arguments")``."""
+        """Return a function that runs the tool call in `context`.
+
+        Raises ``ToolError("invalid_arguments")`` if the arguments do not fit the tool.
+        """
         call = context.tool_call
         self.check_call(tool, call)
         if self.executor is not None:
@@ -103,7 +110,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return tool.bind(call.arguments, context)
 
     def check_call(self, tool: Tool, call: ToolCall) -> None:
-        """Raise ``ToolError("invalid_arguments")`` unless `call` has arguments that fit the tool's schema."""
+        """Raise ``ToolError("invalid_arguments")`` unless the arguments of `call` fit the tool's schema."""
         if "error" in call.metadata:
             fault = "are nested too deeply" if call.metadata["error"] == TOO_DEEP else "are not a JSON object"
             message = f"the arguments {fault}: {shorten(call.raw_arguments or '', 80)!r}"
@@ -115,7 +122,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise tool_error(call, "invalid_arguments", message)
 
     def encode(self, result: Any, call: ToolCall) -> str:
-        """Return the text of `result` for the model. Raises ``ToolError("encoding_failed")``."""
+        """Return `result` as text for the model. Raises ``ToolError("encoding_failed")`` if it cannot be encoded."""
         try:
             text = cast(object, (self.encoder or encode_result)(result))
         except Exception as error:
@@ -126,7 +133,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
         return text
 
     def encode_error(self, error: ToolError, call: ToolCall) -> str:
-        """Return the text of a failure for the model, in one line without internals."""
+        """Return the failure as text for the model: a single line that does not reveal internals."""
         text = error.message
         if error.reason == "handler_raised" and (cause := error.__cause__) is not None:
             first_line = next(iter(str(cause).strip().splitlines()), "")
@@ -146,9 +153,10 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return the paths and faults of arguments that break the tool's schema, see `schema_faults` and `Tool`.
+    """Return a path and a fault for each argument that breaks the tool's schema; see `schema_faults` and `Tool`.
 
-    A handler that ``checks_arguments`` itself, as a server's does, runs despite an invalid schema.
+    An invalid schema is a fault too, unless the tool's handler ``checks_arguments`` itself, as the handlers of MCP
+    tools do.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -163,11 +171,11 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
     except Exception as error:  # jsonschema-rs rejects the schema
         if getattr(tool.handler, "checks_arguments", False):
             return []
-        return [((), f"the schema of the tool is wrong: {str(error).partition(chr(10))[0]}")]
+        return [((), f"the tool's schema is invalid: {str(error).partition(chr(10))[0]}")]
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged, and any other value as JSON: models, dataclasses, datetimes, enums, sets and paths too.
+    """Return text unchanged and other values as JSON, including models, dataclasses, datetimes, enums, sets and paths.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')
@@ -176,5 +184,5 @@ def encode_result(result: Any) -> str:
 
 
 def tool_error(call: ToolCall, reason: str, message: str) -> ToolError:
-    """Return an error for the tool that `call` runs."""
+    """Return a `ToolError` about the tool that `call` runs."""
     return ToolError(reason, message, tool_name=call.name, tool_call_id=call.id)

@@ -1,4 +1,4 @@
-"""The values: requests, messages, tools, responses, results, sessions, and errors."""
+"""The types of values: requests, messages, tools, responses, results, sessions, and errors."""
 
 from rxllm.values.base import Value
 from rxllm.values.errors import (

@@ -1,6 +1,7 @@
-"""Advice for misuse: names from other libraries, unknown options and a missing ``.run()``, in one table.
+"""Advice for users who write another library's name or an unknown option, or who forget ``.run()``.
 
-`ADVICE` holds the texts, in sections by the place where a user writes the name. To add advice, add a line to the table.
+All advice is in the table `ADVICE`, which has a section for each place where a user can write a wrong name. To add
+advice, add an entry to the table.
 
 >>> advice("Response", "stop_reason")
 'finish_reason'
@@ -25,12 +26,15 @@ S = TypeVar("S")
 
 
 def advice(place: str, name: str, **words: object) -> str:
-    """Return what to write at `place` instead of `name`; "" if that is not known. `words` fill in the placeholders."""
+    """Return the advice on what to write at `place` instead of `name`, or "" if the table has none.
+
+    `words` are the values of the placeholders in the advice.
+    """
     return filled(_entry(place, name).replace("`", ""), name=name, **words)
 
 
 def first_code(places: Iterable[str], name: str) -> str:
-    """Return the first code snippet in the advice for `name` at any of `places`; "" if there is none."""
+    """Return the first code snippet in the advice for `name` at any of `places`, or "" if there is none."""
     code = next((code for place in places for code in codes(_entry(place, name))), "")
     return filled(code, name=name)
 
@@ -41,7 +45,7 @@ def codes(text: str) -> list[str]:
 
 
 def filled(text: str, **words: object) -> str:
-    """Return a text from the table with its placeholders filled in. Braces that are not placeholders stay in code."""
+    """Fill in the placeholders in a text from the table. Other braces in its code, as in a dict, are left alone."""
     return re.sub(r"\{(\w+)\}", lambda match: str(words.get(match[1], match[0])), text)
 
 
@@ -50,24 +54,24 @@ def _entry(place: str, name: str) -> str:
 
 
 def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") -> AttributeError:
-    """Return the error for an attribute that is not `known`; `remedy` is what to write instead."""
+    """Return the ``AttributeError`` for an unknown attribute `name`; `remedy` is what the user should write instead."""
     if remedy:
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # If the error also carried the object, Python would append its own guess.
+    # The error does not get the object, because Python would then append a guess of its own.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
 def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the error for an attribute that the class of `value` does not have."""
+    """Return the ``AttributeError`` for an attribute `name` that `value` does not have."""
     cls = type(value)
     remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
     return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the message for an option `name` that is not `known` to a call, or to the class `owner`."""
+    """Return the error message for an unknown option `name`, passed to a call or, if given, to the class `owner`."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -84,9 +88,9 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` to raise ``EngineError("unknown_option")`` for arguments that do not fit.
+    """Decorate an ``__init__`` so that it raises ``EngineError("unknown_option")`` for arguments that do not fit.
 
-    The message contains the table's advice for `place`.
+    The error message includes the table's advice for `place`.
     """
 
     def decorate(init: Callable[Concatenate[S, P], None]) -> Callable[Concatenate[S, P], None]:
@@ -95,7 +99,7 @@ def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]]
             try:
                 init(self, *args, **kwargs)
             except TypeError:
-                if call_fault(init, self, *args, **kwargs) is None:  # an error from inside
+                if call_fault(init, self, *args, **kwargs) is None:  # raised inside `init`
                     raise
                 raise EngineError("unknown_option", _misfit(type(self).__name__, place, init, kwargs)) from None
 
@@ -105,7 +109,7 @@ def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]]
 
 
 def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, Any]) -> str:
-    from inspect import signature  # a costly import, needed only for errors
+    from inspect import signature  # slow to import, and needed only for errors
 
     parameters = [*signature(init).parameters.values()][1:]
     names = [parameter.name for parameter in parameters if parameter.kind is not parameter.VAR_POSITIONAL]
@@ -116,7 +120,7 @@ def _misfit(cls: str, place: str, init: Callable[..., Any], options: dict[str, A
 
 
 def _words(name: str, value: Any) -> dict[str, object]:
-    """Return the values of the placeholders in an option's advice."""
+    """Return the placeholder values for the advice about an option."""
     is_data = _is_json_data(value)
     count = value if is_count(value) else None
     text = "..." if is_secret_name(name) else shown(value)
@@ -138,26 +142,29 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The name of the fallback advice for options without their own; without a fallback the error lists the options."""
+"""The key of a section's fallback advice, which is given for options that have no entry.
+
+If a section has no fallback advice, the error lists the valid options instead.
+"""
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""The arguments of ``generate_many``; the message for a misspelt option of any other call suggests these too."""
+"""The options of ``generate_many`` alone. The error for a misspelt option of any other call suggests them too."""
 
-_SYSTEM = "write the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
+_SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
 
 ADVICE: dict[str, dict[str, str]] = {
-    # Attributes. The text is an attribute of the same object, or an expression.
+    # Attributes: each text names an attribute of the same object, or an expression to write instead.
     "Response": {
         "text output choices": "`output_text`",
-        "content": "`output_text`, or `message.parts` with images and thinking",
+        "content": "`output_text`, or `message.parts` to get images and thinking too",
         "reasoning reasoning_content": "`thinking`",
-        "delta": "`output_text`, or `rxllm.stream_generate(...)` for the pieces as they arrive",
+        "delta": "`output_text`, or `rxllm.stream_generate(...)` to receive the text as it arrives",
         "output_parsed": "`parsed`",
         "stop_reason": "`finish_reason`",
         "usage_metadata": "`usage`",
         "cost": "`usage.total_cost`",
-        "thread": "`rxllm.chat(...)`; its ChatResult has the thread",
+        "thread": "`rxllm.chat(...)`, which returns a ChatResult with the thread",
     },
     "StepResult": {
         "text content output": "`output_text`",
@@ -168,7 +175,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "text content output": "`output_text`",
         "message finish_reason thinking id model": "`final_response.{name}`",
         "response": "`final_response`",
-        "tool_calls": "`pending_tool_calls` for those that wait, or the tool_calls of each step's response",
+        "tool_calls": "`pending_tool_calls` for the calls without an answer, or the tool_calls of each step's response",
         "interruptions interrupts approvals": "`pending_tool_calls`",
         "question": "`pending_question`",
         "messages": "`thread.messages`",
@@ -181,7 +188,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parsed usage steps halted_reason pending_tool_calls": "`result.{name}`",
     },
     "Session": {"session_id": "`id`"},
-    "Thread": {"append extend add": "`thread = thread + message`, which makes a new thread"},
+    "Thread": {"append extend add": "`thread = thread + message`, which returns a new thread"},
     "Message": {"output_text result": "`text`"},
     "ToolCall": {"function": "`name` and `arguments`", "args input": "`arguments`"},
     "Usage": {
@@ -194,8 +201,11 @@ ADVICE: dict[str, dict[str, str]] = {
         "cost": "`total_cost`",
     },
     "_Event": {
-        "choices": "`event.delta`, of a TextDelta; `.pipe(ops.text())` emits the text alone",
-        "delta": "`isinstance(event, rxllm.TextDelta)` before it; `.pipe(ops.text())` emits the text alone",
+        "choices": "`event.delta` if the event is a TextDelta; to receive only the text, use `.pipe(ops.text())`",
+        "delta": (
+            "`isinstance(event, rxllm.TextDelta)` to check the event first; to receive only the text, use "
+            "`.pipe(ops.text())`"
+        ),
     },
     "Engine": {
         "generate": "`rxllm.generate(engine, request)`",
@@ -203,7 +213,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "stream": "`rxllm.stream(engine, thread)`, or `rxllm.stream_generate(engine, request)`",
         "run": "`rxllm.generate(engine, request).run()`",
     },
-    # Names of modules
+    # Names in modules
     "rxllm": {
         "CallDetails CallFinished CallStarted ChatFinished ChatStarted FirstToken ImagesFinished ImagesStarted Outcome "
         "RetryAttempt StepFinished StepStarted Telemetry ToolFinished ToolStarted Trace Tracer": (
@@ -220,15 +230,16 @@ ADVICE: dict[str, dict[str, str]] = {
         "progress_bar": "`rxllm.display.progress_bar`",
         "AgentTool": "`rxllm.tools.AgentTool`",
         "Prepared": "`rxllm.engine.Prepared`",
-        "image": "`rxllm.user(text, path)` to send a picture, `rxllm.generate_image(...)` to make one",
+        "image": "`rxllm.user(text, path)` to send a picture, or `rxllm.generate_image(...)` to make one",
         "file picture pdf document attachment": "`rxllm.user(text, path)`",
-        "call": '`rxllm.generate(engine, request)`, or `rxllm.ToolCall("c1", name, {...})` for the call of a tool',
+        "call": '`rxllm.generate(engine, request)`, or `rxllm.ToolCall("c1", name, {...})` for a tool call',
         "tool_call": '`rxllm.ToolCall("c1", name, {...})`',
         "complete completion ask prompt invoke generate_text": "`rxllm.generate(engine, request)`",
         "agenerate acompletion ainvoke generate_async": "`await rxllm.generate(engine, request)`",
         "achat": "`await rxllm.chat(engine, request, tools=[...])`",
         "Agent agent create_agent": (
-            "`rxllm.chat(engine, request, tools=[...])`; an agent for another chat is `engine.as_tool(name=...)`"
+            "`rxllm.chat(engine, request, tools=[...])`; to use an agent in another chat, write "
+            "`engine.as_tool(name=...)`"
         ),
         "as_tool agent_tool subagent handoff": "`engine.as_tool(name=...)`",
         "UsageLimits usage_limits": "`rxllm.Budget(tokens=...)`, with `operators.budget(budget)`",
@@ -247,23 +258,23 @@ ADVICE: dict[str, dict[str, str]] = {
         "summarize compact compaction": "`compact_thread(engine, at=...)`, in `Engine(prepare=[...])`",
         "token_counter num_tokens tokens": "`rxllm.count_tokens(engine, request)`",
         "batch map generate_all": "`rxllm.generate_many(engine, requests)`",
-        "AuthenticationError": "`rxllm.AdapterError`, and look whether error.reason is 'authentication_failed'",
-        "RateLimitError": "`rxllm.AdapterError`, and look whether error.reason is 'rate_limited'",
+        "AuthenticationError": "`rxllm.AdapterError`, and check whether error.reason is 'authentication_failed'",
+        "RateLimitError": "`rxllm.AdapterError`, and check whether error.reason is 'rate_limited'",
         "api_key": "`rxllm.keys.put('openai', ...)`, or pass api_key= to the call or the adapter",
         "ops op": "`from rxllm import operators as ops`, or `rxllm.operators`",
     },
     "rxllm.operators": {
-        "retry": "`retry_before_content(...)`, which never repeats text, or `stream.retry(...)` of reactivex",
-        "timeout": "`time_limits(first=..., idle=...)`, or `stream.timeout(...)` of reactivex",
+        "retry": "`retry_before_content(...)`, which never repeats text, or reactivex's `stream.retry(...)`",
+        "timeout": "`time_limits(first=..., idle=...)`, or reactivex's `stream.timeout(...)`",
         "timeouts": "`time_limits(first=..., idle=..., total=...)`",
-        "tally": "`trace(function)`, or `stream.count()` of reactivex",
-        "checkpoint": "`trace(function)`, or `stream.do_action(on_error=...)` of reactivex",
-        "do_action": "`tap(function)`, or `stream.do_action(...)` of reactivex",
-        "catch": "`fallback(engine)`, or `stream.catch(...)` of reactivex",
+        "tally": "`trace(function)`, or reactivex's `stream.count()`",
+        "checkpoint": "`trace(function)`, or reactivex's `stream.do_action(on_error=...)`",
+        "do_action": "`tap(function)`, or reactivex's `stream.do_action(...)`",
+        "catch": "`fallback(engine)`, or reactivex's `stream.catch(...)`",
         "print log debug do on_event": "`tap(print)`, or `trace()`",
         "rate_limit limit throttle": "`rate_limited(...)`",
         "json parse to_parsed to_json": "`parsed(type)`, or `partials(type)`",
-        "partial_json": "`partials(object)`, and the so_far of each for plain JSON data",
+        "partial_json": "`partials(object)`, and read each partial's so_far, which is plain JSON data",
         "partial partial_object partial_output stream_object": "`partials(type)`",
         "collect to_result response": "`to_response()`",
         "on_finish on_end on_abort finalize": "`finally_result(function)`",
@@ -275,7 +286,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "tokens deltas to_texts": "`text()`",
         "merge_labelled merge_labeled": "`rxllm.merge_labelled(...)`",
     },
-    # Options. A text that is only a name is our name for the same option.
+    # Options: if a text is a single name, it is rxllm's own name for the option.
     "call": {
         "openai_api_key anthropic_api_key google_api_key": "api_key",
         "extra_headers": "headers",
@@ -296,116 +307,119 @@ ADVICE: dict[str, dict[str, str]] = {
         "functions toolsets": "tools",
         "topP": "top_p",
         "n candidate_count best_of num_generations": (
-            "for several answers write `rxllm.generate_many(engine, [request] * {count})`"
+            "for several answers, write `rxllm.generate_many(engine, [request] * {count})`"
         ),
         "max_retries num_retries retries": (
-            "write `retry={'max_attempts': {attempts}}`, which counts the first attempt too, or `retry=False`"
+            "write `retry={'max_attempts': {attempts}}`, which includes the first attempt, or `retry=False`"
         ),
-        "max_attempts": "write `retry={'max_attempts': {count}}`, which counts the first attempt too, or `retry=False`",
-        "top_k top_a": _PASS_ON,  # providers' own options; our similar names mean something else
+        "max_attempts": "write `retry={'max_attempts': {count}}`, which includes the first attempt, or `retry=False`",
+        "top_k top_a": _PASS_ON,  # provider options; rxllm's similar option `top_p` means something else
         "system system_prompt system_message system_instruction instructions": (
-            f"{_SYSTEM}; for an agent, `engine.as_tool(name=..., system=...)`"
+            f"{_SYSTEM}; for an agent, write `engine.as_tool(name=..., system=...)`"
         ),
         "messages prompt prompts input inputs contents history message_history chat_history": (
             "pass the prompt or the conversation as the second argument, after the engine"
         ),
         "stream streaming": (
-            "`rxllm.stream_generate(...)`, `rxllm.stream_step(...)` and `rxllm.stream(...)` emit the events as they "
-            "arrive"
+            "to receive the events as they arrive, call `rxllm.stream_generate(...)`, `rxllm.stream_step(...)` or "
+            "`rxllm.stream(...)`"
         ),
         "base_url api_base endpoint azure_endpoint openai_api_base": (
-            "the address belongs to the engine: `rxllm.Engine.from_model('openai:...', base_url=...)`, or an adapter, "
+            "pass the address to the engine, `rxllm.Engine.from_model('openai:...', base_url=...)`, or to an adapter, "
             "`rxllm.OpenAIChat(base_url=...)`"
         ),
         "client http_client async_client http_async_client": (
-            "the HTTP client belongs to the adapter: `rxllm.OpenAIChat(client=...)`; a client of Dask to "
+            "pass an HTTP client to the adapter, `rxllm.OpenAIChat(client=...)`, and a Dask client to "
             "`rxllm.cluster.generate_many`"
         ),
-        "default_headers": "headers of every call belong to the adapter: `rxllm.OpenAIChat(headers={...})`",
+        "default_headers": "to send them with every call, pass them to the adapter: `rxllm.OpenAIChat(headers={...})`",
         "organization project": (
-            "send it as a header: `rxllm.OpenAIChat(headers={'OpenAI-Organization': ...})`, or 'OpenAI-Project'"
+            "send it as the header 'OpenAI-Organization' or 'OpenAI-Project', as in "
+            "`rxllm.OpenAIChat(headers={'OpenAI-Organization': ...})`"
         ),
         "transport http_transport": (
-            "write `rxllm.http.use_transport('aiohttp')` once, for all calls; a client with a transport of your own is "
-            "`rxllm.OpenAIChat(client=...)`"
+            "write `rxllm.http.use_transport('aiohttp')` once, for all calls; to use a transport of your own, pass a "
+            "client that has it, `rxllm.OpenAIChat(client=...)`"
         ),
         "output_retries result_retries validation_retries": (
-            "`rxllm.generate(...).retry(2)` asks once more for an answer that does not fit its response_format"
+            "`rxllm.generate(...).retry(2)` asks again if the answer does not fit its response_format"
         ),
         "callbacks callback callback_manager event_stream_handler success_callback hooks": (
-            "write `on_event=function` for the events of a call, or `rxllm.Engine(..., observers=[function])` for the "
-            "telemetry of all calls"
+            "write `on_event=function` to receive the events of one call, or "
+            "`rxllm.Engine(..., observers=[function])` to receive the telemetry of all calls"
         ),
         "concurrency max_workers": (
-            "`rxllm.generate_many(engine, requests, concurrency=8)` asks for many answers at a time"
+            "`rxllm.generate_many(engine, requests, concurrency=8)` sends 8 requests at a time"
         ),
         "journal ordered on_progress": (
-            "it belongs to many requests: `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
+            "it is an option of generate_many, as in `rxllm.generate_many(engine, requests, journal='out.jsonl')`"
         ),
         "rate_limit rate_limiter requests_per_minute tokens_per_minute requests_per_second rpm tpm": (
             "write `rxllm.Engine(..., operators=[rxllm.operators.rate_limited(requests_per_minute=500)])`"
         ),
         "tracing tracer traces telemetry instrument": "write `rxllm.Engine(..., observers=[rxllm.otel.traces()])`",
         "logprobs response_logprobs": (
-            "write `options={'logprobs': True}`; they are in `response.metadata['logprobs']`"
+            "write `options={'logprobs': True}`; you will find them in `response.metadata['logprobs']`"
         ),
         "thinking think reasoning thinking_config thinking_budget": (
-            "write `reasoning_effort='low'` or another word of the provider, or what only the provider knows in "
-            "`options={...}`"
+            "write `reasoning_effort='low'`, or another word that the provider accepts; if the provider has an option "
+            "of its own for this, pass it in `options={...}`"
         ),
         "json_mode response_mime_type": "write `response_format={'type': 'json_object'}`, or a type",
         "deps dependencies": "write `context={'name': ...}`, which tools receive as `rxllm.ToolContext.context`",
         "config generation_config model_settings settings": (
-            "write each setting as an option, `temperature=0.0`, or for all calls `rxllm.Engine(..., params={...})`"
+            "write each setting as an option, such as `temperature=0.0`; for all calls, write "
+            "`rxllm.Engine(..., params={...})`"
         ),
         "fallback fallbacks": "write `rxllm.Engine(..., operators=[rxllm.operators.fallback(other)])`",
         "usage_limits max_budget budget": (
-            "write `rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])`, or pass it a `rxllm.Budget`"
+            "write `rxllm.Engine(..., operators=[rxllm.operators.budget(tokens=1000)])`, or pass a `rxllm.Budget` to "
+            "that operator"
         ),
         "agents subagents sub_agents handoffs": (
-            "a chat can be a tool of another chat: `tools=[engine.as_tool(name=..., description=...)]`"
+            "make the other chat a tool: `tools=[engine.as_tool(name=..., description=...)]`"
         ),
         "approvals results deferred_tool_results": (
-            "a halted chat continues with `rxllm.resume(engine, halted, approvals={...}, results={...})`"
+            "to continue a halted chat, write `rxllm.resume(engine, halted, approvals={...}, results={...})`"
         ),
         "prepare history_processors max_history num_history_messages": (
             "write `rxllm.Engine(..., prepare=[rxllm.trim_thread(tokens=8000)])`"
         ),
-        "operators observers": "it belongs to the engine: write `rxllm.Engine(..., operators=[...], observers=[...])`",
+        "operators observers": "pass it to the engine: write `rxllm.Engine(..., operators=[...], observers=[...])`",
         "provider custom_llm_provider model_provider": "write the engine as 'provider:model'",
         "verbose debug": (
-            "write `on_event=print`, or, for what the library logs, `logging.basicConfig()` and "
+            "write `on_event=print`; to see what the library logs, call `logging.basicConfig()` and "
             "`logging.getLogger('rxllm').setLevel(logging.DEBUG)`"
         ),
         "keep_partial": (
-            "it belongs to the fold: `rxllm.session.stream_reply(engine, session, text).pipe(ops.finally_result(save, "
-            "ops.to_session(session, keep_partial=True)))`, or `ops.to_chat_result(thread, keep_partial=True)` for a "
-            "chat"
+            "pass it to the operator that makes the result: `rxllm.session.stream_reply(engine, session, text)"
+            ".pipe(ops.finally_result(save, ops.to_session(session, keep_partial=True)))`, or "
+            "`ops.to_chat_result(thread, keep_partial=True)` for a chat"
         ),
         "mock_response": "pass `rxllm.Fake('...')` as the engine",
         ANY: _PASS_ON,
     },
     "Engine(...)": {
         "headers timeout": (
-            'it belongs to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`; for calls, '
+            'pass it to the adapter, `Engine.from_model("openai:gpt-5", {name}=...)`, or to every call, '
             "`params={'{name}': ...}`"
         ),
-        "api_key base_url client": 'it belongs to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`',
-        "budget": "it is an operator: `operators=[rxllm.operators.budget({value})]`",
+        "api_key base_url client": 'pass it to the adapter: `Engine.from_model("openai:gpt-5", {name}=...)`',
+        "budget": "write it as an operator: `operators=[rxllm.operators.budget({value})]`",
         "system system_prompt instructions": _SYSTEM,
         "agents handoffs": "write `Engine(..., tools=[engine.as_tool(name=...)])`",
-        "options": "an option of calls goes into `params={'options': ...}`",
-        ANY: "an option of calls goes into `params={'{name}': {value}}`",
+        "options": "pass call options in `params={'options': ...}`",
+        ANY: "if it is a call option, write `params={'{name}': {value}}`",
     },
     "HTTPBase(...)": {
         "model model_name": (
-            'a model belongs to the engine, `Engine({owner}(...), model="...")`, or to the call, `model="..."`'
+            'pass the model to the engine, `Engine({owner}(...), model="...")`, or to the call, `model="..."`'
         ),
         "max_retries retry": (
-            'write `Engine({owner}(...), retry={"max_attempts": 3})`, which counts the first attempt too'
+            'write `Engine({owner}(...), retry={"max_attempts": 3})`, which includes the first attempt'
         ),
         "temperature top_p max_tokens stop seed reasoning_effort tools response_format": (
-            'an option of calls belongs to the call, or to the engine: `params={"{name}": ...}`'
+            'pass it to the call or, for all calls, to the engine: `params={"{name}": ...}`'
         ),
         "url api_base endpoint host azure_endpoint": "write `base_url=...`",
         "key token auth_token openai_api_key anthropic_api_key": "write `api_key=...`",
@@ -413,17 +427,17 @@ ADVICE: dict[str, dict[str, str]] = {
         "default_headers extra_headers": "write `headers={...}`",
     },
     "Fake(...)": {
-        "delay": 'put it into the script: `Fake([("delay", {data}), "Hello"])`',
-        "usage": 'put it into the script: `Fake(["Hello", rxllm.Usage(3, 5)])`',
-        "tool_calls": 'put it into the script: `Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")`',
-        "error": 'put it into the script: `Fake(("error", "rate_limited"))`',
-        "finish_reason": 'put it into the script: `Fake(["Hello", ("finish", "length")])`',
-        "thinking": 'put it into the script: `Fake([("thinking", "hm"), "Hello"])`',
+        "delay": 'put it in the script: `Fake([("delay", {data}), "Hello"])`',
+        "usage": 'put it in the script: `Fake(["Hello", rxllm.Usage(3, 5)])`',
+        "tool_calls": 'put it in the script: `Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")`',
+        "error": 'put it in the script: `Fake(("error", "rate_limited"))`',
+        "finish_reason": 'put it in the script: `Fake(["Hello", ("finish", "length")])`',
+        "thinking": 'put it in the script: `Fake([("thinking", "hm"), "Hello"])`',
         "responses answers turns messages text response content": (
-            'pass an argument for each answer: `Fake("first", "second")`'
+            'pass one argument for each answer: `Fake("first", "second")`'
         ),
-        "model": 'a model belongs to the engine: `Engine(Fake("Hello"), model="...")`',
-        "tools": 'tools belong to the engine: `Engine(Fake("Hello"), tools=[...])`',
+        "model": 'pass the model to the engine: `Engine(Fake("Hello"), model="...")`',
+        "tools": 'pass tools to the engine: `Engine(Fake("Hello"), tools=[...])`',
     },
     "Budget(...)": {"dollars cost max_cost": "write `usd=...`"},
     "tool(...)": {
@@ -432,27 +446,32 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # A missing ``.run()``: each name says how the stream is used in place of its result.
+    # A missing ``.run()``: each name stands for one way of using a stream as if it were its result.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
             "`(await {call}).{attribute}` in async code"
         ),
         "operator": "{operator} is an operator: write `.pipe(ops.{operator}(...))`",
-        "attribute": "it has not run yet; iterate over its items, or write `.run()` or await for its result",
+        "attribute": "it has not run yet; iterate over its items, or write `.run()` or await to get its result",
         "item sum mapping": "it has not run yet; write `{call}.run()`, or await it in async code",
         "json": (
-            "a Stream has no JSON: it has not run yet; write `return await stream`, or in a web server "
+            "a Stream has no JSON form, because it has not run yet; write `return await stream` or, in a web server, "
             "`return rxllm.web.streaming_response(stream)`"
         ),
         "thread message": "it is a stream that has not run yet: write `.run()`, or await it",
-        "tools": "`.run()` or await is missing, as in `tools=mcp.tools(url).run()`",
+        "tools": "`.run()` or await is missing; write `tools=mcp.tools(url).run()`",
         "setting": "`.run()` or await is missing",
     },
 }
-"""What to write instead, by the place where a name is written and by the name.
+"""Texts that advise what to write instead, by the place where a wrong name is written, and then by the name.
 
-Code in a text is between backticks, which messages leave out. Its placeholders: ``{name}`` is the name, ``{owner}``
-the class that an option is passed to, ``{value}`` the option's value, ``{data}`` that value if it is JSON data,
-``{count}`` and ``{attempts}`` numbers based on it.
+Code in a text is enclosed in backticks, which error messages omit. The placeholders for options are:
+
+* ``{name}``: the wrong name;
+* ``{owner}``: the class that the option was passed to;
+* ``{value}``: the option's value;
+* ``{data}``: the option's value if it is JSON data, otherwise ``...``;
+* ``{it}``: the word "it" or, for a value that is not JSON data, "JSON";
+* ``{count}``, ``{attempts}``: the option's value as a number of items or attempts; 3 if it is not a number.
 """

@@ -1,6 +1,6 @@
-"""Check arguments. An error names the argument, what it must be, and its value.
+"""Check arguments, and raise ``ValidationError("invalid_option")`` for those that are wrong.
 
-Every check raises ``ValidationError("invalid_option")``.
+The error message names the argument and states what it must be, and what was passed.
 
 >>> check_count("top", 0)
 Traceback (most recent call last):
@@ -24,24 +24,24 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""How many characters of a wrong value a message shows at most."""
+"""Maximum number of characters of a wrong value that an error message shows."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return the error for the argument `name`, which may also be the path to a place inside it."""
+    """Return the error for a `fault` in an argument; `name` is the argument's name, or a path to a place inside it."""
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
 def must_be(expected: str, value: object) -> str:
-    """Return the fault of a wrong `value`, such as ``must be a string, not 3``."""
+    """Return the text that describes a wrong `value`, such as ``must be a string, not 3``."""
     return f"must be {expected}, not {shown(value)}"
 
 
 def shown(value: object) -> str:
-    """Return the repr of `value` without its secrets, cut to `SHOWN` characters."""
+    """Return the repr of `value` with its secrets masked, cut to `SHOWN` characters."""
     try:
         text = repr(masked(value))
-    except Exception as error:  # the number is too long, or the caller's repr raises
+    except Exception as error:  # an int is too long to print, or the user's own ``__repr__`` raises
         return f"a {type(value).__name__} that cannot be shown ({error})"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -70,17 +70,17 @@ def check_count(name: str, value: Any) -> None:
 
 
 def check_function(name: str, value: object) -> None:
-    """Raise unless `value` can be called."""
+    """Raise unless `value` is callable."""
     check(name, value, callable(value), "a function")
 
 
 def check_instance(name: str, value: object, cls: type[Any] | UnionType, expected: str) -> None:
-    """Raise unless `value` is a `cls`."""
+    """Raise unless `value` is an instance of `cls`."""
     check(name, value, isinstance(value, cls), expected)
 
 
 def check_classes(name: str, value: tuple[Any, ...]) -> None:
-    """Raise unless ``isinstance`` accepts `value` as classes."""
+    """Raise unless `value` is a tuple of classes that can be passed to ``isinstance``."""
     try:
         isinstance(None, value)
     except TypeError:
@@ -93,12 +93,12 @@ def is_seconds(value: Any) -> bool:
 
 
 def is_positive(value: Any) -> bool:
-    """Whether `value` is a finite number above 0."""
+    """Whether `value` is a finite number greater than 0."""
     return is_seconds(value) and value > 0
 
 
 def is_name(value: Any) -> bool:
-    """Whether `value` is text that is not empty and can be encoded: half a surrogate pair has no UTF-8."""
+    """Whether `value` is a non-empty string without lone surrogates, which UTF-8 cannot encode."""
     return isinstance(value, str) and bool(value) and is_encodable(value)
 
 
@@ -108,12 +108,12 @@ def is_count(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is a whole number, Python's or numpy's."""
+    """Whether `value` is a whole number: an int, or an integer of numpy, but not a bool."""
     return type(value) is not bool and isinstance(value, Integral)
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """Return a hint with the `known` name that is closest to `name`; "" if none is close.
+    """Return a hint that suggests the `known` name closest to `name`, or "" if none is close.
 
     >>> did_you_mean("opnai", ["openai", "ollama"])
     " (did you mean 'openai'?)"
@@ -126,8 +126,11 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
 
 
 def call_fault(function: Callable[..., Any], *args: Any, **kwargs: Any) -> TypeError | None:
-    """Return the error that these arguments would raise; None if they fit, or if there is no signature to check."""
-    from inspect import signature  # a costly import, needed only for functions of the user
+    """Return the ``TypeError`` that calling `function` with these arguments would raise, or None if they fit.
+
+    If `function` has no signature to check, this also returns None.
+    """
+    from inspect import signature  # slow to import, and needed only for users' functions
 
     try:
         signature(function).bind(*args, **kwargs)

@@ -1,4 +1,7 @@
-"""`Value`, the base class of all values: a frozen dataclass with dataclasses-json's methods over the codec."""
+"""`Value`, the base class of all values.
+
+A value is a frozen dataclass. It has the methods of dataclasses-json, which here use rxllm's codec.
+"""
 
 from __future__ import annotations
 
@@ -29,12 +32,15 @@ T = TypeVar("T", bound="Value")
 
 
 class Value(DataClassJsonMixin):
-    """Base class of the values: lists become tuples where the field is a tuple; the repr omits defaults."""
+    """The base class of all values.
+
+    A list that is passed for a tuple field becomes a tuple. The repr omits fields that have their default value.
+    """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """The functions that write fields in place of `encode`."""
+    """The functions that encode certain fields in place of `encode`, by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -47,25 +53,26 @@ class Value(DataClassJsonMixin):
     _repr_html_ = drawn
 
     def to_dict(self, encode_json: bool = False) -> dict[str, Any]:
-        """Return the fields as JSON data, without those that hold their default.
+        """Return the fields as JSON data; fields that have their default value are omitted.
 
-        Raises ``ValidationError("not_serializable")``, with the path, if something inside is not data.
+        Raises ``ValidationError("not_serializable")``, with the path, if an object inside has no JSON form.
         """
         return encode_fields(self, self._written_fields)
 
     @classmethod
     def from_dict(cls, kvs: Any, *, infer_missing: bool = False) -> Self:
-        """Return the value with these fields.
+        """Return the value that has these fields.
 
-        Raises ``ValidationError("invalid_request")``, with the path, for fields that do not fit.
+        Raises ``ValidationError("invalid_request")``, with the path, if a field does not fit or is missing.
         """
         return decode_value(cls, kvs)
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        """Raise ``ValidationError("invalid_request")`` if these fields must not be read from JSON."""
+        """Raise ``ValidationError("invalid_request")`` if a value with these fields must not be read from JSON."""
 
-    # Defined once here: otherwise each frozen dataclass would compile half a dozen methods and slow the import.
+    # These methods are defined once, for all values. If each frozen dataclass compiled its own, importing rxllm would
+    # be slower.
 
     def __setattr__(self, name: str, new: object) -> None:
         attributes = vars(self)
@@ -76,7 +83,7 @@ class Value(DataClassJsonMixin):
     def __delattr__(self, name: str) -> None:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, dir(self))
@@ -96,7 +103,7 @@ class Value(DataClassJsonMixin):
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def value(cls: type[T]) -> type[T]:
-    """Make `cls` a dataclass with exact JSON, and register its name for ``decode``."""
+    """Make `cls` a dataclass that JSON can restore exactly, and register its name for ``decode``."""
     cls = dataclass(eq=False, repr=False)(cls)
     target = cast(Any, cls)
     specs = fields(target)
@@ -110,8 +117,8 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    if not spec.metadata:  # an inherited field has it already
-        # dataclasses-json uses it to write a value inside a user's own dataclass.
+    if not spec.metadata:  # an inherited field already has it.
+        # If a user's own dataclass contains the value, dataclasses-json uses this metadata.
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

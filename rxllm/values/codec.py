@@ -1,35 +1,40 @@
-"""The codec that turns values, errors and events into JSON data and back. Each layer adds one thing.
+"""Convert values, errors and events to JSON data and back.
 
-=================  ============================  ======================  ==========================================
-layer              writes                        reads                   it adds
-=================  ============================  ======================  ==========================================
-JSON text          ``serializer.to_json``        ``from_json``           the text, with Python's ``json``
-root               ``serializer.to_data``        ``from_data``           ``"v"``, the version; lists of roots
-event              ``serializer._write_event``   ``_read_event``         ``"type"``, its tag
-value, error, any  `encode`, `encode_result`     `decode`                ``"$"``, see below
-other data
-fields             `encode_fields`               `decode_fields`         names; fields that hold their default are
-                                                                         omitted; a reader for each annotation
-=================  ============================  ======================  ==========================================
+The codec has five layers. Each of them calls the layers below it:
 
-Values also have the methods of dataclasses-json: ``to_dict`` and ``from_dict`` are the fields layer, ``to_json`` and
-``from_json`` its text. Apart from the codec, msgspec has two jobs: it turns the objects that tools return (models,
-dataclasses, times, sets) into plain data, and it reads foreign data: a model's answer as the caller's type
-(`rxllm.values.schemas`) and the frames of providers.
+=================  ============================  ===============  ====================================================
+layer              encoder                       decoder          content that the layer adds
+=================  ============================  ===============  ====================================================
+JSON text          ``serializer.to_json``        ``from_json``    the text itself, written by Python's ``json``
+top level          ``serializer.to_data``        ``from_data``    the format's version (``"v"``); lists of objects
+event              ``serializer._write_event``   ``_read_event``  the name of the event type (``"type"``)
+any other object   `encode`, `encode_result`     `decode`         the name of the class or type (``"$"``, see below)
+fields             `encode_fields`               `decode_fields`  the fields by name; a field that has its default
+                                                                  value is omitted
+=================  ============================  ===============  ====================================================
 
-Data that JSON cannot express by itself is an object with a ``"$"``:
+Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;
+``to_json`` and ``from_json`` also convert the data to text and back.
 
-====================================  =======================================
+rxllm uses msgspec for two other conversions. It turns the objects that tools return, such as models, dataclasses, times
+and sets, into plain data. It also reads data from outside: models' answers, which become the caller's types (see
+`rxllm.values.schemas`), and providers' frames.
+
+Plain JSON cannot express the following objects, so they are encoded as JSON objects with the key ``"$"``:
+
+====================================  ============================================
+Python object                         encoded as
+====================================  ============================================
 a value or an error                   ``{"$": "Message", "role": "user", ...}``
 a tuple in free-form data             ``{"$": "tuple", "items": [...]}``
 bytes                                 ``{"$": "bytes", "base64": "..."}``
 NaN and the infinities                ``{"$": "float", "value": "nan"}``
-a mapping with a key that is not a    ``{"$": "map", "items": [[key, value], ...]}``
-string, or with the key ``"$"``
-====================================  =======================================
+a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...]}``
+or a key that is not a string
+====================================  ============================================
 
-An unknown ``"$"`` is refused, because ignoring it would lose data. Each annotation has one reader, made on first use.
-It raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
+The decoder refuses an unknown ``"$"``, because ignoring it would lose data. For each annotation, it makes a reader when
+it first needs one. The reader raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
 """
 
 from __future__ import annotations
@@ -55,16 +60,16 @@ Writer = Callable[[Any], Any]
 Reader = Callable[[Any], Any]
 
 VALUE_CLASSES: dict[str, type[Any]] = {}
-"""The value classes by name; ``value`` registers them."""
+"""The value classes by name. The decorator ``value`` registers each class here."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether the decoded data may name local files, which the program would read and send."""
+"""Whether an image in the decoded data may be a local file, which the program would later read and send."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
-"""The fields that name something: they go into stores, headers and logs, so they must be text that these can hold."""
+"""Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
 
 _RESULTS = ("halt_result", "ask_user_opts")
-"""The metadata that hold a tool's result."""
+"""The metadata keys under which a tool's result is kept."""
 
 _OWN_TAGS = ("tuple", "map", "float", "bytes")
 
@@ -75,10 +80,11 @@ _OWN_TAGS = ("tuple", "map", "float", "bytes")
 def encode(item: Any, is_result: bool = False) -> Any:
     """Return JSON data for `item`.
 
-    Raises ``ValidationError("not_serializable")``, with the path, for anything that is not a value, an error or plain
-    data (a function, an open file, ...). A tool's result (`is_result`) may also be a model, a datetime, a set, ...
+    Raises ``ValidationError("not_serializable")``, with the path, for any object that is not a value, an error or plain
+    data, such as a function or an open file. With `is_result`, models, datetimes, sets and similar objects are encoded
+    too, because a tool may return them.
     """
-    match item:  # values have `_written_fields`
+    match item:  # only value classes have `_written_fields`
         case None | bool() | int() | str():
             return item
         case float():
@@ -103,22 +109,25 @@ def encode(item: Any, is_result: bool = False) -> Any:
             return encode(plain)
         case _:
             name = type(item).__name__
-            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to put None in its place")
+            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set its field to None")
 
 
 def encode_result(item: Any) -> Any:
-    """Return JSON data for a tool's result. Decoding returns plain data: a dict for a model, text for a date."""
+    """Return JSON data for a tool's result.
+
+    Decoding gives plain data: a dict instead of a model, a string instead of a date.
+    """
     return encode(item, is_result=True)
 
 
 def encode_metadata(metadata: Mapping[str, Any]) -> Any:
-    """Return JSON data for the metadata of a value, which may hold tool results."""
+    """Return JSON data for a value's metadata, which can contain tool results."""
     has_results = "halt_result" in metadata or "ask_user_opts" in metadata
     return _encode_mapping(metadata, results=_RESULTS) if has_results else encode(metadata)
 
 
 class WrittenField(NamedTuple):
-    """A field's writer, and the default value for which the field is omitted."""
+    """A field, the function that encodes it, and its default value. A field that has its default value is omitted."""
 
     name: str
     write: Writer
@@ -126,21 +135,21 @@ class WrittenField(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any, write: Writer) -> Self:
-        """Return the field of a dataclass or a msgspec Struct that `spec` describes."""
+        """Return the `WrittenField` for `spec`, a field of a dataclass or of a msgspec Struct."""
         return cls(spec.name, write, spec.default_factory() if callable(spec.default_factory) else spec.default)
 
     def is_default(self, item: Any) -> bool:
-        """Whether `item` is the default: True is not 1, but any empty mapping is ``{}``."""
+        """Whether `item` equals the default. True does not count as 1, but any empty mapping counts as ``{}``."""
         default = self.default
         return (type(item) is type(default) or type(default) is dict) and item == default
 
     def encode(self, item: Any) -> Any:
-        """Return JSON data for `item`; an error gets the name of the field at the front of its paths."""
+        """Return JSON data for `item`. If this raises, the paths in the error begin with the name of the field."""
         return at(self.name, self.write, item)
 
 
 def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
-    """Return JSON data for the fields of `item`, without those that hold their default."""
+    """Return JSON data for the fields of `item`, except fields that have their default value."""
     data: dict[str, Any] = {}
     for field in written:
         entry = getattr(item, field.name)
@@ -154,7 +163,7 @@ def encode_items(items: Iterable[Any], is_result: bool = False) -> list[Any]:
 
 
 def at(key: str | int, encode_one: Any, *item: Any) -> Any:
-    """Return ``encode_one(*item)``; an error it raises gets `key` at the front of its paths."""
+    """Return ``encode_one(*item)``. If this raises, the paths in the error begin with `key`."""
     try:
         return encode_one(*item)
     except ValidationError as error:
@@ -167,7 +176,7 @@ def not_serializable(message: str, *path: str) -> ValidationError:
 
 
 def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results: Collection[str] = ()) -> Any:
-    """Return JSON data for `mapping`; entries whose names are in `results` are tool results."""
+    """Return JSON data for `mapping`. Entries whose keys are in `results` are encoded as tool results."""
     if is_result:
         mapping = {_plain_key(key): item for key, item in mapping.items()}
     entries = {k: at(str(k), encode, v, is_result or k in results) for k, v in mapping.items()}
@@ -177,7 +186,7 @@ def _encode_mapping(mapping: Mapping[Any, Any], is_result: bool = False, results
 
 
 def _plain_key(key: Any) -> Any:
-    """Return a key of a tool's result as plain data: a datetime, a Decimal or an enum as its text."""
+    """Return a mapping key from a tool's result as plain data, converting datetimes, Decimals and enums."""
     match key:
         case None | str() | bytes() | Real():
             return key
@@ -189,7 +198,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """Return an object as JSON data, or the object itself if it has none, which `encode` refuses."""
+    """Return `item` as JSON data. If it has no JSON form, return it unchanged; `encode` then refuses it."""
     try:
         return json_data(item)
     except ValidationError:
@@ -197,7 +206,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field annotated as a tuple, which is written as a plain array."""
+    """Return JSON data for a field that is annotated as a tuple. A tuple is written as a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -205,8 +214,11 @@ def encode_sequence(items: Any) -> Any:
 
 
 def decode(data: Any) -> Any:
-    """Return the object that `encode` wrote. Raises ``ValidationError("invalid_request")`` for other data."""
-    # It uses fewer stack frames than `encode`, so any nested data that could be written can be read.
+    """Return the object that `encode` turned into `data`.
+
+    Raises ``ValidationError("invalid_request")`` for data that `encode` cannot have written.
+    """
+    # This function uses fewer stack frames than `encode`, so it can read all nested data that `encode` can write.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -222,7 +234,10 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Return `items`, each read by its reader; an error it raises gets the item's key at the front of its paths."""
+    """Read each of `items` with its reader, and return the results as a list.
+
+    If a reader raises, the paths in the error begin with the item's key.
+    """
     decoded: list[Any] = []
     key: Any = None
     try:
@@ -236,7 +251,7 @@ def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Rea
 
 
 def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
-    """Return the value of class `cls` with these fields; unknown fields are skipped."""
+    """Return a value of class `cls` with these fields. Unknown fields are ignored."""
     required, readers = _plan(cls)
     arguments = decode_fields(cls, required, readers, data)
     cast(Any, cls)._check_decoded(arguments)
@@ -244,7 +259,7 @@ def decode_value(cls: type[D], data: Mapping[str, Any]) -> D:
 
 
 def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
-    """Return the error of class `cls` with these fields; unknown fields are skipped."""
+    """Return an error of class `cls` with these fields. Unknown fields are ignored."""
     reason = data.get("reason")
     if "reason" in data and not (isinstance(reason, str) and reason in cls.REASONS):
         raise wrong("unknown", f"{cls.__name__} has no reason {brief(reason)}", "reason")
@@ -254,7 +269,10 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of `data` that have a reader. Raises ``ValidationError`` if one is missing or does not fit."""
+    """Return the fields of `data` that have a reader, decoded.
+
+    Raises ``ValidationError`` if a required field is missing, or if a field does not fit.
+    """
     missing = [((name,), "missing") for name in required if name not in data]
     if missing:
         message = f"{cls.__name__} lacks {', '.join(path[0] for path, _ in missing)}"
@@ -267,7 +285,7 @@ def decode_fields(
 
 @cache
 def readers_of(source: Any) -> dict[str, Reader]:
-    """Return a reader for each annotation of a class or a function."""
+    """Return a reader for each annotated name in a class or a function."""
     return {name: _reader(hint) for name, hint in get_type_hints(source).items() if name != "return"}
 
 
@@ -277,7 +295,7 @@ def wrong(fault: str, message: str, *path: str | int) -> ValidationError:
 
 
 def brief(item: Any) -> str:
-    """Return the repr of `item` if it is plain and short, otherwise the name of its class."""
+    """Return the repr of `item` if it is a short scalar, otherwise the name of its class."""
     return repr(item) if isinstance(item, str | int | float | None) and len(repr(item)) < 60 else type(item).__name__
 
 
@@ -305,25 +323,25 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # With a single NaN object, data that is read twice compares equal.
+            # Always return the same NaN object, so that data that is read twice compares equal.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name)} if name in _OWN_TAGS:
-            raise wrong("malformed_struct", f"a {name} lacks its fields")
+            raise wrong("malformed_struct", f"an object of the type {name!r} lacks its fields")
         case _:
             raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
 
 
 def _decode_map(pairs: list[Any]) -> dict[Any, Any]:
     if not all(isinstance(pair, list) and len(cast(list[Any], pair)) == 2 for pair in pairs):
-        raise wrong("malformed_struct", "the items of a map must be pairs of a key and a value")
+        raise wrong("malformed_struct", "each item of a map must be a pair of a key and a value")
     keys = decode_each(count(), (key for key, _ in pairs), repeat(decode))
     items = decode_each(map(str, keys), (item for _, item in pairs), repeat(decode))
     try:
         return dict(zip(keys, items, strict=True))
     except TypeError as error:
-        raise wrong("malformed_struct", f"a map has a key that is not hashable: {error}") from error
+        raise wrong("malformed_struct", f"a map has an unhashable key: {error}") from error
 
 
 def _decode_bytes(text: str) -> bytes:
@@ -335,9 +353,9 @@ def _decode_bytes(text: str) -> bytes:
 
 @cache
 def _reader(hint: Any) -> Reader:
-    """Return the function that reads data annotated with `hint`.
+    """Return the function that reads data for the annotation `hint`.
 
-    An object without a ``"$"`` is read as the value class of the annotation, and an array as a tuple.
+    A JSON object without a ``"$"`` is read as the value class in the annotation, and an array is read as a tuple.
     """
     options = _options(hint)
     bases = tuple(_base(option) for option in options)
@@ -365,7 +383,7 @@ def _reader(hint: Any) -> Reader:
 
 
 def hint_text(hint: Any) -> str:
-    """Return an annotation as text for an error message.
+    """Return an annotation as text, for an error message.
 
     >>> hint_text(tuple[str, ...] | int | None), hint_text(Literal["high", "low"])
     ('tuple[str, ...] or int or None', 'one of high, low')
@@ -384,17 +402,17 @@ def _options(hint: Any) -> tuple[Any, ...]:
 
 
 def _base(option: Any) -> type:
-    """Return the class of the data that fits `option`; ``object`` if any data fits."""
+    """Return the class whose instances fit `option`, or ``object`` if any data fits."""
     base = get_origin(option) or option
     if base is Literal:
-        return EllipsisType  # no data has this class
-    if base is Iterable:  # an argument of ValidationError
+        return EllipsisType  # no data has this class.
+    if base is Iterable:  # the annotation of ``errors`` in ValidationError
         return tuple
     return base if isinstance(base, type) and option is not Any else object
 
 
 def _sequence_reader(hints: tuple[Any, ...]) -> Callable[[list[Any]], tuple[Any, ...]]:
-    """Return the reader for the items of a tuple with these hints: ``tuple[int, str]`` or ``tuple[int, ...]``."""
+    """Return the reader for the items of a tuple, such as ``tuple[int, str]`` or ``tuple[int, ...]``."""
     readers = [_reader(hint) for hint in hints if hint is not ...]
     is_fixed = len(readers) == len(hints) and len(hints) > 1
 

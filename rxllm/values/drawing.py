@@ -1,8 +1,10 @@
-"""The HTML of values in notebooks, drawn by `rxllm.display`.
+"""The hook through which `rxllm.display` draws values as HTML in notebooks.
 
-marimo and other notebooks look for ``_repr_html_`` on a value's class; IPython's formatter registry would reach only
-IPython. `rxllm.display` is a layer above the values, since its cards show streams. So ``rxllm`` registers a function
-here, and `rxllm.display` is imported when the first value is drawn.
+The values cannot import `rxllm.display`, because it belongs to a higher layer. Instead, ``rxllm`` registers a function
+here that imports `rxllm.display` when the first value is drawn.
+
+Every value's class has a ``_repr_html_`` method, because marimo and other notebooks look for it. IPython's formatter
+registry would work only in IPython.
 """
 
 from collections.abc import Callable
@@ -17,5 +19,5 @@ def draw_with(drawer: Callable[[Any], str | None]) -> None:
 
 
 def drawn(self: Any) -> str | None:
-    """Return the HTML of a value, as its ``_repr_html_``; None if it cannot be drawn."""
+    """Return the HTML of a value, or None if it cannot be drawn. The value classes use this as ``_repr_html_``."""
     return _drawers[0](self)

@@ -1,20 +1,21 @@
-"""Errors: one class for each party at fault, each with a closed set of reasons.
+"""The error classes: one for each party that can be at fault, each with a fixed set of reasons.
 
 ::
 
-    LLMError                   the base of all errors that rxllm raises or streams
-    ├── AdapterError           the provider refused, or could not be reached
-    │   └── ImageAdapterError  the same, for images
-    ├── StreamError            the stream broke, or a guard or budget stopped it: truncated, guard_tripped
-    ├── EngineError            the call is set up wrongly: no adapter, no key, an unknown option
+    LLMError                   the base class of all errors that rxllm raises or emits
+    ├── AdapterError           the provider refused the request, or could not be reached
+    │   └── ImageAdapterError  the same, for an image call
+    ├── StreamError            the stream failed, or a guard or a budget stopped it
+    ├── EngineError            the call is set up wrongly, for example without an adapter or an API key
     ├── ValidationError        an argument or a value is invalid; `errors` lists the faults
     ├── ToolError              a tool failed
     ├── SessionError           the session's status does not allow the operation
-    └── RunError               a durable run, or its store, does not allow it
+    └── RunError               a durable run or its store does not allow the operation
 
-Errors are exceptions and values: equal by class and fields, hashable by class and reason, picklable, exact in JSON.
-The cause is only in ``__cause__``; a transport's error, which the message repeats, is in ``__context__``. Times are in
-seconds.
+Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
+are hashable and can be pickled, and an error that is read back from JSON equals the original. The cause of an error is
+not a field; it is kept only in ``__cause__``. If the transport failed, its own error is in ``__context__``, and the
+message repeats the text of that error. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -30,14 +31,14 @@ ERROR_CLASSES: dict[str, type[LLMError]] = {}
 
 
 def place(path: Path) -> str:
-    """Return a path as text, with half a surrogate pair in a key escaped so that every log accepts it."""
+    """Return a path as text. Lone surrogates in its keys are escaped, because some logs cannot write them."""
     return ".".join(map(str, path)).encode(errors="backslashreplace").decode()
 
 
 class LLMError(Exception):
-    """Base of rxllm's errors: `reason` (one of the class's `REASONS`), `message`, `metadata`.
+    """The base class of rxllm's errors.
 
-    Raises ``ValueError`` for a reason outside that set.
+    The `reason` is one of the class's `REASONS`; any other reason raises ``ValueError``.
     """
 
     REASONS: ClassVar[frozenset[str]] = frozenset()
@@ -48,7 +49,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has logged the error, which its client will not see. Not part of the value."""
+    """Whether this process has already logged the error. This is not one of the error's fields."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -66,14 +67,14 @@ class LLMError(Exception):
         return f"{self.TITLE}: {self.reason}"
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields by name, without empty ones."""
+        """Return the non-empty fields, by name."""
         values = {"reason": self.reason, "message": self.message, "metadata": self.metadata}
         values |= {name: getattr(self, name) for name in self.FIELDS}
         return {name: value for name, value in values.items() if value not in (None, {}, ())}
 
     @classmethod
     def from_fields(cls, named: Mapping[str, Any]) -> Self:
-        """Return the error with these fields; unknown fields are ignored."""
+        """Return an error with the fields in `named`. Unknown fields are ignored."""
         return cls(**{k: v for k, v in named.items() if k in {"reason", "message", "metadata", *cls.FIELDS}})
 
     def __eq__(self, other: object) -> bool:
@@ -92,8 +93,8 @@ class LLMError(Exception):
 class AdapterError(LLMError):
     """The provider refused the request, or could not be reached.
 
-    `status` is the HTTP status, `code` the provider's error code, `retry_after` the seconds that the provider wants the
-    client to wait, `request_id` the provider's id of the call.
+    `status` is the HTTP status, and `code` is the provider's error code. `retry_after` is the time in seconds that the
+    provider asks the client to wait. `request_id` is the provider's id for the call.
     """
 
     TITLE = "adapter error"
@@ -139,14 +140,14 @@ class AdapterError(LLMError):
 
 
 class ImageAdapterError(AdapterError):
-    """An `AdapterError` of an image call."""
+    """An `AdapterError` from an image call."""
 
     TITLE = "image adapter error"
     REASONS = (AdapterError.REASONS - {"no_scripted_response"}) | {"unsupported_operation"}
 
 
 class StreamError(LLMError):
-    """The stream itself failed, or a guard or a budget stopped it, before or after its first event."""
+    """The stream failed, or a guard or a budget stopped it. Either can happen before the first event."""
 
     TITLE = "stream error"
     FIELDS = ("provider", "event_index")
@@ -219,7 +220,7 @@ class EngineError(LLMError):
 
 
 class ValidationError(LLMError):
-    """An argument or a value is invalid. `errors` pairs paths with faults: ``(("messages", 0), "...")``."""
+    """An argument or a value is invalid. `errors` has pairs of a path and a fault: ``(("messages", 0), "...")``."""
 
     TITLE = "validation failed"
     FIELDS = ("errors",)
@@ -262,7 +263,7 @@ class ValidationError(LLMError):
         return f"{self.message} [at {', '.join(sorted(places))}]"
 
     def under(self, key: str | int) -> ValidationError:
-        """Return this error with `key` at the front of its paths."""
+        """Return a copy of this error in which every path begins with `key`."""
         errors = [((key, *path), fault) for path, fault in self.errors]
         message = None if self.message == self.default_message() else self.message
         return ValidationError(self.reason, message, errors=errors, metadata=self.metadata)
@@ -314,7 +315,7 @@ class SessionError(LLMError):
 
 
 class RunError(LLMError):
-    """A durable run, or the store behind it, does not allow the operation."""
+    """A durable run or its store does not allow the operation."""
 
     TITLE = "run error"
     FIELDS = ("run_id",)
@@ -351,14 +352,17 @@ class RunError(LLMError):
 
 
 def with_origin(error: E, original: LLMError) -> E:
-    """Return `error`, which replaces `original`, with the cause and context of `original`."""
+    """Copy the cause and the context of `original` to its replacement, `error`, and return the replacement."""
     error.__cause__, error.__context__ = original.__cause__, original.__context__
     error.__suppress_context__ = original.__suppress_context__
     return error
 
 
 def as_llm_error(error: Exception) -> LLMError:
-    """Return `error` for use in an event or a result: any error but rxllm's becomes a ``StreamError("unknown")``."""
+    """Return `error` as an `LLMError`, so that an event or a result can contain it.
+
+    An error that is not one of rxllm's becomes the cause of a ``StreamError("unknown")``.
+    """
     if isinstance(error, LLMError):
         return error
     wrapped = StreamError("unknown", f"{type(error).__name__}: {error}")
@@ -367,4 +371,4 @@ def as_llm_error(error: Exception) -> LLMError:
 
 
 for _cls in (LLMError, *ERROR_CLASSES.values()):
-    _cls.__module__ = "rxllm"  # users import the errors from there, and tracebacks show it
+    _cls.__module__ = "rxllm"  # users import the errors from ``rxllm``, and tracebacks should show that name

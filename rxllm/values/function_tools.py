@@ -1,4 +1,4 @@
-"""Tools made from functions: the decorator `tool`, and `as_tool` for plain functions."""
+"""Make tools from functions: the decorator `tool`, and `as_tool` for functions without the decorator."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool from a function's name, docstring and hints, as a decorator, or from the arguments that you pass.
+    """Make a tool from a function, as a decorator, or from the arguments that you pass.
+
+    The decorator uses the function's name, docstring and type hints:
 
     >>> @tool
     ... def add(a: int, b: int = 1) -> int:
@@ -52,23 +54,24 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     >>> add(2, 3), add.name, add.description, add.schema["required"]
     (5, 'add', 'Add two numbers.', ['a'])
 
-    ``@tool(name=..., description=..., approval=True)`` overrides the function's own, and suits a lambda:
-    ``tool(name="double")(lambda x: 2 * x)``. To pass the JSON schema of the arguments yourself, write
-    ``tool(name="double", description=..., schema={...}, handler=double)``: the `handler` is called with one mapping of
-    the arguments, and also with a `ToolContext` if it takes two arguments.
+    ``@tool(name=..., description=...)`` replaces the function's own name and description. A lambda needs a name:
+    ``tool(name="double")(lambda x: 2 * x)``. If you want to pass the JSON schema of the arguments yourself, write
+    ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
+    mapping. If it has two parameters, it receives a `ToolContext` as well.
 
-    `timeout` is the maximum run time in seconds, None for no limit; by default the option ``tool_timeout`` applies. A
-    `manual` tool is never run here: the chat halts, and the caller answers. An `idempotent` tool may be run again if
-    it was interrupted, see ``ops.journaled``.
+    `timeout` is the maximum run time in seconds; None means no limit. The default is the call's option
+    ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
+    `approval` runs only after the caller has approved the call. An `idempotent` tool can be run again after an
+    interruption; see ``ops.journaled``.
 
-    A hint may be any type that can be read from JSON: plain types, ``Literal``, enums, datetimes, dataclasses,
-    ``TypedDict``, msgspec's and pydantic's models, and lists, dicts and unions of such types. The model receives the
-    type, the default, the bounds in ``Annotated[int, Field(ge=1)]``, and the text in ``Annotated[str, "text"]`` or in a
-    Google-style ``Args:`` section; the function receives objects of these types. Parameters annotated ``ToolContext``
-    are filled in and not shown to the model.
+    A parameter can have any type that can be read from JSON: a plain type, ``Literal``, an enum, a datetime, a
+    dataclass, a ``TypedDict``, a msgspec or pydantic model, and lists, dicts and unions of such types. The model
+    receives a schema with each parameter's type, its default, its bounds from ``Annotated[int, Field(ge=1)]``, and its
+    description from ``Annotated[str, "text"]`` or from a Google-style ``Args:`` section. The function receives objects
+    of the annotated types. rxllm fills in parameters that are annotated ``ToolContext``; the model does not see them.
 
-    Raises ``TypeError`` for a signature that has no JSON schema, and ``ValidationError("invalid_tool")`` for arguments
-    without a name, and for a lambda without ``name=``.
+    Raises ``TypeError`` if the signature has no JSON schema. Raises ``ValidationError("invalid_tool")`` if the tool has
+    no name, as with a lambda, or if the arguments do not fit together.
     """
     _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
@@ -83,13 +86,13 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
         raise ValidationError("invalid_tool", message, errors=[((field,), "not_allowed") for field in fields])
     if fields or not callable(function):
         got = ", ".join(fields) or f"{function!r:.80}"
-        message = f"a tool is made from a name or from a function: got {got}; write tool(name='...', ...) or @tool"
+        message = f"a tool needs a name or a function, but got {got}; write tool(name='...', ...) or @tool"
         raise ValidationError("invalid_tool", message, errors=[(("name",), "required")])
     return from_function(function, **options)
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call to `tool` that should be written when `options` are passed together with a function."""
+    """Return the call that a user should write instead of passing both `function` and `options` to `tool`."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -98,16 +101,16 @@ def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
 
 
 def as_tool(value: Any) -> Tool:
-    """Return `value`, a tool or a function, as a tool; a function is converted as ``@tool`` does.
+    """Return `value` as a tool. If it is a function, make a tool from it, as ``@tool`` does.
 
     >>> def add(a: int, b: int) -> int: return a + b
     >>> as_tool(add), as_tool(tool(add))
     (FunctionTool('add', ''), FunctionTool('add', ''))
 
-    Raises ``ValidationError("invalid_tool")``.
+    Raises ``ValidationError("invalid_tool")`` if `value` cannot be a tool.
     """
     if not isinstance(value, Tool) and isinstance(around := getattr(value, "__func__", None), FunctionTool):
-        value = cast(Any, around).__get__(value.__self__)  # a classmethod around a tool, from Python 3.13 on
+        value = cast(Any, around).__get__(value.__self__)  # since Python 3.13, this can be a classmethod around a tool
     if not isinstance(value, Tool):
         if isinstance(value, type) or not callable(value) or _makes_agents(value):
             fault = f"{must_be('a Tool or a function', value)}; {_remedy_for(value)}"
@@ -117,14 +120,14 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # getattr would search for similar names in a tool without it
-        message = f"the tool {result.name!r} is a method without its object; pass obj.{result.name} of an object"
+    if vars(result).get("unbound"):  # if the attribute is missing, getattr would search for similar names
+        message = f"the tool {result.name!r} is a method that is not bound to an object; pass obj.{result.name}"
         raise ValidationError("invalid_tool", message)
     return result
 
 
 def _remedy_for(value: Any) -> str:
-    """Return advice for a `value` that is not a tool; a mapping is taken for OpenAI's form."""
+    """Return advice for a `value` that is not a tool. A mapping is assumed to be a tool in OpenAI's format."""
     if hasattr(value, "as_tool") or _makes_agents(value):
         return 'make an agent with engine.as_tool(name="...", description="...")'
     if isinstance(value, Awaitable):
@@ -132,20 +135,20 @@ def _remedy_for(value: Any) -> str:
     if not isinstance(value, Mapping):
         return "make a tool with rxllm.tool"
     return (
-        "write rxllm.tool(name=..., description=..., schema={...}, handler=function), where schema is OpenAI's "
-        "parameters; without a function write manual=True"
+        "write rxllm.tool(name=..., description=..., schema={...}, handler=function), where schema is the "
+        "'parameters' of OpenAI's format; if there is no function, write manual=True"
     )
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is an engine's method ``as_tool`` instead of its result."""
+    """Whether `value` is an engine's method ``as_tool``, which the user should have called."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
 def as_tools(values: Any) -> tuple[Tool, ...]:
-    """Return several tools or functions as tools. Raises ``ValidationError("invalid_option")``."""
+    """Convert tools and functions to a tuple of tools. Raises ``ValidationError("invalid_option")`` for other items."""
     if not isinstance(values, Iterable) or isinstance(values, str | Mapping | Awaitable):
-        fault = must_be("several tools or functions, as in tools=[function]", cast(object, values))
+        fault = must_be("a list of tools or functions, as in tools=[function]", cast(object, values))
         raise invalid_option(
             "tools", f"{fault}; {advice('Stream', 'tools')}" if isinstance(values, Awaitable) else fault
         )
@@ -161,18 +164,18 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return the fault if different tools share a name, since the model could call only one of them."""
+    """Return a fault if different tools have the same name, because the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)
         if other is not item and other != item:
             both = " and ".join(map(_describe_origin, (other, item)))
-            return f"must have different names, and {both} are both {item.name!r}; rename one, or leave it out"
+            return f"must have different names, but {both} are both named {item.name!r}; rename or remove one of them"
     return None
 
 
 def _describe_origin(item: Tool) -> str:
-    """Return the full name of a tool's function, the repr of another handler, or the repr of a tool without one."""
+    """Return text that identifies a tool: its function's full name, or the repr of its handler or of the tool."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

@@ -1,4 +1,4 @@
-"""Images, requests for images and their responses."""
+"""Images, image requests and image responses."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""The types that every notebook shows directly; others go into an HTML ``img``, which the browser reads."""
+"""The MIME types that every notebook can show. Images of other types are shown by the browser, in an HTML ``img``."""
 
 
 @value
 class Image(Value):
-    """An image as bytes, base64 text, a URL or the path of a file; nothing is read or fetched before use.
+    """An image, given as bytes, base64 text, a URL or a file path.
 
-    Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. Sizes are in pixels;
-    `prompt` is the prompt of a generated image, `revised_prompt` the provider's version of it. Jupyter shows the image.
+    Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. A file is not read until the
+    image is used, and a URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt from which the
+    image was generated, and `revised_prompt` is the provider's version of that prompt. Jupyter shows the image.
 
     >>> Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=").to_binary()[:6]
     b'GIF89a'
@@ -47,8 +48,11 @@ class Image(Value):
 
     @classmethod
     def from_file(cls, path: str | Path) -> Image:
-        """Return the image in a file; its type follows from its name, and is None if the name is not an image's."""
-        import mimetypes  # not needed before a call is made
+        """Return an image that refers to a file.
+
+        The MIME type is guessed from the file name. It is None if the name does not have an image extension.
+        """
+        import mimetypes  # not needed until the first call
 
         guessed = mimetypes.guess_type(str(path), strict=False)[0] or ""
         return cls("file", str(path), guessed if guessed.startswith("image/") else None)
@@ -59,7 +63,7 @@ class Image(Value):
 
     @classmethod
     def from_base64(cls, text: str, mime_type: str) -> Image:
-        """Return an image in base64; `text` is not checked before it is used."""
+        """Return an image from base64 text. The text is not checked until the image is used."""
         return cls("base64", text, mime_type)
 
     @classmethod
@@ -68,13 +72,13 @@ class Image(Value):
 
     @classmethod
     def from_data_uri(cls, uri: str) -> Image:
-        """Return the image in ``data:image/png;base64,...`` (RFC 2397).
+        """Return the image in a data URI such as ``data:image/png;base64,...`` (RFC 2397).
 
-        Raises ``ValidationError("invalid_image_request")``.
+        Raises ``ValidationError("invalid_image_request")`` if `uri` is not a data URI.
         """
         match = _DATA_URI.fullmatch(uri.strip())
         if match is None:
-            message = f"uri is not a data URI: got {uri[:30]!r}; pass data:, the type, a comma and the data"
+            message = f"uri is not a data URI: got {uri[:30]!r}; write data:, the MIME type, a comma and the data"
             raise ValidationError("invalid_image_request", message, errors=[(("source",), "invalid_data_uri")])
         mime_type, data = match["type"].lower() or None, unquote_to_bytes(match["data"])
         if match["parameters"].lower().endswith(";base64"):
@@ -82,10 +86,10 @@ class Image(Value):
         return cls("binary", data, mime_type)
 
     def to_binary(self) -> bytes:
-        """Return the bytes.
+        """Return the image as bytes.
 
-        Raises ``ValidationError("invalid_image_request")`` for a URL (it is not fetched) and for text that is not
-        base64, and ``OSError`` for a file that cannot be read.
+        Raises ``ValidationError("invalid_image_request")`` for a URL, which is never fetched, and for text that is not
+        valid base64. Raises ``OSError`` if the file cannot be read.
         """
         match self.data:
             case bytes():
@@ -95,29 +99,33 @@ class Image(Value):
             case str() if self.source == "base64":
                 try:
                     return base64.b64decode(self.data, validate=True)
-                except ValueError as error:  # binascii's, or text that is not ASCII
+                except ValueError as error:  # the text is not valid base64, or not ASCII
                     raise self._invalid("invalid_base64") from error
             case _:
                 raise self._invalid("remote_source")
 
     def to_base64(self) -> str:
-        """Return the bytes as base64 text; base64 text is passed on unchanged."""
+        """Return the image as base64 text. If the image already is base64 text, that text is not checked."""
         if self.source == "base64" and isinstance(self.data, str):
             return self.data
         return base64.b64encode(self.to_binary()).decode()
 
     def to_data_uri(self) -> str:
-        """Return ``data:image/png;base64,...``. Raises as `to_binary` does, and if the type is unknown."""
+        """Return the image as a data URI, ``data:image/png;base64,...``.
+
+        Raises ``ValidationError("invalid_image_request")`` if the MIME type is unknown. Also raises the errors of
+        `to_binary`.
+        """
         if self.mime_type is None and self.source != "url":
             raise self._invalid("missing_mime_type")
         return f"data:{self.mime_type};base64,{self.to_base64()}"
 
     @classmethod
     def _check_decoded(cls, arguments: Mapping[str, Any]) -> None:
-        # The author of untrusted JSON could make this program send any file on this machine to a provider.
+        # Without this check, untrusted JSON could make the program send any local file to a provider.
         if arguments["source"] == "file" and not may_name_files.get():
             remedy = "if you trust this JSON, read it with serializer.from_json(text, local_files=True)"
-            message = f"the image is a file of this machine, {arguments['data'][:80]!r}; {remedy}"
+            message = f"the image is a file on this machine, {arguments['data'][:80]!r}; {remedy}"
             raise wrong("local_file", message, "source")
 
     def __repr__(self) -> str:
@@ -126,7 +134,7 @@ class Image(Value):
         return f"Image({', '.join(text for text in texts if text)})"
 
     def _place(self) -> str:
-        # The query of a URL is often a signature, which is as good as a key.
+        # The repr omits the query of a URL: it is often a signature, which grants access just as a key does.
         if isinstance(self.data, bytes):
             return f"{len(self.data)} bytes"
         if self.source == "base64":
@@ -140,8 +148,8 @@ class Image(Value):
                 return {self.mime_type: base64.b64encode(self.to_binary()).decode(), **plain}
             address = str(self.data) if self.source == "url" else self.to_data_uri()
         except (ValidationError, OSError, binascii.Error):
-            return plain  # an image that cannot be read still has a repr
-        import html  # loads a large table of names, needed only to show an image
+            return plain  # an image that cannot be read still has a repr.
+        import html  # loads a large table, which is needed only to show an image
 
         return {"text/html": f'<img src="{html.escape(address)}">', **plain}
 
@@ -151,12 +159,13 @@ class Image(Value):
 
 @value
 class ImageRequest(Value):
-    """One request to an image model, the same for every provider.
+    """A request to an image model. It has the same form for every provider.
 
-    `size` is a width and a height in pixels, or the provider's own word (``"auto"``, ``"2K"``); `quality` is ``"low"``,
-    ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or the provider's own word. `response_format` is the form in which
-    the images are returned. `mask` marks where an edit may change the first image. `options` is merged into the
-    provider's request body unchanged; `metadata` is copied into the response's.
+    `size` is the width and height in pixels, or a word that the provider accepts, such as ``"auto"`` or ``"2K"``.
+    `quality` is ``"low"``, ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or another word that the provider accepts.
+    `response_format` is the form in which the images are returned. `mask` marks the area of the first input image that
+    an edit can change. `options` is merged into the provider's request body unchanged. `metadata` is copied to the
+    response's metadata.
     """
 
     operation: ImageOperation = "generate"
@@ -176,7 +185,10 @@ class ImageRequest(Value):
 
 @value
 class ImageUsage(Value):
-    """The cost of images. Tokens, and costs in the provider's currency, are None if not reported."""
+    """The usage of an image call. Tokens and costs are None if the provider does not report them.
+
+    Costs are in the provider's currency.
+    """
 
     images: int = 0
     size: str | None = None
@@ -190,9 +202,10 @@ class ImageUsage(Value):
 
 @value
 class ImageResponse(Value):
-    """The images of one call; `id` and `model` are the provider's. Jupyter shows the images.
+    """The response to an image request. Jupyter shows its images.
 
-    `request_id` is the call's, unless the adapter sets another.
+    `id` and `model` are the values that the provider reports. `request_id` is the id of the call, unless the adapter
+    sets a different one.
     """
 
     images: tuple[Image, ...] = ()
@@ -207,12 +220,12 @@ class ImageResponse(Value):
 
 
 def image_request(prompt: str, **fields: Any) -> ImageRequest:
-    """Return a request for images of `prompt`, with the fields of `ImageRequest` by keyword.
+    """Return an `ImageRequest` for `prompt`. Its other fields are passed by keyword.
 
     >>> request = image_request("a kestrel", size=(1024, 1024), n=2)
     >>> request.operation, request.n, request.response_format
     ('generate', 2, 'binary')
 
-    Nothing is checked here; ``validate.image_request`` checks it.
+    The request is not checked here; ``validate.image_request`` does that.
     """
     return ImageRequest(prompt=prompt, **fields)

@@ -1,7 +1,7 @@
 """Read and write JSON text, describe where data does not fit a type, and recognize pydantic's types.
 
-msgspec is tried first, because it is fast. Python's own ``json`` reads text that msgspec refuses: NaN and the
-infinities, numbers out of range, and halves of surrogate pairs.
+Text is first read with msgspec, because it is fast. If msgspec refuses the text, Python's ``json`` module reads it.
+That module also accepts NaN, infinities, very large numbers and lone surrogates.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from rxllm.values.errors import Path, ValidationError, place
 T = TypeVar("T")
 
 UNREADABLE = (ValueError, RecursionError)
-"""The errors that `read_json` raises for text that is not JSON or is nested too deeply."""
+"""The errors that `read_json` raises if the text is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""Maximum nesting of data. Parsers accept more, but other code recurses into the data."""
+"""Maximum number of levels in nested data. Parsers accept more levels, but code that walks the data is recursive."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""There is a single NaN object, so that data that is read twice compares equal."""
+"""The values of JSON's constants. NaN is always the same object, so that data that is read twice compares equal."""
 
 
 def json_text(value: Any) -> str:
-    """Return `value` as JSON text, see `json_bytes`."""
+    """Return `value` as JSON text; see `json_bytes`."""
     return json_bytes(value).decode()
 
 
 def json_bytes(value: Any) -> bytes:
-    """Return `value` as JSON: half a surrogate pair becomes U+FFFD, and NaN null.
+    """Return `value` as JSON. A lone surrogate becomes U+FFFD, and NaN becomes null.
 
     >>> json_text({"name": "caf\\udce9"})
     '{"name":"caf\ufffd"}'
@@ -58,7 +58,9 @@ def json_bytes(value: Any) -> bytes:
 
 
 def json_data(value: Any) -> Any:
-    """Return `value` as JSON data: a model or a dataclass becomes a dict, a datetime, a Decimal or an enum its text.
+    """Return `value` as JSON data.
+
+    Models and dataclasses become dicts, datetimes and Decimals become strings, and an enum becomes its value.
 
     Raises ``ValidationError("invalid_request")`` for a value that has no JSON form.
     """
@@ -69,7 +71,7 @@ def json_data(value: Any) -> Any:
 
 
 def _convert_object(item: Any) -> Any:
-    """Return JSON data for an object that msgspec does not know: a pydantic model, a path or a numpy number."""
+    """Return JSON data for an object that msgspec cannot encode: a pydantic model, a path, a numpy number or array."""
     if is_pydantic(type(item)):
         return item.model_dump(mode="json")
     if isinstance(item, PurePath):
@@ -80,7 +82,7 @@ def _convert_object(item: Any) -> Any:
 
 
 def python_number(value: Any) -> Any:
-    """Return a numpy number as a Python number, which has a JSON form; any other value unchanged."""
+    """Convert a numpy number to a Python number, which JSON can express. Return any other value unchanged."""
     if type(value) in (int, float, bool):
         return value
     if isinstance(value, Integral):
@@ -89,12 +91,12 @@ def python_number(value: Any) -> Any:
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:
-    """Return the data in a JSON text, as Python's ``json`` reads it, with U+FFFD for half a surrogate pair.
+    """Return the data that Python's ``json`` reads from `text`, but with U+FFFD in place of each lone surrogate.
 
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
 
-    Raises ``ValueError`` or ``RecursionError`` for text that cannot be read, or is nested over 100 levels deep.
+    Raises ``ValueError`` if the text is not JSON, and ``RecursionError`` if it is nested more than 100 levels deep.
     """
     source = text if isinstance(text, str) else bytes(text)
     try:
@@ -104,19 +106,19 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return the data in a standard JSON text; raise as `read_json` does for any other text."""
+    """Return the data in standard JSON text. Raises the errors of `read_json` for any other text."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
 def _check_depth(source: str | bytes, data: Any) -> Any:
-    text = source if isinstance(source, str) else source.decode("latin-1")  # the brackets stay the same
+    text = source if isinstance(source, str) else source.decode("latin-1")  # only the brackets matter here
     if text.count("[") + text.count("{") > MAX_DEPTH and is_deeper(data, MAX_DEPTH):
-        raise RecursionError(f"nested over {MAX_DEPTH} levels deep")
+        raise RecursionError(f"nested more than {MAX_DEPTH} levels deep")
     return data
 
 
 def is_deeper(data: Any, levels: int) -> bool:
-    """Whether lists or dicts in `data` are nested inside `levels` others."""
+    """Whether the lists and dicts in `data` are nested more than `levels` levels deep."""
     level: list[Any] = [data]
     for _ in range(levels):
         level = [item for inside in level for item in _items(inside)]
@@ -134,7 +136,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Return the text of a JSON string without its quotes, or of a piece of it that splits no escape.
+    """Decode the text between the quotes of a JSON string, or a piece of that text that does not split an escape.
 
     >>> unescaped("caf\\\\u00e9")
     'café'
@@ -143,7 +145,7 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return the arguments of a tool call: an empty dict for blank text, None if `text` is not a JSON object."""
+    """Return a tool call's arguments. Blank text gives an empty dict; text that is not a JSON object gives None."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -161,12 +163,12 @@ def is_json(text: str | bytes) -> bool:
 
 
 def well_formed(text: str) -> str:
-    """Return `text` as valid Unicode: two halves of a surrogate pair become one character, a lone half U+FFFD."""
+    """Return `text` as valid Unicode. A surrogate pair becomes one character, and a lone surrogate becomes U+FFFD."""
     return text if is_encodable(text) else text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def is_encodable(text: str) -> bool:
-    """Whether `text` can be encoded: it has no half of a surrogate pair."""
+    """Whether `text` can be encoded as UTF-8. Text that contains surrogates cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -175,10 +177,10 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` for a text with half a surrogate pair: no store, header or log accepts it."""
+    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which no store, header or log accepts."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
-            fault = f"must be text, not half a surrogate pair: got {text[:80]!r}; write text.encode(errors='replace')"
+            fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
             raise ValidationError(reason, errors=[((name,), f"{fault}.decode()")])
 
 
@@ -195,17 +197,17 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Places where data does not fit a type, taken from errors that msgspec or pydantic raises
+# Find out from msgspec's and pydantic's errors where data does not fit a type
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
-    """Return the `faults` on one line."""
+    """Describe the `faults` on one line."""
     return "; ".join(f"{place(path)}: {fault}" if path else fault for path, fault in faults)
 
 
 def faults_of(error: Any) -> list[tuple[Path, str]]:
-    """Return the places and faults in an error of msgspec or pydantic."""
-    if callable(getattr(error, "errors", None)):  # a pydantic error; a validator may raise another
+    """Return the faults in an error from msgspec or pydantic, each with its path."""
+    if callable(getattr(error, "errors", None)):  # a pydantic error; validators can raise other errors
         entries = error.errors(include_url=False, include_context=False)
         return [(tuple(entry["loc"]), entry["msg"]) for entry in entries]
     fault, _, place = str(error).partition(" - at `$")
@@ -213,28 +215,31 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
     return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-# Pydantic's types. Pydantic is imported only if the user's own types need it.
+# Support pydantic's types. pydantic is imported only if the user's own types need it.
 
 
 def is_pydantic(cls: Any) -> bool:
-    """Whether `cls` is a pydantic model or dataclass, or an alias of a generic one."""
+    """Whether `cls` is a pydantic model or dataclass, or a generic one with type arguments."""
     return hasattr(get_origin(cls) or cls, "__pydantic_validator__")
 
 
 def brings_pydantic(hint: Any) -> bool:
-    """Whether `hint` needs pydantic somewhere: a model, one of its types, or ``Annotated`` with a ``Field``."""
+    """Whether any part of `hint` needs pydantic: a model, a pydantic type, or ``Annotated`` with a ``Field``."""
     return "pydantic" in sys.modules and any(map(_is_of_pydantic, parts_of(hint)))
 
 
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
-    """Yield `hint`, and the types and annotations in it and in the fields of its classes, each class once."""
+    """Yield `hint` and, recursively, its type arguments, its annotations and the types of its classes' fields.
+
+    The fields of a class that occurs more than once are yielded only once.
+    """
     yield hint
     seen = set() if seen is None else seen
     cls: Any = get_origin(hint) or hint
     children = list(get_args(hint))
     if _has_fields(cls) and id(cls) not in seen:
         seen.add(id(cls))
-        with suppress(Exception):  # a name that cannot be resolved is reported with the schema
+        with suppress(Exception):  # a name that cannot be resolved is reported when the schema is made
             children += get_type_hints(cls, include_extras=True).values()
     for child in children:
         yield from parts_of(child, seen)
@@ -246,7 +251,7 @@ def _has_fields(cls: Any) -> bool:
 
 
 def _is_of_pydantic(part: Any) -> bool:
-    """Whether `part` is a model, or one of pydantic's own types and annotations, such as ``EmailStr`` and ``Field``."""
+    """Whether `part` is a model, a type or an annotation of pydantic, such as ``EmailStr`` or ``Field``."""
     module = part.__module__ if isinstance(part, type) else type(part).__module__
     is_own = module.partition(".")[0] in ("pydantic", "annotated_types")
     return is_own or is_pydantic(part) or hasattr(part, "__get_pydantic_core_schema__")
@@ -263,7 +268,7 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorate `function` to cache its results, except for types with an unhashable annotation."""
+    """Decorate `function` so that it caches its results, except for types with an unhashable annotation."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

@@ -1,4 +1,4 @@
-"""Messages, the parts of their content, and the builder of a user's message with its images and files."""
+"""Messages, their parts, and `user`, which makes a user message from text, images and files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rxllm.values.tools import ToolCall
 
 @value
 class TextPart(Value):
-    """A text."""
+    """Text in a message."""
 
     text: str
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -28,7 +28,7 @@ class TextPart(Value):
 
 @value
 class ImagePart(Value):
-    """An image for the model to see; `detail` is how closely the model looks, if the provider has that option."""
+    """An image that is sent to the model. `detail` sets how closely the model looks, if the provider supports it."""
 
     image: Image
     detail: Literal["auto", "low", "high", "original"] = "auto"
@@ -37,7 +37,7 @@ class ImagePart(Value):
 
 @value
 class ThinkingPart(Value):
-    """The model's thinking. `signature` and `provider_data` go back unchanged to the provider that made them."""
+    """The model's thinking. `signature` and `provider_data` are sent back unchanged to the provider that sent them."""
 
     text: str
     signature: str | None = None
@@ -46,16 +46,17 @@ class ThinkingPart(Value):
 
 @value
 class SourcePart(Value):
-    """A source of the text, as the provider describes it: a citation, a grounding or a search result."""
+    """A source that the text relies on, as the provider describes it: a citation, a grounding or a search result."""
 
     source: dict[str, Any]
 
 
 @value
 class FilePart(Value):
-    """A file for the model to read, or an image or audio in its output.
+    """A file that is sent to the model, or an image or audio that the model returns.
 
-    `file` has its ``"mime_type"``, its ``"data"`` (bytes) or ``"url"``, and its ``"name"`` if it has one; see `user`.
+    `file` has the key ``"mime_type"``, either ``"data"`` (bytes) or ``"url"``, and ``"name"`` if the file has a name.
+    The function `user` makes such parts from paths, URLs and bytes.
     """
 
     file: dict[str, Any]
@@ -63,14 +64,14 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """The place among the parts where the tool call with this id was made."""
+    """A marker for the position among the parts at which the model made the tool call with this id."""
 
     id: str
 
 
 @value
 class ProviderPart(Value):
-    """Data that only `provider` understands; it goes back to that provider unchanged, and to no other."""
+    """Data that only `provider` understands. It is sent back to that provider unchanged, and to no other provider."""
 
     provider: str
     data: dict[str, Any]
@@ -83,14 +84,15 @@ Content = str | tuple[Part, ...] | dict[str, Any]
 
 @value
 class Message(Value):
-    """One message of a conversation.
+    """A message in a conversation.
 
-    `content` is text, parts in order, or (tool results only) a mapping. `tool_calls` are the calls that an assistant's
-    message makes; a ``tool`` message answers the call whose id is its `tool_call_id`.
+    `content` is text or a tuple of parts. The content of a tool result can also be a mapping. `tool_calls` are the
+    calls that the model makes in an ``assistant`` message. A ``tool`` message answers the call whose id is
+    `tool_call_id`.
     """
 
     role: Role
-    content: str | tuple[Part, ...] | dict[str, Any] = ""  # spelled out: `value` looks for "tuple[" in the annotation
+    content: str | tuple[Part, ...] | dict[str, Any] = ""  # not `Content`: `value` looks for "tuple[" in the annotation
     name: str | None = None
     tool_call_id: str | None = None
     tool_calls: tuple[ToolCall, ...] = ()
@@ -98,14 +100,14 @@ class Message(Value):
 
     @property
     def text(self) -> str:
-        """The text of the content, with parts joined; empty for a mapping."""
+        """The text of the content, with all text parts joined. It is empty if the content is a mapping."""
         if isinstance(self.content, str):
             return self.content
         return "".join(part.text for part in self.content if isinstance(part, TextPart))
 
     @property
     def parts(self) -> tuple[Part, ...]:
-        """The content as parts, even if it is plain text."""
+        """The content as a tuple of parts, even if it is plain text."""
         if isinstance(self.content, str):
             return (TextPart(self.content),) if self.content else ()
         return () if isinstance(self.content, dict) else self.content
@@ -136,7 +138,7 @@ def system(text: str) -> Message:
 
 
 def assistant(text: str) -> Message:
-    """Return an assistant's message.
+    """Return an assistant message.
 
     >>> assistant("Hello")
     Message('assistant', 'Hello')
@@ -154,7 +156,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return the counts of images and files among `parts`, for a repr.
+    """Return text for a repr that counts the images and files in `parts`.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -165,7 +167,7 @@ def attached(parts: Iterable[Part]) -> str:
 
 
 def shown_attached(parts: Iterable[Part]) -> str:
-    """Return Markdown that names the images and files among `parts`."""
+    """Return Markdown that lists the images and files in `parts`."""
     blocks: list[str] = []
     for part in parts:
         image = _image_of(part)
@@ -203,7 +205,7 @@ def as_code(text: str) -> str:
 
 @runtime_checkable
 class Picture(Protocol):
-    """A Pillow image; rxllm does not import Pillow."""
+    """A Pillow image, described as a protocol so that rxllm need not import Pillow."""
 
     format: str | None
 
@@ -214,9 +216,9 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""An attachment: a path, a URL, the bytes of a file, an image (Pillow's too) or a part."""
+"""Anything that can be attached to a message: a path, a URL, a file's bytes, an image (also Pillow's) or a part."""
 
-_FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, an image of Pillow or a part such as FilePart(...)"
+_FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, a Pillow image or a part such as FilePart(...)"
 
 _URL = re.compile(r"(https?|data):", re.IGNORECASE)
 
@@ -231,36 +233,39 @@ _SIGNATURES = {
     b"\xff\xf3": "audio/mpeg",
     b"\xff\xf2": "audio/mpeg",
 }
-"""File types, by the first bytes of a file."""
+"""MIME types by the first bytes of a file."""
 
 _RIFF = {b"WEBP": "image/webp", b"WAVE": "audio/wav"}
-"""File types, by the bytes after the length in a RIFF file."""
+"""MIME types of RIFF files, by the four bytes after the length."""
 
 
 def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Message:
-    """Return a user's message: a text, and the images and files that go with it.
+    """Return a user message with text, images and files.
 
     >>> user("Hi")
     Message('user', 'Hi')
     >>> user("What is this?", "https://example.com/photo.png")
     Message('user', 'What is this?', 1 image)
 
-    The first string is always the text: an end user's words never name a file. An attachment is
+    The first string is always the text, so what an end user types is never taken for a file name. An attachment is one
+    of these:
 
-    * a further string: a URL (``http:``, ``https:``, ``data:``) or the path of a file that exists,
-    * a ``Path``, or the bytes of a file,
-    * an `Image`, or a Pillow image,
+    * a string that is a URL (``http:``, ``https:``, ``data:``) or the path of an existing file;
+    * a ``Path``, or the bytes of a file;
+    * an `Image`, or a Pillow image;
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
-    A list holds the same, in the same order; further texts are written ``TextPart(...)``. Files are read now, URLs
-    never. The type follows from the first bytes or the name: images become an `ImagePart`, all else a `FilePart`.
+    The same items can be passed in a list. The parts of the message keep the order of the items. To send more than
+    one text, pass each further text as a ``TextPart(...)``. Files are read at once, and URLs are not fetched. The MIME
+    type is recognized from the first bytes or from the name. An image becomes an `ImagePart`, and any other file
+    becomes a `FilePart`.
 
-    Raises ``ValidationError("invalid_message")`` for anything else, and for a file that cannot be read, is empty or is
-    of an unknown type.
+    Raises ``ValidationError("invalid_message")`` for anything else, and for a file that cannot be read, is empty or has
+    an unknown type.
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)
-    # Only lists and tuples: a string is a sequence too.
+    # Other sequences are not unpacked, because a string is a sequence too.
     first = tuple(cast(Sequence[Any], content)) if isinstance(content, list | tuple) else (content,)
     parts: list[Part] = []
     has_text = False
@@ -299,11 +304,11 @@ def _picture_part(picture: Picture) -> Part:
     data = BytesIO()
     try:
         if picture.format == "JPEG":
-            picture.save(data, "JPEG", quality="keep")  # a photo would be many times as large as PNG
+            picture.save(data, "JPEG", quality="keep")  # as PNG, a photo would be many times larger
         else:
             picture.save(data, "PNG")
     except (OSError, ValueError) as error:
-        raise _wrong(f'is a picture that cannot be saved ({error}); write picture.convert("RGB")') from error
+        raise _wrong(f'is a Pillow image that cannot be saved ({error}); write picture.convert("RGB")') from error
     return data_part(data.getvalue())
 
 
@@ -314,10 +319,10 @@ def _url_part(url: str) -> Part:
     name = unquote(path.rpartition("/")[2])
     mime_type = mime_type_of(b"", name)
     if mime_type is None:
-        # The user and the query are left out: they hold passwords and signatures.
+        # The message omits the URL's user name and query, which can contain a password or a signature.
         place = shown(re.sub(r"(?<=//)[^/]*@", "", url.partition("?")[0]))
         remedy = 'write Image.from_url(url) or FilePart({"mime_type": "...", "url": url})'
-        raise _wrong(f"must be a URL whose path ends like a file's, such as .png or .pdf, not {place}; {remedy}")
+        raise _wrong(f"must be a URL that ends with a file extension, such as .png or .pdf, not {place}; {remedy}")
     if mime_type.startswith("image/"):
         return ImagePart(Image.from_url(url))
     return FilePart({"mime_type": mime_type, "url": url, "name": name})
@@ -328,40 +333,40 @@ def _file_part(path: Path) -> Part:
         data = path.read_bytes()
     except (OSError, ValueError) as error:
         fault = getattr(error, "strerror", None) or str(error)
-        remedy = f"an attachment is {_FORMS}; the text is the first argument"
+        remedy = f"an attachment is {_FORMS}; the first argument is the text"
         raise _wrong(f"must be a file that can be read, not {shown(str(path))} ({fault}); {remedy}") from error
     return data_part(data, path.name)
 
 
 def data_uri_part(uri: str) -> Part:
-    """Return the image or the file in a ``data:`` URI as a part."""
+    """Return the image or file in a ``data:`` URI as a message part."""
     try:
         image = Image.from_data_uri(uri)
         data = image.to_binary()
     except ValidationError as error:
-        raise _wrong(must_be("data:, a type, ;base64, a comma and base64 text", uri)) from error
+        raise _wrong(must_be("a data: URI such as data:image/png;base64,iVBORw0K", uri)) from error
     if data and (image.mime_type or "").startswith("image/"):
         return ImagePart(image)
     return data_part(data, mime_type=image.mime_type)
 
 
 def data_part(data: bytes, name: str | None = None, mime_type: str | None = None) -> Part:
-    """Return a file's contents as a part: an `ImagePart` for an image, otherwise a `FilePart`."""
+    """Return a file's contents as a message part: an `ImagePart` for an image, otherwise a `FilePart`."""
     mime_type = mime_type or mime_type_of(data, name or "")
     if not data:
-        raise _wrong(f"must not be empty, as {shown(name or data)} is")
+        raise _wrong(f"must not be empty, but {shown(name or data)} is")
     if mime_type is None:
         remedy = (
             'write Image.from_binary(data, mime_type) or FilePart({"mime_type": "...", "data": data, "name": "..."})'
         )
-        raise _wrong(f"must be of a type that its name or its first bytes show, not {shown(name or data)}; {remedy}")
+        raise _wrong(f"must be a file of a known type, not {shown(name or data)}; {remedy}")
     if mime_type.startswith("image/"):
         return ImagePart(Image.from_binary(data, mime_type))
     return FilePart({"mime_type": mime_type, "data": data, **({"name": name} if name else {})})
 
 
 def mime_type_of(data: bytes, name: str) -> str | None:
-    """Return a file's type, judged by its first bytes or else by its name; None if neither is known.
+    """Return a file's MIME type, recognized from its first bytes or else its name; None if it is not recognized.
 
     >>> mime_type_of(b"GIF89a", "cat.png"), mime_type_of(b"", "notes.pdf"), mime_type_of(b"", "notes")
     ('image/gif', 'application/pdf', None)
@@ -371,10 +376,10 @@ def mime_type_of(data: bytes, name: str) -> str | None:
             return mime_type
     if data[:4] == b"RIFF" and data[8:12] in _RIFF:
         return _RIFF[data[8:12]]
-    import mimetypes  # not needed before a file is attached
+    import mimetypes  # not needed until a file is attached
 
     guessed, encoding = mimetypes.guess_type(name, strict=False)
-    # Before 3.14, Python uses this type's old name.
+    # Python versions before 3.14 return the old name of this type.
     return "audio/wav" if guessed == "audio/x-wav" else guessed if encoding is None else None
 
 

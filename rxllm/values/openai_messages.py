@@ -1,21 +1,23 @@
-"""Read and write messages in OpenAI's form, the dicts of Chat Completions, which most programs use for histories.
+"""Read and write messages in OpenAI's format: the dicts of the Chat Completions API.
+
+Most programs keep their chat histories in this format. It is converted as follows:
 
 ======================================================  ===============================================================
-in OpenAI's form                                        here
+in OpenAI's format                                      in rxllm
 ======================================================  ===============================================================
-roles ``developer`` and ``system``                      the role ``system``
-roles ``user``, ``assistant``, ``tool``                 the same
-``content``: text, or a list of parts                   text, or a tuple of parts
-parts ``text`` and ``refusal``, the field ``refusal``   `TextPart`
+roles ``developer`` and ``system``                      role ``system``
+roles ``user``, ``assistant`` and ``tool``              the same roles
+``content``: text, or a list of parts                   `content`: text, or a tuple of parts
+part ``text``; part or field ``refusal``                `TextPart`
 part ``image_url``, also with a ``data:`` URL           `ImagePart`
-parts ``file`` (``file_data``) and ``input_audio``      `FilePart`
-part ``file`` (``file_id``)                             `ProviderPart`
-``tool_calls``, whose arguments are JSON text           `ToolCall`; the text is its `raw_arguments`
-``reasoning_content``, ``reasoning``                    `ThinkingPart`
-``annotations``                                         `SourcePart`
+part ``file`` with ``file_data``; part ``input_audio``  `FilePart`
+part ``file`` with ``file_id``                          `ProviderPart`
+``tool_calls``                                          `ToolCall`; the arguments' JSON text becomes `raw_arguments`
+fields ``reasoning_content`` and ``reasoning``          `ThinkingPart`
+field ``annotations``                                   `SourcePart`
 ======================================================  ===============================================================
 
-Fields that are None or empty are ignored. Unknown fields raise an error, since their meaning would be lost.
+Fields that are None or empty are ignored. An unknown field raises an error, so that its meaning is not lost.
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
 """
 
@@ -69,23 +71,23 @@ def read_message(entry: Mapping[str, Any]) -> Message:
     >>> read_message({"role": "developer", "content": "Be brief."})
     Message('system', 'Be brief.')
 
-    Raises ``ValidationError("invalid_thread")``, with the path, for anything that is not in the table above.
+    Raises ``ValidationError("invalid_thread")``, with the path, for anything that the table above does not list.
     """
     fields = {name: value for name, value in entry.items() if value not in (None, [], {}, ())}
     role = fields.pop("role", None)
     if role == "function" or "function_call" in fields:
-        remedy = "write tool_calls in the assistant's message, and role 'tool' with its tool_call_id in the answer"
-        raise wrong(f"is OpenAI's form before tools, which is not supported; {remedy}", "function_call")
+        remedy = "write tool_calls in the assistant message, and answer with role 'tool' and the tool_call_id"
+        raise wrong(f"is OpenAI's old format for function calls, which is not supported; {remedy}", "function_call")
     if not isinstance(role, str) or role not in _ROLES:
         raise wrong(must_be(f"one of {', '.join(_ROLES)}", role), "role")
     known = _FIELDS.get(role, ("content", "name"))
     for name in fields:
         if name not in known:
-            remedy = f"its fields are {', '.join(known)}; Message(..., metadata={{...}}) keeps others"
-            raise wrong(f"has {shown(name)}, which is not a field of the role {role}; {remedy}")
+            remedy = f"its fields are {', '.join(known)}; keep other data in Message(..., metadata={{...}})"
+            raise wrong(f"has {shown(name)}, which is not a field of a message with the role {role}; {remedy}")
     names: dict[str, Any] = {name: _text(fields[name], name) for name in ("name", "tool_call_id") if name in fields}
     if role == "tool" and "tool_call_id" not in names:
-        raise wrong("is missing: it is the id of the tool call that the message answers", "tool_call_id")
+        raise wrong("is missing; write the id of the tool call that this message answers", "tool_call_id")
     calls = _read_each("tool_calls", _read_call, fields.get("tool_calls", []))
     return Message(_ROLES[role], _read_content(role, fields), tool_calls=calls, **names)
 
@@ -120,7 +122,7 @@ def _read_part(item: Any) -> Part:
 def _read_kind(kind: str, value: Any, part: Mapping[str, Any]) -> Part:
     if isinstance(value, str) and kind in ("text", "refusal"):
         return TextPart(value)
-    if isinstance(value, str) and kind == "image_url":  # some servers omit the object
+    if isinstance(value, str) and kind == "image_url":  # some servers write the URL without an object around it
         return _read_image(value, "auto")
     fields = cast(dict[str, Any], value) if isinstance(value, dict) else {}
     match kind, fields:
@@ -145,7 +147,7 @@ def _read_image(url: str, detail: Any) -> ImagePart:
         return ImagePart(Image.from_url(url), detail)
     part = data_uri_part(url)
     if not isinstance(part, ImagePart):
-        raise wrong(must_be("the data: URL of an image", url), "image_url", "url")
+        raise wrong(must_be("a data: URL that contains an image", url), "image_url", "url")
     return ImagePart(part.image, detail)
 
 
@@ -174,7 +176,7 @@ def _read_source(item: Any) -> SourcePart:
 def _read_call(item: Any) -> ToolCall:
     call = cast(dict[str, Any], item) if isinstance(item, dict) else {}
     for name in call:
-        if name not in ("id", "type", "function", "index"):  # deltas have an index, which some programs keep
+        if name not in ("id", "type", "function", "index"):  # streamed calls have an index, which some programs keep
             raise wrong(f"has {shown(name)}, which is not supported in a tool call")
     match call:
         case {"id": str(id), "function": {"name": str(name), "arguments": str(text)}}:
@@ -199,13 +201,13 @@ def _text(value: Any, name: str) -> str:
 
 
 def write_message(message: Message) -> dict[str, Any]:
-    """Return `message` in OpenAI's form.
+    """Return `message` in OpenAI's format.
 
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    Raises ``ValidationError("not_serializable")`` for a part of a user's, a system's or a tool's message that the form
-    cannot express.
+    Raises ``ValidationError("not_serializable")`` if the format cannot express a part of a user, system or tool
+    message. Parts of an assistant message that are not text are omitted.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):
@@ -218,7 +220,7 @@ def write_message(message: Message) -> dict[str, Any]:
 
 
 def write_call(call: ToolCall) -> dict[str, Any]:
-    """Return a tool call in OpenAI's form."""
+    """Return a tool call in OpenAI's format."""
     arguments = json_text(call.arguments) if call.raw_arguments is None else call.raw_arguments
     return {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": arguments}}
 
@@ -236,11 +238,11 @@ def _write_content(message: Message) -> Any:
 def _write_text(part: Part) -> dict[str, Any]:
     if isinstance(part, TextPart):
         return {"type": "text", "text": part.text}
-    raise _has_no_form(part, "only texts outside of user messages")
+    raise _has_no_form(part, "only text outside user messages")
 
 
 def write_part(part: Part) -> dict[str, Any]:
-    """Return a part of a user's message in OpenAI's form."""
+    """Return a part of a user message in OpenAI's format."""
     match part:
         case TextPart():
             return _write_text(part)
@@ -253,7 +255,7 @@ def write_part(part: Part) -> dict[str, Any]:
         case ProviderPart(provider="openai", data={"type": "file", "file": _} as data):
             return dict(data)
         case _:
-            raise _has_no_form(part, "texts, images, and files and audio with their data")
+            raise _has_no_form(part, "only text, images, and files and audio that include their data")
 
 
 def _write_image(image: Image, detail: str) -> dict[str, Any]:
@@ -272,12 +274,12 @@ def _write_file(mime_type: str, data: bytes, name: Any) -> dict[str, Any]:
 
 
 def _has_no_form(part: Part, carried: str) -> ValidationError:
-    fault = f"has no place in OpenAI's form, which carries {carried}: {shown(part)}"
+    fault = f"has no place in OpenAI's format, which supports {carried}: got {shown(part)}"
     return ValidationError("not_serializable", errors=[((), fault)])
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``; an error gets `path` at the front of its paths, and in its message."""
+    """Return ``convert(item)``. If this raises, the error's paths and its message begin with `path`."""
     try:
         return convert(item)
     except ValidationError as error:
@@ -287,5 +289,5 @@ def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
-    """Return the error for a conversation with a `fault` at `path`."""
+    """Return the error for a conversation that has a `fault` at `path`."""
     return ValidationError("invalid_thread", errors=[(path, fault)])

@@ -1,4 +1,4 @@
-"""`Partial`, a value that has only partly arrived, and the shapes that it uses to read growing JSON."""
+"""`Partial`, a value that has arrived only in part, and the helpers that read its incomplete JSON."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = msgspec.UNSET  # copies and pickles keep its identity
+_NOT_READ: Any = msgspec.UNSET  # copying and pickling keep it the same object
 
 
 class Partial(Generic[T]):
     """The part of a `T` that has arrived so far, as ``operators.partials(T)`` emits it. It is immutable.
 
-    ``partial["name"]`` is the partial value of a field or a mapping's key, ``partial[0]`` that of an array element (-1
-    is the newest), at any depth. A value is missing, and falsy, until it begins. Iterating yields the elements of an
-    array, ``keys()`` returns the names in an object, and ``len(...)`` counts either.
+    ``partial["name"]`` is the partial value of a field, or of a key in a mapping. ``partial[0]`` is the partial value
+    of an array element, and ``partial[-1]`` is the newest element. Both work at any depth. A value is missing until its
+    first character arrives, and a missing value is falsy. Iteration yields the elements of an array, ``keys()`` returns
+    the names in an object, and ``len(...)`` counts the elements or the names.
 
-    Numbers, true, false and null are missing until they are complete, and so are strings that stand for other values: a
-    Literal, an Enum, a date. A field that may have several types, as in a union of classes, has the fields of each.
+    Numbers, true, false and null are missing until they are complete. The same is true of strings that stand for other
+    values, such as a Literal, an Enum or a date. If a field can have several types, as in a union of classes, its
+    partial value has the fields of all these classes.
     """
 
     __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
@@ -65,14 +67,15 @@ class Partial(Generic[T]):
 
     @property
     def state(self) -> PartialState:
-        """``"missing"``, ``"growing"`` or ``"done"``. The whole answer is done when it has been validated."""
+        """``"missing"``, ``"growing"`` or ``"done"``. The whole answer is done once it has been validated."""
         return self._state
 
     @property
     def value(self) -> T | None:
-        """The value once it is complete, otherwise None.
+        """The value if it is complete, otherwise None.
 
-        A part has its annotated type. If it does not fit that type, it is JSON data, and the stream fails later.
+        The value of a field has the type in the field's annotation. If it does not fit that type, it is JSON data here,
+        and the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -80,19 +83,19 @@ class Partial(Generic[T]):
 
     @property
     def text(self) -> str:
-        """The text of a string so far; "" for anything else."""
+        """The text of a string so far, or "" if the value is not a string."""
         if self._node is None or self._node.kind != '"' or not self:
             return ""
         return unescaped(self._text.slice(self._node.start + 1, min(self._node.end - 1, self._at)))
 
     @property
     def so_far(self) -> Any:
-        """The value so far, as JSON data with the keys as the model writes them; None while it is missing."""
+        """The value so far, as JSON data with the keys that the model wrote; None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
         start, end, closing = node.start, node.start, ""
-        while node.shows(shape, self._at):  # only the newest child may be incomplete
+        while node.shows(shape, self._at):  # only the newest child can be incomplete
             end = min(node.end, self._at)
             if node.end <= self._at:
                 break
@@ -106,7 +109,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """The names of an object's fields or keys that are not missing, in order."""
+        """Return the names of an object's fields or keys that are not missing, in order."""
         node = self._node
         if node is None:
             return ()
@@ -136,7 +139,7 @@ class Partial(Generic[T]):
         return self._state != "missing"
 
     def __eq__(self, other: object) -> bool:
-        """Whether both have the same type, state and JSON text."""
+        """Whether the two values have the same type, state and JSON text."""
         if not isinstance(other, Partial):
             return NotImplemented
         same = (self._state, self._shape.hint) == (other._state, other._shape.hint)
@@ -149,10 +152,10 @@ class Partial(Generic[T]):
 
     _repr_html_ = drawn
 
-    if not TYPE_CHECKING:  # a type checker would accept every name
+    if not TYPE_CHECKING:  # otherwise, type checkers would accept any name
 
         def __getattr__(self, name: str) -> Any:
-            if name in self.__slots__:  # a copy has no attributes yet
+            if name in self.__slots__:  # an object that is being copied has no attributes yet
                 raise AttributeError(name)
             raise no_attribute("Partial", name, (), f"partial[{name!r}]" if name in self._shape.names else "")
 
@@ -178,7 +181,7 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
 
 
 class Pieces:
-    """Text that grows piece by piece. A slice costs no more than its own length."""
+    """Text that grows piece by piece. The time to take a slice depends on the length of the slice, not of the text."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -202,39 +205,42 @@ class Pieces:
 
 
 class Node:
-    """The place of one JSON value in the text. Nodes only grow; a snapshot shows them up to its own position."""
+    """The position of a JSON value in the text.
+
+    Nodes only grow. A snapshot shows a node as it was at the snapshot's own position in the text.
+    """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # the {, [ or " that begins its text; "" for any other value
+        self.kind = kind  # the {, [ or " with which the value begins; "" for other values
         self.start = start
         self.end = sys.maxsize
-        # Most nodes are strings and numbers, which share empty containers.
+        # Most nodes are strings and numbers. They all share the same empty containers, to save memory.
         self.children: list[Node] = [] if kind in _CONTAINERS else _NO_CHILDREN
-        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # keys of the children, as the model writes them
-        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # a repeated name has several
+        self.keys: list[str] = [] if kind == "{" else _NO_KEYS  # the children's keys, as the model wrote them.
+        self._positions: dict[str, list[int]] = {} if kind == "{" else _NO_POSITIONS  # Indexes of children, by name.
 
     def add(self, child: Node, key: str | int, name: str | int) -> None:
-        """Add a child; in an object, `key` is the JSON key of the field `name`."""
+        """Add a child. In an object, `key` is the child's JSON key and `name` is the name of its field."""
         if isinstance(key, str) and isinstance(name, str):
             self._positions.setdefault(name, []).append(len(self.children))
             self.keys.append(key)
         self.children.append(child)
 
     def key(self, shape: Shape, index: int) -> str | int:
-        """Return the name or index of a child."""
+        """Return the field name or the index of the child at `index`."""
         return shape.name(self.keys[index]) if self.keys else index
 
     def begun(self, at: int) -> int:
-        """Return how many children begin before `at`."""
-        count = len(self.children)  # read once, since another thread may add children
+        """Return the number of children that begin before `at`."""
+        count = len(self.children)  # read only once, because another thread can add children
         if not count or self.children[count - 1].start < at:
             return count
         return bisect_left(self.children, at, hi=count, key=lambda child: child.start)
 
     def find(self, key: str | int, at: int) -> Node | None:
-        """Return the child of this name or index, if it begins before `at`."""
+        """Return the child with this name or index; None if it does not begin before `at`."""
         count = self.begun(at)
         if isinstance(key, str):
             positions = self._positions.get(key, ())
@@ -243,7 +249,7 @@ class Node:
         return self.children[key] if self.kind == "[" and 0 <= key < count else None
 
     def shows(self, shape: Shape, at: int) -> bool:
-        """Whether the node is visible: it is complete, or of a kind that is visible while it grows."""
+        """Whether the node is visible at `at`: it is complete, or its kind is visible while it grows."""
         return self.end <= at or self.kind in _CONTAINERS or (self.kind == '"' and shape.grows)
 
 
@@ -252,42 +258,45 @@ _NO_KEYS: list[str] = []
 _NO_POSITIONS: dict[str, list[int]] = {}
 
 
-# The shapes of growing JSON, by type
+# The shapes of incomplete JSON, by type
 
 
 _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The values that one place may hold. If it `grows`, a string there is visible before it is complete."""
+    """The types that a value in a certain place of the JSON can have.
+
+    If it `grows`, a string in that place is visible before it is complete.
+    """
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
-        self._names: dict[str, str] = {}  # field names by their JSON keys
-        self._known: dict[str | int, list[Any]] = {}  # hints of fields, and of a tuple's items
-        self._others: dict[type, list[Any]] = {str: [], int: []}  # hints of any other key, and any other item
+        self._names: dict[str, str] = {}  # field names, by JSON key.
+        self._known: dict[str | int, list[Any]] = {}  # Type hints, by field name or tuple index.
+        self._others: dict[type, list[Any]] = {str: [], int: []}  # Type hints for all other keys and indexes.
         self._children: dict[str | int | type, Shape] = {}
         self._decode: Any = None
         options = list(_options(hint))
         self.grows = any(map(_grows, options))
         for option in options:
-            with suppress(Exception):  # a name that cannot be resolved is reported by the parser
+            with suppress(Exception):  # the parser reports a name that cannot be resolved
                 self._add(option)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return shape_of, (self.hint,)  # its decoder cannot be pickled
+        return shape_of, (self.hint,)  # the decoder cannot be pickled
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names of the fields; none if any key is possible."""
+        """The names of the fields, or an empty tuple if any key is allowed."""
         return () if self._others[str] else tuple(dict.fromkeys(self._names.values()))
 
     def name(self, key: str) -> str:
-        """Return the name of the field with this JSON key; the key itself if there is none."""
+        """Return the name of the field with this JSON key, or the key itself if there is no such field."""
         return self._names.get(key, key)
 
     def child(self, key: str | int) -> Shape:
-        """Return the shape of a field, a key or an index."""
+        """Return the shape of the value that has this field name, key or index."""
         other = str if isinstance(key, str) else int
         place = key if key in self._known else other
         shape = self._children.get(place)
@@ -297,11 +306,11 @@ class Shape:
         return shape
 
     def read(self, raw: str) -> Any:
-        """Return the value of complete JSON text; plain JSON data if it does not fit the type."""
+        """Read complete JSON text as the type. If it does not fit the type, return plain JSON data."""
         try:
             self._decode = self._decode or decoder(self.hint)
             return self._decode(raw)
-        except Exception:  # it does not fit, or its type cannot be read on its own
+        except Exception:  # the text does not fit, or the type cannot be read on its own
             return plain(raw)
 
     def _add(self, option: Any) -> None:
@@ -315,7 +324,7 @@ class Shape:
                 hints += [] if hint in hints else [hint]
             if getattr(cls, "model_config", {}).get("extra") == "allow":
                 self._others[str].append(Any)
-        elif hasattr(cls, "_fields"):  # a NamedTuple is an array
+        elif hasattr(cls, "_fields"):  # a NamedTuple is written as an array
             for index, hint in enumerate(_hints(cls, args).values()):
                 self._known.setdefault(index, []).append(hint)
         elif issubclass(cls, Mapping):
@@ -334,7 +343,7 @@ def shape_of(hint: Any) -> Shape:
 
 
 def plain(raw: str) -> Any:
-    """Return the JSON value of complete text; None for text that cannot be read."""
+    """Return the data in complete JSON text, or None if the text cannot be read."""
     try:
         return read_json(raw)
     except UNREADABLE:
@@ -342,7 +351,7 @@ def plain(raw: str) -> Any:
 
 
 def _options(hint: Any) -> Iterator[Any]:
-    """Yield the types that a value of this type may have: the members of a union, without annotations."""
+    """Yield the types that a value of this type can have: the members of a union, or the type itself."""
     origin = get_origin(hint)
     if origin in (Union, UnionType):
         for option in get_args(hint):
@@ -364,7 +373,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return the name and type of each field of an object, by its JSON key."""
+    """Return the name and type of each field of a class, by the JSON key of the field."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):
@@ -373,7 +382,7 @@ def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
         names = zip(cls.__struct_encode_fields__, cls.__struct_fields__, strict=True)
         hints = _hints(cls, args)
         return {key: (name, hints[name]) for key, name in names}
-    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict, a dataclass
+    if hasattr(cls, "__required_keys__") or hasattr(cls, "__dataclass_fields__"):  # a TypedDict or a dataclass
         return {name: (name, _strip_qualifiers(hint)) for name, hint in _hints(cls, args).items()}
     return {}
 
@@ -383,11 +392,11 @@ def _annotation(field: Any) -> Any:
 
 
 def _keys(name: str, field: Any) -> Iterator[str]:
-    """Yield the JSON keys of a pydantic field."""
+    """Yield the JSON keys that pydantic may accept for a field."""
     alias = field.validation_alias
     choices = [alias] if isinstance(alias, str) else getattr(alias, "choices", [])
     yield from (choice for choice in choices if isinstance(choice, str))
-    yield name  # accepted where `populate_by_name` is set
+    yield name  # accepted if `populate_by_name` is set
 
 
 def _hints(cls: Any, args: tuple[Any, ...]) -> dict[str, Any]:
@@ -404,6 +413,6 @@ def _substitute(hint: Any, arguments: Mapping[Any, Any]) -> Any:
 
 
 def _strip_qualifiers(hint: Any) -> Any:
-    """Return the type of a TypedDict's field, without ``Required[...]`` and the like."""
+    """Return the type of a TypedDict field without qualifiers such as ``Required[...]``."""
     is_qualified = getattr(get_origin(hint), "_name", "") in _QUALIFIERS
     return _strip_qualifiers(get_args(hint)[0]) if is_qualified else hint

@@ -1,20 +1,25 @@
-"""Pickle call settings: without keys and clients, and by value if another process cannot import the object.
+"""Pickle engines, adapters, tools and functions, so that another process can use them.
 
-==========================  ==========================================================  ==========================
-setting                     in a pickle                                                 made by
-==========================  ==========================================================  ==========================
-a function or tool of a     its name: the module must be there too                      pickle, ``FunctionTool``
-module
-a lambda, a closure, a      by value, with what it closes over; needs cloudpickle       `portable`, `by_value`
-tool of a script
-an engine                   its settings, each `portable`, without secret headers       `engine_state`
-an adapter over HTTP        its arguments, without clients, keys, secret headers and    ``HTTPBase.__getstate__``
-                            secrets in the address; the other process looks up its key
-a circuit breaker, traces,  the arguments that make a new one                           their ``__reduce__``
-a cassette
-a budget, a rate limit,     refused, because calls or a process share it; the error     their ``__reduce__``
-an MCP server's process     has the remedy
-==========================  ==========================================================  ==========================
+Pickles contain no API keys and no HTTP clients. If the other process cannot import an object by its name, the pickle
+contains the object itself; this requires cloudpickle.
+
+=========================  ==============================================================  =========================
+object                     content of its pickle                                           implemented by
+=========================  ==============================================================  =========================
+a function or a tool that  its name; the other process must be able to import the module   pickle, ``FunctionTool``
+is defined in a module
+a lambda, a closure, or a  the object itself and the variables that it uses                `portable`, `by_value`
+tool defined in a script
+an engine                  its settings, without secret headers; each setting is pickled   `engine_state`
+                           as in this table
+an HTTP adapter            its arguments, without clients, API keys, secret headers and    ``HTTPBase.__getstate__``
+                           secrets in the URL; the other process looks up its own API key
+a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
+or a cassette
+a budget, a rate limit or  none: pickling fails, because calls or a process share the      its ``__reduce__``
+a process of an MCP        object; the error suggests a remedy
+server
+=========================  ==============================================================  =========================
 """
 
 from __future__ import annotations
@@ -28,15 +33,15 @@ from rxllm.values.secret_names import is_secret_name
 
 _FUNCTIONS = ("operators", "prepare", "observers")
 _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder")
-"""The settings of an engine that may hold any object."""
+"""The engine settings that can be any object."""
 
 
 class NotPortable(pickle.PicklingError):
-    """An object cannot be pickled; the message names it."""
+    """An object cannot be pickled. The message names the object."""
 
 
 def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of an engine for its pickle. Raises as `portable` does."""
+    """Return an engine's settings in a form that can be pickled. Raises the errors of `portable`."""
     state = {**settings, "params": {**settings["params"]}}
     for name in _FUNCTIONS:
         state[name] = tuple(portable(entry, f"{name}[{index}]") for index, entry in enumerate(state[name]))
@@ -48,12 +53,12 @@ def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_headers(headers: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the headers that hold no secret."""
+    """Return the headers that do not contain secrets."""
     return {name: text for name, text in headers.items() if not is_secret_name(name)}
 
 
 class _ByValue:
-    """A stand-in for a value in a pickle; unpickling it returns the value."""
+    """A stand-in for a value in a pickle. Unpickling the stand-in returns the value."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -63,9 +68,9 @@ class _ByValue:
 
 
 def portable(value: Any, what: str) -> Any:
-    """Return `value` if it can be pickled, otherwise a stand-in.
+    """Return `value` if it can be pickled, otherwise a stand-in that can be pickled.
 
-    Raises ``pickle.PicklingError``, whose message names the value as `what`.
+    Raises ``pickle.PicklingError`` if there can be no stand-in. Its message refers to the value as `what`.
     """
     try:
         pickle.dumps(value)
@@ -75,20 +80,20 @@ def portable(value: Any, what: str) -> Any:
 
 
 def by_value(value: Any, what: str, reason: Exception | str) -> Any:
-    """Return a stand-in for `value`; `reason` is why pickle refuses the value itself."""
+    """Return a stand-in for `value` that can be pickled. `reason` explains why `value` itself cannot be pickled."""
     cloudpickle = _cloudpickle()
     if cloudpickle is None:
-        remedy = "define it in a module, or pip install 'rxllm[cluster]', with which it travels by value"
+        remedy = "define it in a module, or install cloudpickle: pip install 'rxllm[cluster]'"
         raise NotPortable(f"{what} cannot be pickled: {reason}; {remedy}")
     try:
         return _ByValue(cloudpickle.dumps(value))
-    except NotPortable as error:  # the error of an object inside it
+    except NotPortable as error:  # an object inside `value` raised this error
         raise error if str(error).startswith(what) else NotPortable(f"{what}: {error}") from None
     except Exception as error:
-        if isinstance(error.__cause__ or error, RecursionError):  # a function may name its own tool
+        if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # Objects that calls share have a remedy in their own message.
-        remedy = "" if "; " in str(error) else "; leave it out, or make it where it is used"
+        # If the object is one that calls share, its own message already has a remedy.
+        remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 
 

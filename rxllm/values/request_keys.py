@@ -1,4 +1,4 @@
-"""The key of a request: a text that identifies the request in every process."""
+"""Make request keys. A key is text that identifies a request, and it is the same in every process."""
 
 from __future__ import annotations
 
@@ -23,21 +23,27 @@ def request_key(request: Request, provider: str = "") -> str:
     >>> request_key(request("Hi", model="gpt-5"), "openai")
     '3636991165173c05f0c1eac875802dc2'
 
-    Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must be
-    complete, with the engine's options, model and tools, like the ``request`` that operators and adapters receive.
+    Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must
+    already have the engine's options, model and tools, like the ``request`` that operators and adapters receive.
 
-    ===========  =====================================================================================================
-    it covers    the provider and the model; of messages the role, name, content and tool calls, with their ids; of
-                 tools the name, description, schema and metadata, which may hold provider fields; every
-                 other field of the request, ``options`` included
-    it does not  the metadata of the request, of its messages, parts and tool calls; how a tool runs; keys, headers
-                 and the address of the server; what an engine's `prepare` and operators change later
-    ===========  =====================================================================================================
+    The key depends on:
+
+    * the provider and the model;
+    * the role, name, content and tool calls of each message, and the ids of these calls;
+    * the name, description, schema and metadata of each tool (the metadata can contain provider fields);
+    * all other fields of the request, including ``options``.
+
+    The key does not depend on:
+
+    * the metadata of the request and of its messages, parts and tool calls;
+    * the code of a tool, and the options that control how it runs;
+    * API keys, headers and the address of the server;
+    * changes that the engine's `prepare` functions and operators make later.
 
     Raises ``ValidationError("not_serializable")``, with the path, if a part of the request has no JSON form.
     """
-    check_instance("request", request, Request, "a Request, as rxllm.request makes it")
-    check_instance("provider", provider, str, "the name of a provider")
+    check_instance("request", request, Request, "a Request, such as rxllm.request returns")
+    check_instance("provider", provider, str, "a provider's name")
     sent = replace(
         request,
         messages=(),
@@ -48,26 +54,27 @@ def request_key(request: Request, provider: str = "") -> str:
     try:
         return _hash_of(sent, request.messages, provider)
     except (RecursionError, ValueError) as error:
-        raise not_serializable(f"the request is too deep, or has a number that is too long: {error}") from error
+        raise not_serializable(f"the request is nested too deeply, or a number in it is too long: {error}") from error
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to and including a message; `previous` is the message before it."""
+    """The hash of a thread up to and including a certain message. `previous` is the message before that one."""
 
     previous: Message | None
     hash: Any
 
 
 _MOST_HEADS = 8
-"""Maximum number of requests for which a message keeps the hash of its thread."""
+"""Maximum number of requests for which a message remembers the hash of its thread."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Return a SHA-256 of `head` and of ``write(message)`` for each message, separated by commas; it can be updated.
+    """Hash `head` and then ``write(message)`` for each message, separated by commas, and return the SHA-256 object.
 
-    Each message keeps the hash up to itself, since every step of a chat needs the hash of its whole thread.
+    The caller can update the object with more text. Each message remembers the hash up to and including itself, because
+    every step of a chat needs the hash of the whole thread.
     """
-    from hashlib import sha256  # loads OpenSSL, which slows the import of rxllm
+    from hashlib import sha256  # imported late, because loading OpenSSL is slow
 
     hash, previous = sha256(head.encode()), None
     for i, message in enumerate(messages):
@@ -84,13 +91,13 @@ def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Mess
 
 
 def undescribed(request: Request) -> Request:
-    """Return `request` without the descriptions of its tools and of their parameters."""
+    """Return `request` without the descriptions of its tools and their parameters."""
     tools = (replace(tool, description="", schema=_undescribed(tool.schema)) for tool in request.tools)
     return replace(request, tools=tuple(tools))
 
 
 def plain_message(message: Message) -> Message:
-    """Return `message` without metadata, which may hold ids and times."""
+    """Return `message` without its metadata, which can contain ids and times."""
     content = message.content
     if isinstance(content, tuple):
         content = tuple(map(_plain_part, content))
@@ -99,7 +106,7 @@ def plain_message(message: Message) -> Message:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata, and without the text of its arguments if they could be read."""
+    """Return `call` without its metadata. If the text of its arguments could be parsed, remove that text too."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 
@@ -140,7 +147,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return JSON data in which equal numbers are written alike: a temperature of 0.0 as 0."""
+    """Return `data` with equal numbers written in the same way: a temperature of 0.0 becomes 0."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

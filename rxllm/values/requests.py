@@ -1,4 +1,4 @@
-"""A request to a model, the settings of the call, and the request's token count."""
+"""Requests to models, the call settings that adapters receive, and token counts."""
 
 from __future__ import annotations
 
@@ -13,19 +13,20 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""A key, or a function, possibly async, that returns one for each attempt, such as an expiring token."""
+"""An API key, or a function (sync or async) that returns a key for each attempt, such as a token that expires."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
 
 @value
 class Request(Value):
-    """One request to a model, the same for every provider.
+    """A request to a model. It has the same form for every provider.
 
-    Functions in `tools` become tools, as with ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
-    ``"required"`` or a tool's name; `temperature` is 0 to 2, `top_p` above 0 to 1; `max_tokens` limits the answer; a
-    string as `stop` is a single stop word; `response_format` is ``"text"``, ``{"type": "json_object"}`` or the result
-    of `json_schema`; `options` is merged into the provider's request body unchanged.
+    Functions in `tools` become tools, as with ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``, ``"required"``
+    or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1. `max_tokens`
+    limits the length of the answer. If `stop` is a string, it is the only stop word. `response_format` is ``"text"``,
+    ``{"type": "json_object"}`` or the result of `json_schema`. `options` is merged into the provider's request body
+    unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -41,7 +42,7 @@ class Request(Value):
     structured_finalize: bool = False
     options: dict[str, Any] = field(default_factory=dict[str, Any])
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
-    top_p: float | None = None  # last, since requests may be written by position
+    top_p: float | None = None  # the last field, because programs may pass the others by position
 
     def __post_init__(self) -> None:
         if isinstance(self.stop, str):
@@ -51,12 +52,12 @@ class Request(Value):
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, python_number(number))
         if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # `rxllm.validate` refuses anything but tools and functions.
+            # Objects that are neither tools nor functions are kept here; `rxllm.validate` refuses them.
             object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Return a `response_format` that asks for JSON that fits `schema`.
+    """Return a `response_format` that requests JSON that fits `schema`.
 
     >>> json_schema("city", {"type": "object"})["strict"]
     True
@@ -66,12 +67,13 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 
 @dataclass(frozen=True)
 class Call:
-    """The settings that an adapter receives besides the request; they are never stored or sent.
+    """The settings that an adapter receives in addition to the request. The object is never stored or sent.
 
-    `api_key` is a string by the time an HTTP adapter builds its request, to which it adds `headers`; with `raw` the
-    adapter emits ``RawChunk`` events; `timeout` is the maximum silence between two reads, in seconds; `observers`
-    receive telemetry values. `trace_headers` are a `Tracer`'s headers for this attempt; the headers of the adapter and
-    the call override them. The repr omits the key and the headers.
+    If `api_key` is a function, it is called, and replaced by its result, before an HTTP adapter builds its request.
+    The adapter adds `headers` to that request. If `raw` is True, the adapter emits ``RawChunk`` events. `timeout`
+    is the maximum time between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the
+    headers that a `Tracer` returns for this attempt; the headers of the adapter and the call override them. The repr
+    omits the API key and all headers.
     """
 
     request_id: str = ""
@@ -86,30 +88,31 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""The tokens of a message besides its content: its role, and the marks around it."""
+"""The number of tokens that a message has in addition to its content, for its role and its delimiters."""
 
 FILE_TOKENS = 1000
-"""The tokens of an image or a file that is not text; providers count about 250 to 1,600 for an image."""
+"""The estimated tokens of an image or a non-text file. Providers count about 250 to 1,600 tokens for an image."""
 
 LOW_DETAIL_TOKENS = 100
 
 
 @value
 class TokenCount(Value):
-    """The number of tokens of a request. `estimated` is False if the provider counted them."""
+    """The number of tokens in a request. `estimated` is False if the provider counted them."""
 
     tokens: int
     estimated: bool = False
 
 
 def estimated_tokens(request: Request) -> int:
-    """Return the estimated number of tokens in `request`: in its messages, its tools and its format.
+    """Estimate the number of tokens in `request`: in its messages, its tools and its response format.
 
     >>> estimated_tokens(Request((Message("user", "Name three primes."),)))
     9
 
-    Four bytes of UTF-8 count as one token: four English letters are one token, four Chinese characters are three. A
-    message adds 4 tokens, an image or a file that is not text 1,000, an image of ``detail="low"`` 100.
+    Four bytes of UTF-8 count as one token, so four English letters are one token, and four Chinese characters are three
+    tokens. Each message adds 4 tokens. An image, or a file that is not text, counts as 1,000 tokens; an image with
+    ``detail="low"`` counts as 100.
     """
     tools = [{"name": tool.name, "description": tool.description, "schema": tool.schema} for tool in request.tools]
     form = request.response_format if isinstance(request.response_format, dict) else None
@@ -118,7 +121,7 @@ def estimated_tokens(request: Request) -> int:
 
 
 def message_tokens(message: Message) -> int:
-    """Return the estimated number of tokens in `message`, counted as by `estimated_tokens`.
+    """Estimate the number of tokens in `message`, in the same way as `estimated_tokens`.
 
     >>> message_tokens(Message("assistant", "2, 3, 5."))
     6

@@ -1,4 +1,4 @@
-"""The response to one request, and other items that operators emit: labels, paths, progress, traces."""
+"""The response to one request, and other items that operators emit: labelled items, text, progress and traces."""
 
 from __future__ import annotations
 
@@ -29,18 +29,21 @@ FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "error"
 
 @value
 class Response(Value, Generic[T]):
-    """The fold of one response: `message` is all of it, `output_text` its text, `tool_calls` the calls for the client.
+    """A model's response to one request.
 
-    A stream that fails midway is a Response too: `finish_reason` is ``"error"``, `error` is the error, and the other
-    fields hold what arrived before it. `id` and `model` are the provider's. `parsed` is the parsed answer if the call
-    has a `response_format` or the fold a `parse`. JSON keeps it as plain data; ``serializer.from_json(text,
-    response_format=...)`` restores the value. Type checkers assume that it is present, but it is None in a response
-    that failed (one from `generate_many` included) or that calls tools.
+    `message` is the whole response, `output_text` is its text, and `tool_calls` are the calls that the client must run.
+    `id` and `model` are the values that the provider reports. A stream that fails midway gives a Response too: its
+    `finish_reason` is ``"error"``, `error` is the error, and the other fields contain what arrived before the error.
 
-    `metadata` is everything else the provider reports, under the same name for every provider: ``"service_tier"``,
-    ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, the verdicts of its filters.
-    ``"logprobs"`` are the log-probabilities of the text's tokens, in order, if requested:
-    ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
+    `parsed` is the parsed answer, if the call has a `response_format` or if `parse` was passed to the operator that
+    made the response. In JSON, `parsed` is plain data; ``serializer.from_json(text, response_format=...)`` restores the
+    object. Type checkers assume that `parsed` is present, but it is None if the response calls tools or has failed. The
+    results of `generate_many` can include responses that have failed.
+
+    `metadata` is everything else that the provider reports. Its keys are the same for every provider:
+    ``"service_tier"``, ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, and keys
+    for the results of content filters. If log-probabilities were requested, ``"logprobs"`` has an entry for each token
+    of the text, in order: ``{"token": "Hi", "logprob": -0.1, "top_logprobs": [...]}``.
     """
 
     _encoders: ClassVar = {"parsed": encode_result}
@@ -59,7 +62,7 @@ class Response(Value, Generic[T]):
 
     @property
     def thinking(self) -> str:
-        """The model's thinking, as far as the provider shows it."""
+        """The part of the model's thinking that the provider shows."""
         return "".join(part.text for part in self._parts if isinstance(part, ThinkingPart))
 
     def raise_for_error(self) -> Response[T]:
@@ -86,24 +89,26 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item, and the label of its stream."""
+    """An item, with the label of the stream that emitted it."""
 
     label: str
     item: T_co
 
 
 class TextAt(msgspec.Struct, frozen=True):
-    """A piece of a string in a JSON answer; `path` has the keys and indexes that lead to the string."""
+    """A piece of a string in a JSON answer. `path` is the sequence of keys and indexes that leads to the string."""
 
     path: tuple[str | int, ...]
     text: str
 
 
 class Progress(msgspec.Struct, frozen=True):
-    """The progress of a batch of requests: `done` of `total` have ended, and `failed` of these have no answer.
+    """The progress of a batch of requests.
 
-    `usage` is their total usage. `journaled` is the number of requests that were answered from the journal and not
-    sent. `retries` is the number of failed attempts so far that were followed by another.
+    `total` is the number of requests, `done` is the number of requests that have ended, and `failed` is the number of
+    requests that ended without an answer. `usage` is the total usage of the requests that have ended. `journaled` is
+    the number of requests that were answered from the journal instead of being sent. `retries` is the number of
+    attempts that failed and were then repeated.
     """
 
     done: int
@@ -115,10 +120,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """One signal at one place in a pipe.
+    """A signal that passed a certain place in a pipe.
 
-    `kind` is the signal, `at` the seconds since the subscription, `count` the number of items before it. `item` is the
-    item or the error; None for the other kinds.
+    `at` is the time in seconds since the subscription. `count` is the number of items that passed before this signal.
+    `item` is the item or the error; it is None for all other kinds of signals.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

@@ -24,13 +24,15 @@ else:
 
 @value
 class StepResult(Value, Generic[T]):
-    """One round trip: the response, the results of the tools it called, and the thread with both.
+    """One round trip to the model: the response, the results of the tools it called, and the thread with both.
 
-    `done` is True if nothing is left to send back, or if calls wait for the caller's approval or answer: your own loop
-    ends there. In ``mode="manual"`` it is False, as the results are the caller's to send. `metadata` may hold ``mode``,
-    ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``, ``halt_tool_call_id``, ``halt_result``,
-    ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and ``on_tool_error_exception``. `agent_usage` is
-    the usage of the agents among its tools, and `usage` adds the response's.
+    `done` is True if there is nothing to send back to the model, or if tool calls wait for the caller to approve or
+    answer them. If you call ``step`` in a loop of your own, end the loop when `done` is True. In ``mode="manual"``,
+    `done` is False if there are tool calls, because the caller has yet to send their results.
+
+    `metadata` can have the keys ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``,
+    ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
+    ``on_tool_error_exception``. `agent_usage` is the usage of those tools that are agents.
     """
 
     thread: Thread
@@ -47,12 +49,12 @@ class StepResult(Value, Generic[T]):
 
     @property
     def usage(self) -> Usage:
-        """The step's usage: its response's, plus its agents' at any depth."""
+        """The usage of the response and of the agents that the step called, at any depth."""
         return self.response.usage + self.agent_usage
 
     @property
     def parsed(self) -> T | None:
-        """The response's parsed answer, see `Response`: None in a step that calls tools or has failed."""
+        """The parsed answer of the response. It is None if the step calls tools or has failed."""
         return self.response.parsed
 
     def __add__(self, other: str | MessageLike) -> Thread:
@@ -69,11 +71,12 @@ class StepResult(Value, Generic[T]):
 
 @value
 class ChatResult(Value, Generic[T]):
-    """The result of a chat up to its halt.
+    """The result of a chat that has completed or halted.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
-    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled`` or a tool's own. `usage` is the sum over the steps.
-    The id of a call inside an agent begins with the ids of the enclosing calls: ``"c1/c2"``.
+    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled``, or the reason that a tool gave for its halt. `usage`
+    is the total usage of the steps. If a pending call was made inside an agent, its id begins with the ids of the
+    enclosing calls, as in ``"c1/c2"``.
     """
 
     thread: Thread
@@ -94,7 +97,7 @@ class ChatResult(Value, Generic[T]):
 
     @property
     def parsed(self) -> T | None:
-        """The final response's parsed answer, see `Response`: None in a chat that has failed or halts."""
+        """The parsed answer of the final response. It is None if the chat has failed or halted."""
         return self.final_response.parsed if self.final_response else None
 
     def raise_for_error(self) -> ChatResult[T]:

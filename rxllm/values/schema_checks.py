@@ -1,18 +1,23 @@
-"""Check data against a JSON schema, which may be untrusted, with jsonschema-rs and in bounded time.
+"""Check data against a JSON schema, using jsonschema-rs.
 
-====================  =================================================================================================
-references            are followed inside the schema; nothing is fetched
-patterns              run on a linear-time engine; a pattern that it cannot read is not checked, and neither are
-                      keywords that need all patterns, such as ``not`` and ``oneOf``
-``format``            is not checked, nor is encoded content in a text
-``$schema``           an unknown one is read as draft 2020-12
-a large schema        is not checked: over `MAX_BYTES` or `MAX_SCHEMAS`
-branches that repeat  are counted through references, for each level of the data; data nested so deeply that over
-                      `MAX_APPLIED` subschemas may apply is not checked
-large data            that does not fit has only one fault, since the library copies the data into each fault
-====================  =================================================================================================
+A schema can be untrusted, so the time that a check takes is limited. This is how the various parts are treated:
 
-Parts that are not checked are logged once per schema.
+====================  ===============================================================================================
+part                  treatment
+====================  ===============================================================================================
+references            They are followed only inside the schema. Nothing is fetched.
+patterns              A regex engine with linear run time matches them. A pattern that the engine cannot read is
+                      not checked. Nor are keywords that need all patterns, such as ``not`` and ``oneOf``.
+``format``            It is not checked. Neither is encoded content in strings.
+``$schema``           An unknown value means draft 2020-12.
+a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
+nested branches       The subschemas that may apply are counted for each level of the data, through all references.
+                      If more than `MAX_APPLIED` subschemas may apply to the data, it is not checked.
+large data            If large data does not fit, only one fault is reported, because the library copies the data
+                      into each fault.
+====================  ===============================================================================================
+
+If a schema is not checked, or is checked only in part, a warning is logged once for that schema.
 """
 
 from __future__ import annotations
@@ -36,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""Maximum bytes that faults may copy; more would take over a quarter of a second."""
+"""Maximum number of bytes that are copied into faults. Copying more would take over a quarter of a second."""
 
 log = logging.getLogger("rxllm")
 
@@ -44,7 +49,7 @@ Schema = dict[str, Any]
 
 _SHOWN = 200
 _PATTERN_BYTES = 200_000
-"""The largest size of a compiled pattern: larger ones are slow to compile."""
+"""Maximum size of a compiled pattern. Larger patterns are slow to compile."""
 
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
@@ -52,7 +57,10 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""The cost of these keywords: they re-examine all branches beside them, so each level takes three times as long."""
+"""The factor by which these keywords multiply the cost of the branches beside them.
+
+They examine all these branches again, so each level takes three times as long.
+"""
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
     *("items", "prefixItems", "additionalItems", "contains", *_UNEVALUATED),
@@ -61,10 +69,10 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 
 
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
-    """Return where `data` does not fit the JSON `schema`, according to jsonschema-rs.
+    """Return the places where `data` does not fit the JSON `schema`, and the faults that jsonschema-rs finds there.
 
-    Without jsonschema-rs there are no faults, and a warning is logged once. An invalid `schema` raises the library's
-    errors. NaN is not a number here.
+    If jsonschema-rs is not installed, this returns no faults and logs a warning, but only once. An invalid `schema`
+    raises the errors of jsonschema-rs. NaN does not count as a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -74,7 +82,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
     checked = _compiled(json_bytes(schema))
     try:
         return checked.faults(data)
-    except ValueError:  # bytes, numbers as keys and halves of surrogate pairs are checked in their JSON form
+    except ValueError:  # bytes, keys that are numbers, and lone surrogates are checked in their JSON form
         try:
             return checked.faults(decode_json(json_bytes(data)))
         except (ValidationError, *UNREADABLE) as error:
@@ -83,7 +91,7 @@ def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]
 
 @cache
 def _warn_unchecked() -> None:
-    unchecked = "answers in the format json_schema(...), arguments of tools with a schema, and forms of MCP servers"
+    unchecked = "answers in the format json_schema(...), arguments of tools with a schema, and forms from MCP servers"
     log.warning(
         "jsonschema-rs is not installed, so these are not checked: %s. Try: pip install 'rxllm[schema]'", unchecked
     )
@@ -92,10 +100,10 @@ def _warn_unchecked() -> None:
 @lru_cache(maxsize=256)
 def _compiled(text: bytes) -> _Checked:
     if len(text) > MAX_BYTES:
-        return _skip_checks(text, f"it has over {MAX_BYTES} bytes")
+        return _skip_checks(text, f"it has more than {MAX_BYTES} bytes")
     document = _Document(decode_json(text))
     if len(document.schemas) > MAX_SCHEMAS:
-        return _skip_checks(text, f"it has over {MAX_SCHEMAS} parts")
+        return _skip_checks(text, f"it has more than {MAX_SCHEMAS} subschemas")
     if document.unread:
         log.warning("a JSON schema is checked without patterns that cannot be read: %.80r", document.unread[0])
     validator = _validator(document.root)
@@ -103,12 +111,12 @@ def _compiled(text: bytes) -> _Checked:
     if depth < 0:
         return _skip_checks(text, "it branches too much")
     if depth < MAX_DEPTH:
-        log.warning("a JSON schema branches too much to check data over %s levels deep: %.80s", depth, text.decode())
+        log.warning("a JSON schema branches too much to check data with over %s levels: %.80s", depth, text.decode())
     return _Checked(validator, depth, document.count_applied(depth))
 
 
 def _skip_checks(text: bytes, why: str) -> _Checked:
-    log.warning("a JSON schema is not checked, since %s: %.80s", why, text.decode())
+    log.warning("a JSON schema is not checked, because %s: %.80s", why, text.decode())
     return _Checked(None, -1, 0)
 
 
@@ -121,7 +129,7 @@ def _validator(schema: Schema) -> Any:
 
 
 class _Unchecked:
-    """A keyword that every value fits."""
+    """A keyword that accepts every value."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -131,7 +139,11 @@ class _Unchecked:
 
 
 class _Checked(msgspec.Struct, frozen=True):
-    """A compiled schema. It checks data up to `depth`, -1 for none, and may apply `applied` subschemas."""
+    """A compiled schema.
+
+    It checks data that is at most `depth` levels deep; -1 means that it checks no data. `applied` is the number of
+    subschemas that may apply to data of that depth.
+    """
 
     validator: Any
     depth: int
@@ -155,12 +167,12 @@ class _Checked(msgspec.Struct, frozen=True):
 def _size(data: Any) -> int:
     try:
         return len(json_bytes(data))
-    except ValidationError:  # the data has a number that is too long for text
+    except ValidationError:  # the data has a number that is too long to write as text
         return MAX_COPIED + 1
 
 
 def _message(error: Any) -> str:
-    """Return the library's message, unless it leaves out choices or mentions a "False schema"."""
+    """Return the library's message, or a clearer one if that omits some choices or mentions a "False schema"."""
     if error.kind.name == "enum":
         return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
     if error.kind.name == "falseSchema":
@@ -169,7 +181,7 @@ def _message(error: Any) -> str:
 
 
 class _Document:
-    """A schema with all its subschemas. Patterns that cannot be read are moved to `unread`."""
+    """A schema and all its subschemas. Patterns that cannot be read are moved to `unread`."""
 
     def __init__(self, root: Schema) -> None:
         self.root = root
@@ -191,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove the patterns that cannot be read from `schema`, and return the number of patterns so far."""
+        """Remove all unreadable patterns from `schema`. Return the number of patterns that have been found so far."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -208,7 +220,10 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Return the number of subschemas that may apply to data of `levels` levels; above `MAX_APPLIED`, a minimum."""
+        """Return the number of subschemas that may apply to data with this number of levels.
+
+        Counting stops above `MAX_APPLIED`.
+        """
         try:
             return self._count(self.root, levels, {})
         except RecursionError:
@@ -219,7 +234,7 @@ class _Document:
             return 0
         key = (id(cast(Schema, schema)), levels)
         if key not in known:
-            known[key] = MAX_APPLIED + 1  # the schema may apply itself to the same data
+            known[key] = MAX_APPLIED + 1  # applies if the schema refers to itself on the same level
             if len(known) <= MAX_APPLIED:
                 known[key] = self._count_parts(cast(Schema, schema), levels, known)
         return known[key]
@@ -240,7 +255,7 @@ class _Document:
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return the schemas to which `reference` may point: the right one, and perhaps others."""
+        """Return the schemas that `reference` may refer to: the right one, and perhaps some others."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []
@@ -252,7 +267,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`. A reference may point into an unknown keyword."""
+    """Yield the subschemas in a keyword's `value`, even if it is unknown: a reference can point into any keyword."""
     if keyword in _DATA:
         return
     items: Any = [value]
@@ -274,13 +289,13 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the fragments by which `schema` may be referred to; in old drafts an id such as "#a" is one."""
+    """Return the fragments that a reference to `schema` can use. In old drafts, an id such as "#a" is one of them."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 
 
 def _count_required(schema: Schema) -> int:
-    """Return how many names `schema` may find missing."""
+    """Return the number of names that `schema` can report as missing."""
     names: list[Any] = [schema.get("required")]
     for keyword in ("dependentRequired", "dependencies"):
         by_name = schema.get(keyword)

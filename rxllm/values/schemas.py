@@ -1,23 +1,27 @@
-"""Structured answers: JSON schemas made from types for the model, and typed values read from its text.
+"""Structured answers: make JSON schemas from types, and read a model's text as values of these types.
 
-===========================================  =========================  ============================================
-`response_format`                            its JSON schema            how the answer is read and validated
-===========================================  =========================  ============================================
-a dataclass, ``TypedDict``, msgspec Struct   msgspec's, made strict     by msgspec
-a type with parts from pydantic, or a        pydantic's, made strict    by pydantic, which is imported only then
-union that msgspec cannot read
-any other type: ``list[City]``, ``bool``,    an object with             the `value` of that object; an answer that
-``Literal["a", "b"]``, an enum, a union      one field `value`          is the bare value is read too
-``json_schema(...)``, OpenAI's own form      unchanged                  as JSON, checked by jsonschema-rs; without
-                                                                        it unchecked, with one warning
-``{"type": "json_object"}``                  none                       as JSON, which must be an object
-``"text"``                                   none                       not read
-===========================================  =========================  ============================================
+===========================================  ==========================  ===========================================
+`response_format`                            JSON schema                 reading the answer
+===========================================  ==========================  ===========================================
+a dataclass, ``TypedDict``, msgspec Struct   msgspec makes it; then it   msgspec reads and validates it
+                                             is made strict
+a type that uses pydantic, or a union that   pydantic makes it; then it  pydantic reads and validates it; pydantic
+msgspec cannot read                          is made strict              is imported only in this case
+any other type: ``list[City]``, ``bool``,    an object with the single   the answer is the object's `value`; a bare
+``Literal["a", "b"]``, an enum, a union      field `value`               value is accepted too
+``json_schema(...)``, OpenAI's own format    the given schema            jsonschema-rs checks the JSON; if it is not
+                                                                         installed, a warning is logged once
+``{"type": "json_object"}``                  none                        the answer must be a JSON object
+``"text"``                                   none                        the answer is not parsed
+===========================================  ==========================  ===========================================
 
-Providers that enforce a schema want an object at its top, hence `value`; see
+Providers that enforce a schema require an object at its root. For this reason, other types are wrapped in an object
+with the field `value`; see
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
-Strict schemas are what these providers require: objects are closed, every property is required, there is
-no ``default``, ``title``, ``oneOf`` or ``discriminator``, and nothing beside a ``$ref``.
+
+These providers also require strict schemas. In a strict schema, no object allows additional properties, and all
+properties are required. ``default``, ``title``, ``oneOf`` and ``discriminator`` do not occur, and a ``$ref`` has no
+other keywords beside it.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ from rxllm.values.requests import json_schema
 from rxllm.values.schema_checks import schema_faults
 
 ResponseFormat = str | Mapping[str, Any] | type[Any] | UnionType
-"""A call's ``response_format``, see above."""
+"""The possible types of a call's ``response_format``; see the table above."""
 
 _NAMES_TO_SCHEMAS = ("properties", "$defs", "patternProperties")
 _DATA = ("enum", "const", "examples", "required", "type")
@@ -56,7 +60,7 @@ _SHOWN = 200
 
 
 def is_type(value: Any) -> bool:
-    """Whether `value` is a class, an alias such as ``list[int]``, a union, or another type that `typing` makes.
+    """Whether `value` is a class, an alias such as ``list[int]``, a union, or another type from `typing`.
 
     >>> [is_type(value) for value in (int, list[int], int | None, len, "int")]
     [True, True, True, False, False]
@@ -65,7 +69,7 @@ def is_type(value: Any) -> bool:
 
 
 def as_response_format(value: Any) -> Any:
-    """Return `value` as a `Request` takes it: types and OpenAI's own form as ``json_schema(...)``, others unchanged.
+    """Convert a type, or OpenAI's own format, to ``json_schema(...)``. Return any other `value` unchanged.
 
     >>> from dataclasses import dataclass
     >>> @dataclass
@@ -80,9 +84,9 @@ def as_response_format(value: Any) -> Any:
 
 
 def _flatten(value: Any) -> Any:
-    """Return OpenAI's form of a schema without its inner object; anything else unchanged.
+    """Convert OpenAI's own format to ``json_schema(...)``. Return anything else unchanged.
 
-    `strict` is False by default in that form, see
+    In OpenAI's format, `strict` is False by default; see
     https://platform.openai.com/docs/api-reference/chat/create#chat_create-response_format.
     """
     match value:
@@ -97,9 +101,10 @@ def _flatten(value: Any) -> Any:
 
 
 def reader(response_format: Any) -> Callable[[str], Any] | None:
-    """Return the function that reads an answer in this format; None if the answer is plain text.
+    """Return the function that parses an answer in this format, or None if the answer is plain text.
 
-    The function raises ``ValidationError("invalid_output")``. A function as `response_format` is returned unchanged.
+    The function raises ``ValidationError("invalid_output")`` if the answer does not fit. If `response_format` itself is
+    a function, it is returned unchanged.
     """
     response_format = _flatten(response_format)
     match response_format:
@@ -117,15 +122,16 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`, not wrapped in an object.
+    """Return the function that reads JSON text as the type `hint`. No object is wrapped around the value.
 
-    The function raises ``ValidationError("invalid_output")``. Raises msgspec's error for a type that JSON cannot hold.
+    The function raises ``ValidationError("invalid_output")`` if the text does not fit the type. `decoder` itself raises
+    msgspec's error if JSON cannot express the type.
     """
     return partial(_decode_type, _decode_of(hint), hint)
 
 
 def unfenced(text: str) -> str:
-    """Return `text` without the Markdown code fence that small models put around their JSON.
+    """Return `text` without the Markdown code fence that small models often put around their JSON.
 
     >>> unfenced("```json\\n[1]\\n```")
     '[1]'
@@ -137,10 +143,10 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether an answer of this type comes as the `value` of an object; the bare value is accepted too."""
+    """Whether the model must wrap an answer of this type in an object, as its `value`."""
     try:
         schema = _own_schema(hint)
-    except ValidationError:  # the type can be read, but not requested
+    except ValidationError:  # an answer of this type can be read, but the type has no schema
         return False
     return bool(schema) and schema.get("type") != "object"
 
@@ -149,7 +155,7 @@ def is_wrapped(hint: Any) -> bool:
 def _format_of(hint: Any) -> dict[str, Any]:
     schema = _own_schema(hint)
     if not schema:
-        fault = f"{hint!r} does not describe the answer; write {{'type': 'json_object'}} for any JSON object"
+        fault = f"{hint!r} does not describe the answer; to allow any JSON object, write {{'type': 'json_object'}}"
         raise invalid_option("response_format", fault)
     strict = _make_strict(_wrap(schema) if is_wrapped(hint) else schema)
     name = "answer" if is_wrapped(hint) else re.sub(r"[^A-Za-z0-9_-]", "_", getattr(hint, "__name__", "answer"))[:64]
@@ -180,7 +186,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` with an object at its root instead of a reference to one."""
+    """Return `schema` with the object itself at its root instead of a reference to the object."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -210,7 +216,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether `schema` has no open part: no mapping with arbitrary keys, no value or list of any type."""
+    """Whether `schema` leaves nothing open: mappings have fixed keys, and values and lists have a specified type."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -251,16 +257,16 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Return the `value` of the object in `text`; `text` may also be the bare value."""
+    """Return the `value` of the object in `text`. If `text` is a bare value, return that."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
-    except Exception:  # half a surrogate pair does not raise a DecodeError
+    except Exception:  # a lone surrogate raises an error other than DecodeError
         return decode(text)
     try:
         return decode(bytes(wrapped.value).decode())
     except ValidationError as error:
         try:
-            return decode(text)  # a class may have a single field called `value`
+            return decode(text)  # the type can be a class whose only field is called `value`
         except ValidationError:
             raise error from error.__cause__
 
@@ -268,14 +274,14 @@ def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
 def _decode_type(decode: Callable[[str], Any], hint: Any, text: str) -> Any:
     try:
         return decode(unfenced(text))
-    except Exception as error:  # a validator of the class may raise anything
+    except Exception as error:  # a validator in the class can raise any error
         if fault := _cut_off(text):
             raise _invalid_output("complete JSON", [((), fault)]) from None
         raise _invalid_output(_type_name(hint), faults_of(error)) from error
 
 
 def _cut_off(text: str) -> str:
-    """Return the fault of JSON that breaks off at the end of `text`; "" if it is complete."""
+    """Return the parser's error message if `text` ends before its JSON is complete, otherwise ""."""
     try:
         msgspec.json.decode(unfenced(text))
     except UNREADABLE as error:
@@ -303,16 +309,16 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Return `value` as a pydantic model. For other classes return `value` itself, which msgspec then refuses."""
+    """Return `value` as a pydantic model. For any other class, return `value` itself, which msgspec then refuses."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic reads `hint`: it has a part from pydantic, or a union of objects that msgspec cannot read.
+    """Whether pydantic must read `hint`, because it uses pydantic or is a union of objects that msgspec cannot read.
 
-    msgspec reads all types that contain a Struct.
+    Types that contain a Struct are always read by msgspec.
     """
     parts = list(parts_of(hint))
     if any(isinstance(part, type) and issubclass(part, msgspec.Struct) for part in parts):
@@ -321,7 +327,7 @@ def _is_for_pydantic(hint: Any) -> bool:
         return False
     try:
         cached_adapter(hint)
-    except Exception:  # pydantic is not installed, or does not support a part
+    except Exception:  # pydantic is not installed, or does not support a part of the type
         return False
     return True
 
@@ -331,6 +337,6 @@ def _is_union_of_objects(hint: Any, parts: list[Any]) -> bool:
         return False
     try:
         _msgspec_decoder(hint)
-    except Exception:  # an error of msgspec, or a NameError in a hint
+    except Exception:  # an error from msgspec, or a NameError in a type hint
         return True
     return False

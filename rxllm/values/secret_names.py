@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""Maximum levels of data that are searched for secrets; a level takes two of Python's 1,000 frames."""
+"""Maximum number of levels of data that are searched for secrets. Each level takes two of Python's 1,000 frames."""
 
 TOO_DEEP = "[nested too deeply]"
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether a header, an option or a query parameter called `name` holds a secret.
+    """Whether `name` looks like the name of a header, an option or a query parameter that holds a secret.
 
     >>> [name for name in ("x-api-key", "Authorization", "max_tokens", "author") if is_secret_name(name)]
     ['x-api-key', 'Authorization']
@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with every entry that has a secret name masked, at any depth.
+    """Return `value` with all secrets masked, at any depth. A secret is recognized by the name of its entry.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -41,17 +41,17 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with ``change(item)`` in place of every string, number, ... in its lists, tuples and mappings.
+    """Return `value` with ``change(item)`` in place of each scalar in its lists, tuples and mappings, at any level.
 
-    ``entry(name, item)`` replaces each named item before its own items are changed. A part that contains itself, or is
-    nested deeper than `depth`, becomes a text, since data from servers, models and tools may be nested to any depth.
+    Before that, each item that has a name is replaced with ``entry(name, item)``. Data from servers, models and tools
+    can be nested to any depth, so a part that contains itself or is nested deeper than `depth` is replaced with a text.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)
     memo, key = {} if memo is None else memo, id(cast(object, value))
     if key in memo:
         return memo[key][1]
-    memo[key] = value, TOO_DEEP  # `value` is kept alive, so that no other object gets its id
+    memo[key] = value, TOO_DEEP  # keeps `value` alive, so that no other object gets its id
     if not depth:
         return TOO_DEEP
 

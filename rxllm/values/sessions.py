@@ -1,18 +1,21 @@
-"""Sessions, the accepted forms of a conversation, and the halted agents inside a thread.
+"""Sessions, the inputs that are accepted as a conversation, and the halted agents inside a thread.
 
-A halted agent's thread is kept in ``metadata["agents"][call.id]`` of the message that calls the agent, until the call
-is answered. The id of a call or question inside it starts with the ids of the enclosing calls, joined with "/".
+The status of a session determines which operations are legal:
 
 ====================  ==========================================================  ======================================
-status                it waits for                                                legal now
+status                the session waits for                                       legal operations
 ====================  ==========================================================  ======================================
 ``idle``              nothing                                                     start, reply, resume, step
-``completed``         nothing: the last turn has ended                            start, reply, resume, step
-``awaiting_tools``    results or approvals for its `pending_tool_calls`, then     resume, submit_tool_result,
-                      the user, if there is a `pending_question`                  submit_tool_results
+``completed``         nothing; the last turn has ended                            start, reply, resume, step
+``awaiting_tools``    results or approvals for its `pending_tool_calls`, and      resume, submit_tool_result,
+                      then for the user if there is a `pending_question`          submit_tool_results
 ``awaiting_user``     an answer to its `pending_question`                         reply
-``error``             nothing: make a new session from its thread                 -
+``error``             nothing; to continue, make a new session from its thread    none
 ====================  ==========================================================  ======================================
+
+If an agent halts, its thread is stored in the message that calls the agent, in ``metadata["agents"][call.id]``. It
+stays there until the call is answered. A call or a question inside an agent has an id that starts with the ids of the
+enclosing calls, joined with "/".
 """
 
 from __future__ import annotations
@@ -46,10 +49,12 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 
 @value
 class Session(Value):
-    """A conversation as data, to be stored as JSON between turns. It is immutable: every method returns a new one.
+    """A conversation as data, which can be stored as JSON between turns.
 
-    Tools receive `id` as their session id, and `context`, which overrides the engine's and is overridden by the call's.
-    `metadata` collects the metadata of the turns' results; its ``"error"`` is the reason for the status ``error``.
+    A session is immutable; methods that change something return a new session. Tools receive `id` as their session id.
+    They also receive `context`: its entries override the engine's context, and the call's context overrides them.
+    `metadata` collects the metadata of the results of all turns. If the status is ``error``, ``metadata["error"]`` is
+    the reason.
     """
 
     id: str | None = None
@@ -71,39 +76,41 @@ class Session(Value):
         return LEGAL.get(self.status, ())
 
     def require(self, operation: str) -> None:
-        """Raise `SessionError` unless `operation` is legal now.
+        """Raise `SessionError` unless the status allows `operation`.
 
-        The reason is ``session_in_error_state``, or ``invalid_status_for_operation``, whose message lists the legal
-        operations.
+        The reason is ``session_in_error_state`` or ``invalid_status_for_operation``. In the second case, the message
+        lists the legal operations.
         """
         if self.status == "error":
-            remedy = "continue with dataclasses.replace(session, status='idle')"
-            raise SessionError("session_in_error_state", f"the session has failed, see its metadata['error']; {remedy}")
+            remedy = "to continue, write dataclasses.replace(session, status='idle')"
+            raise SessionError("session_in_error_state", f"the session has failed (see metadata['error']); {remedy}")
         if operation not in self.legal:
             message = f"{operation} is not legal while the session is {self.status}; legal now: {', '.join(self.legal)}"
             metadata = {"operation": operation, "status": self.status, "legal": list(self.legal)}
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """Return the session with these messages at the end of its thread; nothing else changes."""
+        """Return the session with these messages added to the end of its thread, and nothing else changed."""
         return replace(self, thread=self.thread + messages)
 
     def append_user(self, text: str) -> Session:
         return self.append(user(text))
 
     def append_tool_result(self, tool_call_id: str, content: str | dict[str, Any]) -> Session:
-        """Return the session with this message; to answer a pending call, use `submit_tool_result`."""
+        """Return the session with this tool result appended. To answer a pending call, use `submit_tool_result`."""
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
-        """Return the session with the answer to one pending tool call: text, or a mapping, which is sent as JSON.
+        """Return the session with one pending tool call answered. A mapping is sent to the model as JSON.
 
         >>> waiting = Session(status="awaiting_tools", pending_tool_calls=(ToolCall("a", "sign"),))
         >>> waiting.submit_tool_result("a", "signed").status
         'idle'
 
-        After the last pending answer, the session no longer waits for tools. Raises
-        ``SessionError("unknown_tool_call_id")`` or as `require` does, and ``ValidationError("not_serializable")``.
+        Once all pending calls are answered, the session no longer waits for tools.
+
+        Raises ``SessionError("unknown_tool_call_id")``, the errors of `require`, and
+        ``ValidationError("not_serializable")`` if a mapping has no JSON form.
         """
         self.require("submit_tool_result")
         return self._submit({tool_call_id: content})
@@ -111,7 +118,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with the answers to several pending calls, by id. If it raises, none is submitted."""
+        """Return the session with several pending calls answered, by id. If this raises, no answer is submitted."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -131,7 +138,7 @@ class Session(Value):
         )
 
     def require_pending(self, ids: Iterable[str]) -> None:
-        """Raise ``SessionError`` if one of `ids` is not the id of a pending tool call.
+        """Raise ``SessionError`` if any of `ids` is not the id of a pending tool call.
 
         The reason is ``unknown_tool_call_id``, or ``no_pending_tool_call`` if no call is pending.
         """
@@ -140,11 +147,11 @@ class Session(Value):
         if not unknown:
             return
         reason = "unknown_tool_call_id" if known else "no_pending_tool_call"
-        message = f"no tool call {unknown[0]!r} is pending; pending: {listed(known)}"
+        message = f"no tool call {unknown[0]!r} is pending; pending calls: {listed(known)}"
         raise SessionError(reason, message, metadata={"tool_call_id": unknown[0]})
 
     def replied(self, answer: str | Message) -> Session:
-        """Return the session with the user's message added and no pending question."""
+        """Return the session with the user's answer added and the pending question removed."""
         message, id = answer if isinstance(answer, Message) else user(answer), self.pending_tool_call_id
         if id is not None and waits_in_agent(self.thread, id):
             session = replace(self, thread=with_answer(self.thread, id, message))
@@ -155,8 +162,9 @@ class Session(Value):
     def after(self, result: ChatResult | StepResult) -> Session:
         """Return the session after a turn with this `result`.
 
-        Pending tool calls take precedence over a pending question. A cancelled turn ends as its last step did, if it
-        had one; the user's message is in the thread either way.
+        If there are pending tool calls and a pending question, the session waits for the tool calls first. A cancelled
+        turn has the same effect as if it had ended after its last complete step. Even if there was no such step, the
+        user's message is in the thread.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -182,7 +190,7 @@ class Session(Value):
 
 @value
 class Turn(Value):
-    """The outcome of one operation on a session: the `session` after it, and the `result` of its chat or step."""
+    """The outcome of an operation on a session: the new `session`, and the `result` of the chat or step."""
 
     session: Session
     result: ChatResult | StepResult
@@ -200,16 +208,16 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""A question, a message, messages (also in OpenAI's form), a thread, or a result that has one."""
+"""A conversation: a text, one or more messages (also in OpenAI's format), a thread, or an object with a thread."""
 
 
 _ANSWER_ONLY = (
-    "a Response is the answer without its question: write thread + response, or pass the result of rxllm.chat"
+    "a Response has the answer but not the question; write thread + response, or pass the result of rxllm.chat"
 )
 
 
 def as_thread(value: Any) -> Thread:
-    """Return `value`, an `Input`, as a thread. Raises ``ValidationError("invalid_thread")`` for anything else."""
+    """Convert an `Input` to a thread. Raises ``ValidationError("invalid_thread")`` for any other value."""
     match value:
         case Thread():
             return value
@@ -220,7 +228,7 @@ def as_thread(value: Any) -> Thread:
         case str() | Message() | Mapping() | list() | tuple():
             return Thread(as_messages(cast(Any, value)))
         case _:
-            fault = f"must be a text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
+            fault = f"must be text, a message, a list of messages, a Thread or a chat's result, not {shown(value)}"
             remedy = f"; {_ANSWER_ONLY}" if isinstance(value, Response) else ""
             remedy = f"; {advice('Stream', 'thread')}" if hasattr(cast(Any, value), "subscribe") else remedy
             raise ValidationError("invalid_thread", f"a conversation {fault}{remedy}", errors=[((), fault + remedy)])
@@ -268,27 +276,27 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
         raise not_serializable(error.message, id) from error
 
 
-# Questions, and the agents that a thread waits for: tool calls whose own chats have halted
+# Questions, and open agents. An agent is a tool call that runs a chat; it is open if that chat has halted.
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
-    """Return the assistant's message for a question that a tool asks the user, with the options in `metadata`."""
+    """Return the assistant message for a tool's question to the user, with the question's options from `metadata`."""
     opts = {"ask_user_opts": metadata["ask_user_opts"]} if metadata.get("ask_user_opts") else {}
     return Message("assistant", text, metadata={"ask_user": True, "tool_call_id": tool_call_id, **opts})
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id that the caller sees for the call or question `inner` in the agent run by tool call `id`."""
+    """Return the id by which the caller knows the call or question `inner` inside the agent that call `id` runs."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return `call`, which is pending in the agent run by tool call `id`, as the chat's caller sees it."""
+    """Return the pending `call` inside the agent that tool call `id` runs, with the id that the caller sees."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of the halted agents that `thread` waits for, in order, keyed by call id."""
+    """Return the threads of the halted agents that `thread` waits for, by call id, in the order of the calls."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -299,7 +307,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads of these `agents`, keyed by call id; other agents' threads stay."""
+    """Return `thread` with the threads of these `agents` stored in it, by call id. Other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -313,7 +321,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls; a halted agent's own call is replaced by the unanswered calls inside it."""
+    """Yield the unanswered calls. In place of a call to a halted agent, yield the unanswered calls inside the agent."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
@@ -323,7 +331,7 @@ def open_calls(thread: Thread) -> Iterator[ToolCall]:
 
 
 def open_ids(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the unanswered calls and of the questions in `thread` and its agents."""
+    """Yield the ids of all unanswered calls and questions in `thread` and its agents."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         yield call.id
@@ -334,7 +342,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the questions to the user in `thread` and its agents, the agents' questions first."""
+    """Yield the ids of the questions to the user: first the agents' questions, then the question of `thread` itself."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:
@@ -342,19 +350,20 @@ def open_questions(thread: Thread) -> Iterator[str]:
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:
-    """Whether `id` names a question that an agent of `thread` asks."""
+    """Whether `id` is the id of a question that an agent in `thread` asks."""
     return id is not None and id != _own_question_id(thread) and id in open_questions(thread)
 
 
 def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
-    """Return `thread` with the `answer` to the call or the question `id`, see `with_answers`."""
+    """Return `thread` with the call or question `id` answered; see `with_answers`."""
     return with_answers(thread, {id: answer})
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with the `answers` to calls and questions, by id, at any depth.
+    """Return `thread` with calls and questions answered, at any depth. `answers` are messages by call or question id.
 
-    A tool's message follows its call, a user's message its question. An answer that matches no call goes last.
+    A tool message is inserted after its call, and a user message after its question. An answer that matches no call is
+    added to the end.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

@@ -1,4 +1,4 @@
-"""Threads: the messages of a conversation so far, and which of their tool calls are answered."""
+"""Threads: the messages of a conversation so far, and the answers to their tool calls."""
 
 from __future__ import annotations
 
@@ -18,32 +18,33 @@ from rxllm.values.tools import ToolCall
 
 
 class Dumpable(Protocol):
-    """A message as an SDK returns it: a pydantic model, such as ``completion.choices[0].message``."""
+    """A message object from an SDK: a pydantic model such as ``completion.choices[0].message``."""
 
     def model_dump(self, *, exclude_none: bool = ...) -> dict[str, Any]: ...
 
 
 AGENTS = "agents"
-"""The metadata key under which an assistant's message keeps the threads of its halted agents."""
+"""The metadata key under which an assistant message stores the threads of the halted agents that it called."""
 
 _LAST = 20
-"""How many messages of a long thread are shown besides the first."""
+"""Maximum number of messages at the end of a thread that are shown, in addition to its first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
-"""A message, a response with its message, or a message in OpenAI's form."""
+"""A message, a response that contains one, or a message in OpenAI's format."""
 
 
 @value
 class Thread(Value):
-    """A conversation. It is immutable: every method returns a new one.
+    """A conversation. It is immutable: its methods return a new thread.
 
     >>> thread = Thread() + system("Be brief.") + "Hi"
     >>> len(thread), thread.last
     (2, Message('user', 'Hi'))
 
-    ``thread + x`` appends a text (as a user's message), a message, a response's message, a message in OpenAI's form
-    (``{"role": "user", "content": "Hi"}``), or several such items in a list or another thread. It raises
-    ``ValidationError("invalid_thread")`` for anything else, as ``Thread(...)`` does for items that are not messages.
+    ``thread + x`` appends text (as a user message), a message, the message of a response, a message in OpenAI's format
+    (``{"role": "user", "content": "Hi"}``), a list of such messages, or the messages of another thread. It raises
+    ``ValidationError("invalid_thread")`` for anything else. ``Thread(...)`` accepts only `Message` objects, and raises
+    the same error for other items.
     """
 
     messages: tuple[Message, ...] = ()
@@ -53,36 +54,37 @@ class Thread(Value):
         super().__post_init__()
         messages = cast(Any, self.messages)
         if not isinstance(messages, tuple) or not all(isinstance(entry, Message) for entry in cast(Any, messages)):
-            remedy = "write Thread() + ... for texts and messages, Thread.from_openai([...]) for dicts"
+            remedy = "write Thread() + ... for text and messages, or Thread.from_openai([...]) for dicts"
             raise wrong(f"{must_be('a tuple of messages', self.messages)}; {remedy}", "messages")
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Return a thread of messages in OpenAI's form: dicts or SDK objects, possibly mixed with `Message` objects.
+        """Return a thread from messages in OpenAI's format: dicts or SDK objects, and also `Message` objects.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
 
-        Images, files, audio, tool calls and their results, thinking and annotations are read; ``developer`` becomes
-        ``system``, and a refusal becomes text. Every function that takes a thread accepts such a list too.
+        This method reads images, files, audio, tool calls and their results, thinking and annotations. The role
+        ``developer`` becomes ``system``, and a refusal becomes text. Every function that takes a thread also accepts
+        such a list of messages.
 
-        Raises ``ValidationError("invalid_thread")``, with the path, for anything that it cannot keep: an unknown field
-        or type of part, and ``function_call``, the form of tool calls before ``tool_calls``.
+        Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot keep: an unknown
+        field, an unknown type of part, or ``function_call``, which is OpenAI's old format for tool calls.
         """
         return cls(as_messages(messages))
 
     def to_openai(self) -> list[dict[str, Any]]:
-        """Return the messages in OpenAI's form.
+        """Return the messages in OpenAI's format.
 
         >>> (Thread() + "Hi").to_openai()
         [{'role': 'user', 'content': 'Hi'}]
 
-        The form has no place for some data, which is omitted: the metadata of the thread, of messages, parts and tool
-        calls; tool calls that the provider ran itself; and all parts of an assistant's message but its text. A tool
-        result's mapping becomes JSON text, an image its URL or a ``data:`` URL. `from_openai` restores all else.
+        The format has no place for some data, which is therefore omitted: all metadata, tool calls that the provider
+        ran itself, and the parts of an assistant message that are not text. If a tool result is a mapping, it becomes
+        JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores everything else.
 
-        Raises ``ValidationError("not_serializable")`` for a part of another message that the form cannot express, such
-        as a file by URL or an image in a tool result; also raises the errors of ``Image.to_data_uri``.
+        Raises ``ValidationError("not_serializable")`` if the format cannot express a part of any other message, such as
+        a file that is given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 
@@ -104,20 +106,20 @@ class Thread(Value):
             return replace(self, messages=self.messages[index])
         return self.messages[index]
 
-    if TYPE_CHECKING:  # it also accepts a list
+    if TYPE_CHECKING:  # `messages` can also be a list
 
         def __init__(self, messages: Sequence[Message] = (), metadata: dict[str, Any] = ...) -> None: ...
 
     @property
     def last(self) -> Message | None:
-        """The last message; None if the thread is empty."""
+        """The last message, or None if the thread is empty."""
         return self.messages[-1] if self.messages else None
 
     def add_system(self, text: str) -> Thread:
         return self + system(text)
 
     def add_user(self, content: Attachment | Sequence[Attachment], *attachments: Attachment) -> Thread:
-        """Append a user's message of text, images and files, see `user`."""
+        """Append a user message with text, images and files; see `user`."""
         return self + user(content, *attachments)
 
     def add_assistant(self, text: str) -> Thread:
@@ -135,7 +137,7 @@ class Thread(Value):
 
 
 def as_messages(value: object) -> tuple[Message, ...]:
-    """Return `value` as messages; a text is a user's message. Raises ``ValidationError("invalid_thread")``."""
+    """Convert `value` to messages. Text becomes a user message. Raises ``ValidationError("invalid_thread")``."""
     if isinstance(value, str):
         return (user(value),)
     if not _is_single(value) and isinstance(value, Iterable):
@@ -144,7 +146,7 @@ def as_messages(value: object) -> tuple[Message, ...]:
 
 
 def _is_single(value: object) -> bool:
-    # Iteration over an SDK's message yields its fields, and iteration over a Stream runs it.
+    # These objects must not be iterated over: an SDK's message would yield its fields, and a Stream would run.
     return isinstance(value, Message | Response | Mapping | bytes) or _is_dumpable(value) or _is_stream(value)
 
 
@@ -174,7 +176,7 @@ def _as_message(value: Any) -> Message:
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
-    """Return the tool calls that wait for an answer, in order, except those that the provider runs itself.
+    """Return the unanswered tool calls, in order, except calls that the provider runs itself.
 
     >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
     >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]
@@ -186,10 +188,11 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with the tool messages `results`, keyed by tool call id, each placed after its call.
+    """Return `thread` with tool messages inserted after their calls. `results` are the messages by tool call id.
 
-    They follow the order of the calls. Providers require results next to the message that made the calls, even if the
-    chat has continued since. Results without a call go last. When its call is answered, an agent's thread is removed.
+    The results are inserted directly after the message that made the calls, in the order of the calls. Providers
+    require this position, even if the chat has continued since. Results that match no call are added to the end. If the
+    answered call ran an agent, the agent's thread is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -217,7 +220,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return `ids` as text for an error: the first ten, and how many more there are.
+    """Return `ids` as text for an error message: the first ten, and the number of the others.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

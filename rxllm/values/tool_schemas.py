@@ -1,6 +1,6 @@
-"""Make the JSON schema of a tool's arguments from its function's signature, and convert arguments to its hints.
+"""Make the JSON schema of a tool's arguments from its function's signature, and convert arguments to the hinted types.
 
-Arguments are read by msgspec, or by pydantic if the hint of the parameter needs pydantic.
+msgspec converts an argument, unless the type hint of the parameter needs pydantic.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GENERICS = (list, dict, set, frozenset, tuple)
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter that the model passes. `adapter` is pydantic's ``TypeAdapter``, None if msgspec reads the hint."""
+    """A parameter whose argument the model passes. `adapter` is a pydantic ``TypeAdapter``, or None to use msgspec."""
 
     hint: Any
     default: Default | None = None
@@ -45,7 +45,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
     @classmethod
     def of(cls, hint: Any, default: Any = Signed.empty) -> Parameter:
-        """Return the parameter with this hint and default, which may be a pydantic ``Field``."""
+        """Return the parameter with this hint and default. The default can be a pydantic ``Field``."""
         if is_field(default):
             hint, default = Annotated[hint, default], Signed.empty
         fields = (info for info in getattr(hint, "__metadata__", ()) if is_field(info) and not info.is_required())
@@ -58,34 +58,34 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
         return cls(hint, make, type_adapter(hint))
 
     def read(self, data: Any) -> Any:
-        """Return JSON `data` converted to the hinted type. Raises msgspec's and pydantic's own errors."""
+        """Convert JSON `data` to the hinted type. Raises the errors of msgspec or pydantic."""
         if self.adapter is None:
             return msgspec.convert(data, self.hint, dec_hook=_read_path)
         return self.adapter.validate_json(json_bytes(data))
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
-    """Return the parameters of the tool's `function`, each with its hint, without those that a ``partial`` fills in.
+    """Return the parameters of a tool's `function`, each with its hint, except parameters that a ``partial`` fills in.
 
-    Raises ``TypeError`` for a function without a signature, and for a hint that cannot be resolved.
+    Raises ``TypeError`` if the function has no signature, or if a hint cannot be resolved.
     """
     try:
         parameters = inspect.signature(function).parameters.values()
     except (TypeError, ValueError) as error:
-        raise TypeError(f"the tool {name!r} has no readable signature; write a function around it") from error
+        raise TypeError(f"the tool {name!r} has no readable signature; wrap it in a function of your own") from error
     try:
         hints = get_type_hints(_function_in(function), include_extras=True)
     except NameError as error:
-        message = f"the tool {name!r} has a hint that cannot be resolved: {error}; define that type in the module"
+        message = f"the tool {name!r} has a hint that cannot be resolved: {error}; define that type at module level"
         raise TypeError(message) from error
     filled_in: Mapping[str, Any] = cast(Any, function).keywords if isinstance(function, partial) else {}
     return [(signed, hints.get(signed.name, Any)) for signed in parameters if signed.name not in filled_in]
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model passes to tool `name`, and the JSON schema of the object that holds them.
+    """Return the parameters that the model passes to the tool `name`, and the JSON schema for all of them.
 
-    Raises ``TypeError`` for a type that has no JSON schema.
+    Raises ``TypeError`` if a type has no JSON schema.
     """
     try:
         parameters = {signed.name: Parameter.of(hint, signed.default) for signed, hint in signature}
@@ -96,7 +96,7 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter. Raises ``ValidationError("invalid_request")`` with every fault."""
+    """Return the value of each parameter. Raises ``ValidationError("invalid_request")``, which lists all faults."""
     values: dict[str, Any] = {}
     faults: list[tuple[Path, str]] = []
     for name, parameter in parameters.items():
@@ -106,7 +106,7 @@ def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -
         try:
             default = parameter.default
             values[name] = parameter.read(arguments[name]) if name in arguments else cast(Default, default)()
-        except Exception as error:  # a validator of the type may raise anything
+        except Exception as error:  # a validator in the type can raise any error
             faults += [((name, *path), fault) for path, fault in faults_of(error)]
     if faults:
         raise ValidationError("invalid_request", errors=faults)
@@ -114,14 +114,14 @@ def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -
 
 
 def docstring_of(function: Any) -> str:
-    """Return the docstring of a function, of the one in a ``partial``, or of a callable object's class."""
+    """Return the docstring of a function, of the function in a ``partial``, or of an object's ``__call__`` method."""
     own = inspect.getdoc(function) if hasattr(function, "__name__") else None
     inner = _function_in(function).__doc__
     return own or inspect.cleandoc(inner or "")
 
 
 def parameter_docs(docstring: str) -> dict[str, str]:
-    """Return the descriptions in a Google-style ``Args:`` section, by parameter."""
+    """Return the descriptions in a Google-style ``Args:`` section, by parameter name."""
     _, _, rest = docstring.partition("Args:\n")
     section = "".join(takewhile(lambda line: line[0].isspace(), rest.splitlines(keepends=True)))
     indent = re.match(r"[ \t]*", section)
@@ -130,7 +130,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return the function that has the hints and docstring: itself, the one in a ``partial``, or a ``__call__``."""
+    """Return `function` itself, the function in a ``partial``, or ``__call__``: the one with hints and a docstring."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -147,7 +147,7 @@ def _object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each parameter, and the shared schemas that they refer to."""
+    """Return the schema of each parameter, and the shared schemas that these refer to."""
     adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
     hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
     plain, shared = msgspec.json.schema_components(
@@ -156,7 +156,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
     schemas = dict(zip(hints, plain, strict=True))
     if adapters:
         keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
-        # A prefix keeps names apart: a class may be in both halves, with different schemas.
+        # The prefix prevents a clash of names: msgspec and pydantic can both describe a class, in different ways.
         prefix = "pydantic_" if shared else ""
         template = f"#/$defs/{prefix}{{model}}"
         found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with the text in ``Annotated[T, "text"]`` and a datetime's format as schema annotations."""
+    """Return `hint` with schema annotations for the text in ``Annotated[T, "text"]`` and for a datetime's format."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
@@ -180,7 +180,7 @@ def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
 
 
 def _default_data(default: Default) -> Any:
-    """Return a default as JSON data; None for None, and for a default that has no JSON form."""
+    """Return a default as JSON data, or None if it is None or has no JSON form."""
     try:
         return json_data(default())
     except ValidationError:
@@ -192,9 +192,11 @@ def _path_schema(cls: type[Any]) -> dict[str, Any]:
         return {"type": "string", "format": "path"}
     if is_pydantic(cls):
         raise TypeError(
-            f"{cls.__name__} is a pydantic type in a msgspec Struct; use a dataclass or a model in place of the Struct"
+            f"{cls.__name__} is a pydantic type in a msgspec Struct; use a dataclass or a model instead of the Struct"
         )
-    raise TypeError(f"{cls.__name__} cannot be read from JSON; use data, or pass the object in ToolContext.context")
+    raise TypeError(
+        f"{cls.__name__} cannot be read from JSON; use plain data, or pass the object in ToolContext.context"
+    )
 
 
 def _read_path(cls: type[Any], data: Any) -> Any:

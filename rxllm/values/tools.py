@@ -1,7 +1,7 @@
-"""Tools that a model may call, their calls, the context that a call receives, and the halts that end a chat.
+"""Tools that a model can call, tool calls, the context that a tool receives, and halts, which end a chat.
 
-A `Tool` has a handler that takes a mapping. A `FunctionTool` is made from a function's signature and calls it by
-keyword, with arguments converted to the hinted types.
+The handler of a `Tool` receives its arguments in a mapping. A `FunctionTool` is made from a function with type hints.
+It converts the arguments to the hinted types, and passes them to the function by keyword.
 """
 
 from __future__ import annotations
@@ -43,19 +43,19 @@ Q = ParamSpec("Q")
 R = TypeVar("R")
 
 ToolTimeout = float | Literal["default"] | None
-"""Seconds, None for no limit, or "default" for the call's option ``tool_timeout``."""
+"""A number of seconds, None for no limit, or "default" to use the call's option ``tool_timeout``."""
 
 
 @value
 class ToolCall(Value):
     """A model's call to a tool.
 
-    `arguments` is the parsed object and `raw_arguments` its text. A text passed as `arguments` is parsed. If it is not
-    a JSON object, it is kept, `arguments` is empty and ``metadata["error"]`` has the reason. ``metadata["server"]``
-    marks a call that the provider runs itself; such calls are shown, never executed.
+    `arguments` is the parsed JSON object, and `raw_arguments` is its text. If you pass text as `arguments`, it is
+    parsed. If the text is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and
+    ``metadata["error"]`` has the reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows
+    such calls, but does not run them.
 
-    Raises ``ValidationError("invalid_message")`` for an `id`, `name` or `arguments` of the wrong type, and for half a
-    surrogate pair in an `id` or `name`.
+    Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
     """
 
     id: str
@@ -65,7 +65,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Every decoder makes tool calls, so the usual types skip the check.
+        # Decoders make many tool calls, so the check is skipped if all types are the usual ones.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
@@ -81,7 +81,7 @@ class ToolCall(Value):
             if arguments is None:
                 vars(self)["metadata"] = {**self.metadata, "error": "invalid_json"}
         elif not isinstance(text, Mapping):
-            fault = must_be("a dict, or its JSON as text", text)
+            fault = must_be("a dict or JSON text", text)
             raise ValidationError("invalid_message", errors=[(("arguments",), fault)])
 
     def __repr__(self) -> str:
@@ -92,12 +92,12 @@ class ToolCall(Value):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The context of a tool call; every parameter annotated with this class receives it.
+    """The context of a tool call. Each parameter that is annotated with this class receives it.
 
-    `progress` emits a ``ToolProgress`` event at once. `cancelled` is set once no subscriber waits for the result.
-    `tool_call` has the arguments that the tool runs with, including an approver's edits. `reply` is the user's answer
-    to this call's question, and `tool_state` the state saved with the question, see `ask_user`. `make_key` is called
-    when `idempotency_key` is first read.
+    Call `progress` to emit a ``ToolProgress`` event at once. `cancelled` is set when no subscriber waits for the result
+    any more. `tool_call` has the arguments with which the tool runs, including any changes by an approver. If the tool
+    asked the user a question, `reply` is the answer, and `tool_state` is the state that was saved with the question;
+    see `ask_user`. `make_key` is called when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -113,27 +113,29 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A text that stays the same whenever this call runs: again, in a retry, or in another process by ``resume``.
+        """A text that identifies this call. It stays the same if the call is run again, even in another process.
 
-        Pass it to a service that must not act twice, such as a payment service. It is a hash of the conversation before
-        the call, the session's id, the call with the model's arguments, and the key of the enclosing tool call, if an
-        agent makes the call. Without a `session_id`, two conversations with equal messages and equal call ids have
-        equal keys; some providers number their calls, so give each conversation an id.
+        Pass it to a service that must not act twice, such as a payment service. The key is a hash of the conversation
+        before the call, the session's id, and the call with the model's arguments. If an agent makes the call, the hash
+        also includes the key of the tool call that runs the agent.
+
+        Without a `session_id`, two conversations with equal messages and equal call ids have equal keys. Some providers
+        simply number their calls, so give each conversation an id.
         """
         return self.make_key()
 
 
 @value
 class Tool(Value):
-    """A function that the model may call.
+    """A function that the model can call.
 
-    `schema` is the JSON schema of its arguments, an object. `manual` tools are never run here: the chat halts and the
-    caller answers. `approval` tools run once their call is approved. `timeout` is the maximum run time in seconds, None
-    for no limit; it overrides the option ``tool_timeout``. An `idempotent` tool may run again with the same arguments
-    and the same `ToolContext.idempotency_key` if it was interrupted. A tool with a `handler` contains code, so it has
-    no JSON form. Arguments are checked against the schema.
+    `schema` is the JSON schema of the arguments, which are an object. Arguments are checked against the schema. rxllm
+    never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with `approval` runs after
+    its call has been approved. `timeout` is the maximum run time in seconds; None means no limit. It overrides the
+    call's option ``tool_timeout``. If an `idempotent` tool was interrupted, it can be run again with the same arguments
+    and the same `ToolContext.idempotency_key`. A tool with a `handler` has no JSON form, because the handler is code.
 
-    Raises ``ValidationError("invalid_tool")`` for an invalid `timeout`.
+    Raises ``ValidationError("invalid_tool")`` if `timeout` is invalid.
     """
 
     name: str
@@ -164,7 +166,7 @@ class Tool(Value):
         return {**vars(self), "handler": portable(self.handler, f"the handler of the tool {self.name!r}")}
 
     def __call__(self, function: Callable[P, R], /) -> FunctionTool[P, R]:
-        """Make a tool of `function`, as a decorator: ``@tool(name="lookup", approval=True)``."""
+        """Make a tool from `function` with these settings, as in ``@tool(name="lookup", approval=True)``."""
         if not callable(function):
             raise TypeError(f"the tool {self.name!r} has no function to call; pass handler=function")
         if self != replace(self, schema=Tool("").schema, handler=None):
@@ -174,9 +176,10 @@ class Tool(Value):
         return from_function(function, self.name, self.description, **flags)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """Return the handler with its arguments bound: the mapping, and the context if it takes two arguments.
+        """Return the handler with its arguments bound.
 
-        Raises ``ToolError("not_found")`` if there is no handler.
+        The handler receives the mapping `arguments` and, if it takes two arguments, the context. Raises
+        ``ToolError("not_found")`` if there is no handler.
         """
         if self.handler is None:
             message = f"the tool {self.name!r} has no handler; pass handler=... or manual=True"
@@ -189,9 +192,9 @@ class Tool(Value):
 
 @value
 class FunctionTool(Tool, Generic[P, R]):
-    """A tool made from a function by the decorator; calling it calls the function.
+    """A tool that the decorator made from a function. Calling the tool calls the function.
 
-    In a class body it is a method: ``obj.method`` is the tool bound to that object.
+    In a class body, the tool works like a method: ``obj.method`` is the tool bound to ``obj``.
     """
 
     parameters: Mapping[str, Parameter] = field(default_factory=dict[str, Parameter], repr=False, compare=False)
@@ -211,7 +214,7 @@ class FunctionTool(Tool, Generic[P, R]):
         is_there = found is self or (found is handler and from_function(handler) == self)
         if is_there and not (place[0] == "__main__" and travels_by_value()):
             return _imported_tool, place
-        fault = f"it is not the value of {'.'.join(place)}; decorate a function of a module"
+        fault = f"it cannot be imported as {'.'.join(place)}; decorate a function at module level"
         return _restored, (by_value(vars(self), f"the tool {self.name!r}", fault),)
 
     @overload
@@ -229,9 +232,9 @@ class FunctionTool(Tool, Generic[P, R]):
         return cast(Callable[P, R], self.handler)(*args, **kwargs)
 
     def bind(self, arguments: Mapping[str, Any], context: ToolContext) -> Callable[[], Any]:
-        """Return the function with its arguments bound by keyword, converted to their annotated types.
+        """Return the function with its arguments converted to the annotated types and bound by keyword.
 
-        Raises ``ToolError("invalid_arguments")`` if they do not fit.
+        Raises ``ToolError("invalid_arguments")`` if the arguments do not fit.
         """
         try:
             keywords = convert(self.parameters, arguments)
@@ -246,9 +249,10 @@ class FunctionTool(Tool, Generic[P, R]):
 def from_function(
     function: Callable[P, R], name: str | None = None, description: str = "", **flags: Any
 ) -> FunctionTool[P, R]:
-    """Return the tool of `function`; `name` and `description` replace the function's own.
+    """Make a tool from `function`; `name` and `description` replace the function's own.
 
-    Raises ``TypeError`` for a signature without a JSON schema, ``ValidationError("invalid_tool")`` for a lambda.
+    Raises ``TypeError`` if the signature has no JSON schema, and ``ValidationError("invalid_tool")`` for a lambda
+    without `name`.
     """
     name = _name_of(function) if name is None else name
     signature = signature_of(name, function)
@@ -272,7 +276,7 @@ def from_function(
 
 @value
 class Halt(Value):
-    """The return value of a tool that ends the chat: see `halt` and `ask_user`."""
+    """An object that a tool returns to end the chat; see `halt` and `ask_user`."""
 
     _encoders: ClassVar = {"result": encode_result, "opts": encode_result, "tool_state": encode_result}
 
@@ -287,7 +291,7 @@ class Halt(Value):
 def halt(reason: str, result: Any = None) -> Halt:
     """Return this from a tool to end the chat with `reason` once the step's other tools have finished.
 
-    `result` is the tool's result. An approver returns ``halt("approval")`` to hand the decision back to the caller.
+    `result` is the tool's result. An approver can return ``halt("approval")`` to hand the decision back to the caller.
     """
     return Halt(reason, result)
 
@@ -295,9 +299,9 @@ def halt(reason: str, result: Any = None) -> Halt:
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
     """Return this from a tool to end the chat with a question to the user.
 
-    The model reads the answer, unless `calls_again`: then the tool runs once more, with the answer in
-    ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state is JSON data, since the chat may
-    continue in another process; it is kept in the thread and, unlike `opts`, not sent to browsers.
+    The model reads the user's answer, unless `calls_again` is True. In that case the tool runs again, and finds the
+    answer in ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state must be JSON data, because
+    the chat can continue in another process. It is stored in the thread, but unlike `opts`, it is not sent to browsers.
     """
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
@@ -306,7 +310,7 @@ def _context_parameters(handler: Callable[..., Any]) -> list[str]:
     """Return the names of the parameters that are annotated `ToolContext`."""
     try:
         hints = get_type_hints(handler)
-    except (NameError, TypeError):  # hints that cannot be resolved name no context
+    except (NameError, TypeError):  # a hint that cannot be resolved is not a `ToolContext`
         return []
     return [name for name, hint in hints.items() if _is_context(hint) and name != "return"]
 
@@ -325,7 +329,7 @@ def _required_parameters(handler: Callable[..., Any]) -> int:
 
 
 def _name_of(function: Any) -> str:
-    """Return the name of a function, of the one in a ``partial``, or of a callable object's class."""
+    """Return the name of a function, of the function in a ``partial``, or of a callable object's class."""
     name = getattr(function, "__name__", None)
     if name is None and isinstance(function, partial):
         return _name_of(cast(Any, function).func)
@@ -338,7 +342,7 @@ def _name_of(function: Any) -> str:
 
 
 def _find_object(module: str, name: str) -> Any:
-    """Return the object called `name` in `module`; None if there is none."""
+    """Return the object called `name` in `module`, or None if there is no such object."""
     try:
         return attrgetter(name)(import_module(module))
     except (AttributeError, ImportError):

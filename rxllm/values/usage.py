@@ -14,11 +14,12 @@ from rxllm.values.errors import ValidationError
 
 @value
 class Usage(Value):
-    """The usage of a response. Counts are tokens, costs are in the provider's currency; None means not reported.
+    """The tokens that a response used, and their cost. A field is None if the provider does not report it.
 
-    `input_tokens` includes cached and cache-written tokens, `output_tokens` includes reasoning tokens; these also have
-    their own fields. `total_tokens` is the provider's own total; `total` is this total or the sum. `extra` keeps the
-    provider's other counters under their own names. ``a + b`` and ``sum(usages, Usage())`` add up several responses.
+    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens. These tokens
+    have fields of their own as well. `total_tokens` is the provider's own total; if it is None, `total` is the sum of
+    input and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own
+    names. To add up several responses, write ``a + b`` or ``sum(usages, Usage())``.
     """
 
     input_tokens: int | None = None
@@ -37,27 +38,28 @@ class Usage(Value):
         if not isinstance(other, Usage):  # pyright: ignore[reportUnnecessaryIsInstance]
             return NotImplemented
         summed = {spec.name: _sum(getattr(self, spec.name), getattr(other, spec.name)) for spec in fields(self)}
-        if summed["total_tokens"] is not None:  # one of the two may lack it
+        if summed["total_tokens"] is not None:  # one of the two may have no total
             summed["total_tokens"] = self.total + other.total
         return Usage(**summed)
 
     def __radd__(self, other: int) -> Usage:
-        return self if other == 0 else NotImplemented  # ``sum`` begins with 0
+        return self if other == 0 else NotImplemented  # ``sum`` starts with 0
 
     @property
     def total(self) -> int:
-        """All tokens: the provider's total, or the sum of input and output if it reports none."""
+        """The number of all tokens: the provider's total, or the sum of input and output if it reports no total."""
         if self.total_tokens is not None:
             return self.total_tokens
         return (self.input_tokens or 0) + (self.output_tokens or 0)
 
 
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
-    """Return `usage`, its missing costs filled in by ``price(model, usage)``; `model` is None for the answering model.
+    """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    If a provider uses several models for one answer, ``extra["iterations"]`` has the usage of each as a dict of its
-    fields; an iteration's ``extra`` names its model unless it is the answering one. If the cost of one iteration is
-    unknown, no cost is added. A reported cost of 0 is replaced if there is a price.
+    If a provider uses several models for one answer, ``extra["iterations"]`` has the usage of each of them, as a dict
+    of its fields. Each iteration is then priced on its own. Its ``extra`` has the name of its model, unless that is the
+    model that gives the answer; for that model, `price` receives None as `model`. If the cost of any iteration is
+    unknown, no costs are filled in. A reported cost of 0 is replaced if a price is known.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -77,21 +79,21 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`, or an empty list if their tokens do not add up to its tokens.
+    """Return the iterations of `usage`, or an empty list if their tokens do not add up to the tokens of `usage`.
 
-    They do not if `usage` is the total of several answers.
+    They do not add up if `usage` is the total of several answers.
     """
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
         total = sum(parts, Usage())
-    except TypeError:  # the provider has other fields
+    except TypeError:  # the provider sends other fields
         return []
     is_sum = (total.input_tokens, total.output_tokens) == (usage.input_tokens, usage.output_tokens)
     return parts if is_sum else []
 
 
 def whole(number: Any) -> int | None:
-    """Return a provider's count of tokens; None if `number` is not whole.
+    """Return a token count from a provider, or None if `number` is not a whole number.
 
     >>> whole(3.0), whole(1.5), whole("3")
     (3, None, None)
@@ -102,7 +104,7 @@ def whole(number: Any) -> int | None:
 
 
 def amount(number: Any) -> float | None:
-    """Return a provider's cost; None if `number` is not a number."""
+    """Return a cost from a provider, or None if `number` is not a number."""
     return number if isinstance(number, int | float) and not isinstance(number, bool) else None
 
 
@@ -117,11 +119,12 @@ def _sum(a: Any, b: Any) -> Any:
 
 @value
 class Spending(Value):
-    """The tokens and money that the calls of a shared `Budget` have used.
+    """The tokens and money that calls with a shared `Budget` have used.
 
-    `tokens` covers the `calls` that have ended; for `estimated` of them it is an estimate, because the call failed, was
-    disposed early, or its provider reports no usage. `usd` is the sum of the known costs, None if none is known;
-    `unpriced` calls are not included. `reserved` and `reserved_usd` are set aside for running calls.
+    `calls` is the number of calls that have ended, and `tokens` is the number of tokens that they used. `estimated` is
+    the number of these calls whose tokens had to be estimated, because the call failed, was disposed early, or used a
+    provider that reports no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` is the
+    number of calls whose cost is unknown. `reserved` and `reserved_usd` are set aside for running calls.
     """
 
     tokens: int = 0
@@ -141,14 +144,20 @@ _MILLION = 1_000_000
 
 @value
 class ModelInfo(Value):
-    """An entry of the catalogue ``rxllm.models``. None means not known.
+    """An entry in the catalogue ``rxllm.models``. A field is None if its value is not known.
 
-    `name` is ``"provider:model"``, or the provider alone if its model has no name. The flags are True if the model can
-    call `tools`, answer in a `json_schema`, read images in the request (`vision`) and make `images`;
-    `tools_with_schema` is False if tools and a schema exclude each other. Limits are in tokens. Prices are per million
-    tokens, in the currency of `Usage`'s costs; cached and cache-written tokens without a price are priced as input.
+    `name` is ``"provider:model"``, or just the provider if its model has no name. The model's capabilities are flags:
 
-    Raises ``ValidationError("invalid_option")`` for invalid values.
+    * `tools`: it can call tools;
+    * `json_schema`: it can answer under a JSON schema;
+    * `vision`: it can read images in the request;
+    * `images`: it can make images;
+    * `tools_with_schema`: a request can have both tools and a schema.
+
+    Limits are in tokens. Prices are per million tokens, in the same currency as the costs in `Usage`. If there is no
+    price for cached or cache-written tokens, the input price applies to them.
+
+    Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
 
     name: str
@@ -181,13 +190,13 @@ class ModelInfo(Value):
         return self.input_price is not None or self.output_price is not None
 
     def priced(self, usage: Usage) -> Usage:
-        """Return `usage` with its missing costs; the total is their sum, if both are known.
+        """Return `usage` with its missing costs filled in. A missing total is filled in if both other costs are known.
 
         >>> usage = ModelInfo("a:b", input_price=2.0, output_price=10.0).priced(Usage(500_000, 100_000))
         >>> usage.input_cost, usage.output_cost, usage.total_cost
         (1.0, 1.0, 2.0)
 
-        Iterations by other models are not priced here; ``rxllm.models.priced`` looks up their prices.
+        Iterations that used other models are not priced here; ``rxllm.models.priced`` looks up their prices.
         """
         return by_iteration(usage, lambda model, part: part if model else self._fill_costs(part))
 

@@ -1,19 +1,20 @@
-"""Send event streams to web clients and read their requests, in three protocols.
+"""Stream events to web clients and read the clients' requests, in three protocols.
 
 ========================  ============================================================================================
 protocol                  frames
 ========================  ============================================================================================
-``"rxllm"``               rxllm's own: each event as JSON
-``"ui"``                  the Vercel UI message stream, which ``useChat`` reads
-``"ag-ui"``               AG-UI 1.0, which CopilotKit and ``@ag-ui/client`` read
+``"rxllm"``               every event as JSON: rxllm's own protocol
+``"ui"``                  the Vercel AI SDK's UI message stream, for ``useChat``
+``"ag-ui"``               AG-UI 1.0, for CopilotKit and ``@ag-ui/client``
 ========================  ============================================================================================
 
-`for_client` removes what a client must not see; then `encode` turns events into frames, which are JSON objects, and
-`decode` turns frames into events. `sse` writes a frame as a server-sent event, `from_sse` reads server-sent events.
-`streaming_response` does all of this as a web server's response. `Runs` keeps streams running without a browser.
+On the server, `for_client` removes everything that a client must not see, `encode` turns the remaining events into
+frames (JSON objects), and `sse` writes each frame as a server-sent event. `streaming_response` does all three and
+returns a response for your web framework. `Runs` keeps streams running while no browser is connected. On the other
+end, `from_sse` reads frames from server-sent events, and `decode` turns them back into events.
 
-`from_ui` and `from_ag_ui` read the requests of clients, and `AGUIEncoder` encodes the answer for an AG-UI client.
-`AGUI` is an adapter that calls an agent over AG-UI like a model. `openai_app` serves engines over OpenAI's Chat
+`from_ui` and `from_ag_ui` parse client requests, and `AGUIEncoder` encodes the answer for an AG-UI client. `AGUI` is an
+adapter that lets you call an AG-UI agent as if it were a model. `openai_app` serves engines over OpenAI's Chat
 Completions API.
 """
 

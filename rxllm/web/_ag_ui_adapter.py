@@ -1,4 +1,4 @@
-"""The adapter for agents that speak AG-UI: its requests, and the decoder of the answers."""
+"""An adapter for agents that speak AG-UI: it builds the requests and decodes the responses."""
 
 from __future__ import annotations
 
@@ -28,18 +28,20 @@ _PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "se
 
 
 class AGUI(HTTPAdapter):
-    """Call the agent that answers ``POST url`` over AG-UI. A key is sent as a bearer token; most agents need no key.
+    """Call the AG-UI agent at `url`. If there is a key, it is sent as a bearer token; most agents do not need one.
 
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
 
-    The request's tools are AG-UI's client tools: they run here. All other calls are the agent's own, and their results
-    are parts of the message. The response's ``metadata["interrupts"]`` has the agent's interrupts. Inner agents' events
-    arrive as ``Nested``; shared state arrives as raw chunks only.
+    The tools in the request are sent as AG-UI client tools, so they run here. The agent runs any other tool itself, and
+    the results become parts of the response message. If the agent interrupts its run, the interrupts are in the
+    response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared state
+    arrive only as raw chunks.
 
-    ``Request.options`` are fields of ``RunAgentInput`` that replace the adapter's: ``{"threadId": "t1", "resume":
-    [...]}`` answers the interrupts of the last message. Without a ``threadId`` every request starts a conversation. All
-    messages are sent. Model and parameters are sent as ``forwardedProps``, which agents may read.
+    ``Request.options`` overrides fields of the ``RunAgentInput`` that the adapter sends. For example, ``{"threadId":
+    "t1", "resume": [...]}`` answers the interrupts in the last message. Without a ``threadId``, every request starts a
+    new conversation. Each request contains all messages. The model and its parameters are sent as ``forwardedProps``,
+    which an agent is free to ignore.
     """
 
     provider = PROVIDER
@@ -54,7 +56,7 @@ class AGUI(HTTPAdapter):
     def build(self, request: Request, call: Call) -> httpx.Request:
         key = self.key(call)
         headers = {"accept": "text/event-stream", **({"authorization": f"Bearer {key}"} if key else {})}
-        path = "/" if self._ends_in_slash else ""  # on some servers the path without the slash differs
+        path = "/" if self._ends_in_slash else ""  # some servers distinguish /agent/ from /agent
         return self.post(path, to_input(request), call, headers=headers)
 
     def decoder(self, request: Request, *, raw: bool = False) -> AGUIDecoder:
@@ -65,17 +67,18 @@ class AGUI(HTTPAdapter):
 
 
 class AGUIDecoder(FrameDecoder):
-    """Decodes the run that answers `request`; `raw` adds a ``RawChunk`` for every frame."""
+    """Decodes the agent's response to `request`. With `raw`, every frame is also emitted as a ``RawChunk``."""
 
     def __init__(self, request: Request, *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(request.messages))
         super().__init__(SSEDecoder(), blocks, msgspec.json.Decoder(dict[str, Any]), provider=PROVIDER, raw=raw)
         self._client_tools = {tool.name for tool in request.tools}
         self._chunks = Chunks()
-        self._agents = Decoder()  # reads the inner agents
+        self._agents = Decoder()  # decodes the inner agents' frames
         self._calls: dict[str, int] = {}
-        self._undecided: set[str] = set()  # calls of the client's tools, which may turn out to be the agent's own
-        self._thinking: str | None = None  # the latest block's message, if the block is thinking
+        # Calls that seem to be for client tools, but might turn out to be the agent's own.
+        self._undecided: set[str] = set()
+        self._thinking: str | None = None  # the message id of the latest block if it is a thinking block
 
     def read(self, kind: str, payload: Frame, frame: bytes, /) -> None:
         if self.raw:
@@ -141,7 +144,7 @@ class AGUIDecoder(FrameDecoder):
                 self.blocks.nested(Nested((self.blocks.calls.id_of(self._calls[id]), *inside), event.event))
 
     def _begin_agent(self, id: str, name: str) -> None:
-        """Report a call for an agent that no call started: the path of its events must begin with a call."""
+        """Report a tool call for an agent that was started without one, since ``Nested`` paths consist of call ids."""
         if id not in self._calls:
             index = self._calls[id] = len(self._calls)
             self.blocks.call(index, id, name, "{}", {"server": True})
@@ -161,7 +164,7 @@ class AGUIDecoder(FrameDecoder):
             if id not in self._undecided:
                 self.blocks.complete_call(index)
         else:
-            if id in self._undecided:  # the agent has a tool with the same name, and has run it
+            if id in self._undecided:  # the agent has a tool of the same name and ran that one
                 self.blocks.call(index, None, None, None, {"server": True})
                 self.blocks.complete_call(index)
             result = {"id": self.blocks.calls.id_of(index), "content": frame["content"]}
@@ -191,13 +194,13 @@ class AGUIDecoder(FrameDecoder):
 
 
 def _without(usage: Usage, agents: Usage) -> Usage:
-    """Return the usage of a run without its inner agents' usage, which their own events report."""
+    """Subtract the inner agents' usage from a run's usage, because their own events already report it."""
     counts = {name: (getattr(usage, name), getattr(agents, name) or 0) for name in COUNTS.values()}
     return replace(usage, **{name: max(0, all - own) for name, (all, own) in counts.items() if all is not None and own})
 
 
 def to_input(request: Request) -> Frame:
-    """Return the ``RunAgentInput`` of a request."""
+    """Convert a request to a ``RunAgentInput``."""
     named = {name: getattr(request, name) for name in _PARAMETERS}
     named |= {"stop": list(request.stop) or None, "response_format": request.response_format}
     parameters = {name: value for name, value in named.items() if value is not None}
@@ -208,7 +211,7 @@ def to_input(request: Request) -> Frame:
         "threadId": uuid4().hex,
         "runId": uuid4().hex,
         "protocolVersion": VERSION,
-        "state": {},  # servers older than 1.0 need the empty fields
+        "state": {},  # servers from before 1.0 require this field, even if it is empty
         "messages": [{"id": f"message_{i}", **entry} for i, entry in enumerate(entries)],
         "tools": [
             {"name": tool.name, "description": tool.description, "parameters": tool.schema} for tool in request.tools
@@ -232,7 +235,7 @@ def _messages(message: Message, waits: bool) -> Iterator[Frame]:
 
 
 def _of_assistant(message: Message, text: str, waits: bool) -> Iterator[Frame]:
-    """Yield the entries of an answer. The agent's own calls without a result are sent only if the answer `waits`."""
+    """Yield the entries for an assistant message. Leave out the agent's unanswered calls unless the message `waits`."""
     for part in message.parts:
         if isinstance(part, ThinkingPart):
             signed = {"encryptedValue": part.signature} if part.signature else {}

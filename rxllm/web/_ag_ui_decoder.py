@@ -1,7 +1,7 @@
-"""The decoder of AG-UI, which reads the frames of any server; `rxllm.web._ag_ui_encoder` has their table.
+"""The AG-UI decoder, for frames from any server. The module `rxllm.web._ag_ui_encoder` lists the frames.
 
-Each agent has a `Lane`, in which ids are unique. Other servers' frames hold only content: `ForeignRun` adds the
-starts and ends of their responses, steps and chats.
+Each agent has its own `Lane`, because call ids are unique only within one agent. Other servers send nothing but
+content, so `ForeignRun` works out where their responses, steps and chats start and end, and adds those events.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from rxllm.web._for_client import ClientFold
 from rxllm.web._frames import Block, Frame, all_of, text_of
 
 MOST_NESTED = 32
-"""Maximum nesting depth of agents: every level folds the events of all levels below it."""
+"""Maximum nesting depth of agents. It is limited because each level folds the events of every level below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that are not events by themselves."""
+"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames from which no event is decoded."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -32,14 +32,14 @@ COUNTS = {
     "cachedInputTokens": "cached_input_tokens",
     "cacheWriteInputTokens": "cache_write_input_tokens",
 }
-"""The fields of `Usage`, by their names in a run's usage."""
+"""The counters in AG-UI's usage, each with the field of `Usage` that it fills."""
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that enclose an inner agent."""
+"""The path to an inner agent: the ids of the tool calls that it runs in, outermost first."""
 
 
 class Decoder:
-    """Turns frames into events, and adds the steps and the chat that other servers do not send."""
+    """Turns frames into events, and adds the step and chat events that other servers do not send."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
@@ -51,7 +51,7 @@ class Decoder:
 
     @property
     def usage(self) -> Usage:
-        """The usage so far, with the inner agents' usage."""
+        """The usage so far, including the inner agents' usage."""
         return self._fold.state.to_chat_result().usage
 
     def feed(self, frame: Frame) -> list[ev.Event]:
@@ -83,14 +83,15 @@ class Decoder:
 
 
 class Lanes:
-    """A stream's lanes, by their agents' run ids, and its messages as the client folds them."""
+    """The lanes of all agents in a stream, by run id, and the messages that a client has built from the frames."""
 
     def __init__(self) -> None:
         self.is_ours = False
         self.by_run: dict[str | None, Lane] = {None: Lane(self)}
-        self.messages: list[tuple[int, Path, Frame]] = []  # a message with its number and its agent's path
-        self.count = 0  # the number of the latest message
-        self._by_id: dict[str, Frame] = {}  # the same messages by id
+        # Each message has its number and the path of its agent. `count` is the number of the latest message.
+        self.messages: list[tuple[int, Path, Frame]] = []
+        self.count = 0
+        self._by_id: dict[str, Frame] = {}  # the same messages, by id
         self._prefix = ""
 
     def read(self, frame: Frame) -> list[ev.Event]:
@@ -109,7 +110,7 @@ class Lanes:
         return []
 
     def lane(self, run: Any) -> Lane:
-        """Return an agent's lane, even if the server has not announced the agent."""
+        """Return an agent's lane. If the server has not announced the agent, create the lane."""
         if run not in self.by_run:
             if not isinstance(run, str):
                 raise TypeError("subagentRunId is not text")
@@ -117,7 +118,7 @@ class Lanes:
         return self.by_run[run]
 
     def block_id(self, message: str) -> str | None:
-        """Return the id of a message's block. In our own messages it follows the run's id and a number."""
+        """Return the block id in a message id. Our own message ids look like ``RUN:NUMBER:BLOCK``."""
         return message.removeprefix(self._prefix).partition(":")[2] or None if self.is_ours else message
 
     def note(self, lane: Lane, message: Frame) -> None:
@@ -141,25 +142,29 @@ class Lanes:
 
 
 class Lane:
-    """One agent's part of a stream; the agent is the outermost one, or runs as a tool.
+    """One agent's part of a stream: either the outermost agent, or an agent that runs as a tool.
 
-    Call ids are unique only within their lane; on the wire the lane's path precedes them.
+    Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
+    contain only those that are still open. `names` has the tool name of every call. `agents` has the inner agents that
+    are running, by the id of the call that runs each of them. `mark` is the number of the last message before the
+    current step, and `parent` is the id of the message that the next call belongs to.
     """
 
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks
-        self.calls: dict[str, Call] = {}  # the open calls, by their ids on the wire
-        self.names: dict[str, str] = {}  # the tool names of all calls, by id
-        self.agents: dict[str, Lane] = {}  # the running agents, by the ids of their calls
+        # `blocks` is keyed by kind and message id, `calls` by the id that a call has on the wire.
+        self.blocks: dict[tuple[str, str], Block] = {}
+        self.calls: dict[str, Call] = {}
+        self.names: dict[str, str] = {}
+        self.agents: dict[str, Lane] = {}
         self.step: str | None = None
         self.steps = 0
-        self.mark = 0  # the number of the latest message when the step began
-        self.parent: str | None = None  # the id of the next call's message
+        self.mark = 0
+        self.parent: str | None = None
         self._lanes = lanes
         self._prefix = "".join(f"{id}/" for id in path)
-        self._ended: Block | None = None  # the completed thinking whose signature may follow
+        self._ended: Block | None = None  # a thinking block that has ended; its signature might be the next frame
 
     def wire_id(self, call: str) -> str:
         return self._prefix + call
@@ -168,7 +173,7 @@ class Lane:
         return wire_id.removeprefix(self._prefix)
 
     def read(self, frame: Frame) -> Iterator[ev.Event]:
-        """Return the events of a frame. Raises ``LookupError`` or ``TypeError`` if it is not allowed here."""
+        """Yield the events in `frame`. Raises ``LookupError`` or ``TypeError`` if `frame` is not valid here."""
         kind: str = frame["type"]
         if self._ended is not None and kind != "REASONING_ENCRYPTED_VALUE":
             block, self._ended = self._ended, None
@@ -241,7 +246,7 @@ class Lane:
 
 
 class Call(msgspec.Struct):
-    """An open tool call: its name, the id of its message, and its arguments so far."""
+    """An open tool call: the tool's name, the id of the message it belongs to, and the arguments received so far."""
 
     name: str
     parent: str
@@ -249,10 +254,10 @@ class Call(msgspec.Struct):
 
 
 class Chunks:
-    """Expands chunks, the short form of starts, contents and ends."""
+    """Expands ``*_CHUNK`` frames, AG-UI's shorthand, into separate start, content and end frames."""
 
     def __init__(self) -> None:
-        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id that an agent's chunks continue, by agent
+        self._open: dict[Any, tuple[str, str]] = {}  # the kind and id of the item that is open, by agent
 
     def read(self, frame: Frame) -> Iterable[Frame]:
         kind, run = frame["type"], frame.get("subagentRunId")
@@ -283,15 +288,15 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds events that other servers do not send: the starts and ends of responses, the steps, and the chat."""
+    """Adds the events that other servers do not send: starts and ends of responses, steps, and the chat's end."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold
         self._lanes = lanes
         self._open = open
-        self._agents: dict[str, ForeignRun] = {}  # the inner agents, by their runs
-        self._has_response = False  # whether a response is open
-        self._has_results = False  # whether calls of the latest response have results
+        self._agents: dict[str, ForeignRun] = {}  # the inner agents, by run id
+        self._has_response = False
+        self._has_results = False  # whether the latest response has ended but its step has not
 
     def read(self, kind: str, frame: Frame, events: Iterable[ev.Event]) -> Iterator[ev.Event]:
         if "subagentRunId" in frame and kind != "SUBAGENT_STARTED":
@@ -359,7 +364,7 @@ class ForeignRun:
     def _end_step(self) -> Iterator[ev.Event]:
         if self._has_results:
             self._has_results = False
-            is_done = not self._fold.state.to_response().tool_calls  # calls without a result are the client's
+            is_done = not self._fold.state.to_response().tool_calls  # the client runs the calls without a result
             yield self._fold.filled(ev.StepCompleted(StepResult(Thread(), Response(), done=is_done)))
 
     def _chat(self, outcome: Frame) -> ev.Event:
@@ -383,7 +388,7 @@ class ForeignRun:
 
 
 def to_usage(frame: Frame) -> Usage | None:
-    """Return the usage at the end of a run, or None if there is none."""
+    """Return the usage that the last frame of a run reports, or None if it reports none."""
     entries = [
         Usage(**{COUNTS[name]: entry[name] for name in COUNTS if type(entry.get(name)) is int})
         for entry in frame.get("usage") or ()

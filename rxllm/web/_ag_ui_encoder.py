@@ -1,4 +1,4 @@
-"""The encoder of AG-UI 1.0, the protocol between agents and user interfaces: https://docs.ag-ui.com.
+"""The encoder for AG-UI 1.0, a protocol between agents and user interfaces: https://docs.ag-ui.com.
 
 ============================================  ==========================================================================
 event                                         frames
@@ -9,20 +9,22 @@ event                                         frames
 ``ToolCallStarted``, ``-Delta``, ``-ed``      ``TOOL_CALL_START``, ``TOOL_CALL_ARGS``, ``TOOL_CALL_END``
 ``ToolResultEncoded``, ``ToolHalt``           ``TOOL_CALL_RESULT``
 ``Custom(name, data)``                        ``CUSTOM``
-``Nested``                                    ``SUBAGENT_STARTED``, the frames of its event, ``SUBAGENT_FINISHED``
-``Steered``                                   a user's text message
-``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the void messages, if the encoder has the
-                                              client's messages
-the end of the stream                         ``RUN_FINISHED`` with usage, open calls and interrupts; ``RUN_ERROR`` if
-                                              it failed or was cut off
+``Nested``                                    ``SUBAGENT_STARTED``, the inner event's frames, ``SUBAGENT_FINISHED``
+``Steered``                                   a text message from the user
+``StepRestarted``                             ``MESSAGES_SNAPSHOT`` without the abandoned step's messages, if the
+                                              encoder has the client's messages
+the end of the stream                         ``RUN_FINISHED`` with the usage, pending calls and interrupts, or
+                                              ``RUN_ERROR`` if the run failed or was cut off
 ============================================  ==========================================================================
 
-An event that these frames cannot express follows them in a ``CUSTOM`` frame named ``rxllm``: its ``value["event"]`` is
-the event as JSON. The frames before it are not events by themselves: their ``rawEvent`` is ``"rxllm"``. So only raw
-frames and the provider's data are lost.
+Some events do not fit completely into these frames. Other clients get as much of them as the frames can hold, marked
+with ``"rawEvent": "rxllm"``, and a ``CUSTOM`` frame named ``rxllm`` follows with the whole event as JSON in
+``value["event"]``. rxllm's decoder emits no events for the marked frames, so it emits the event only once. Nothing is
+lost except raw chunks and provider-specific parts.
 
-A call that waits for approval, and a question to the user, are interrupts of the run. An interrupt's id is its call's
-id, preceded by the ids of the agents' calls around it, joined by ``/``. The client's own calls are pending.
+If a tool call waits for approval or asks the user a question, the run ends with an interrupt, whose id is the id of the
+call. If the call was made by an inner agent, the ids of the calls that enclose it are put in front, joined by ``/``.
+Calls to the client's own tools are listed as pending.
 """
 
 from __future__ import annotations
@@ -43,9 +45,10 @@ VERSION = "1.0"
 class Encoder:
     """Turns events into frames of the run `run_id` in the conversation `thread_id`; both ids are random by default.
 
-    `messages` are the client's messages. A client removes the messages that a ``MESSAGES_SNAPSHOT`` does not repeat, so
-    without `messages` no snapshot is sent, and the client keeps the void part of a restarted step. With `edits` an
-    approval may rewrite arguments. ``from_ag_ui(...).encoder()`` passes all of these arguments.
+    `messages` are the messages that the client already has. They are needed when a step restarts: the encoder then
+    sends a ``MESSAGES_SNAPSHOT``, and the client deletes every message that is not in it. Without `messages`, no
+    snapshot is sent, and the client keeps the abandoned part of the step. With `edits`, a user who approves a call may
+    change its arguments. ``from_ag_ui(...).encoder()`` sets all of these for you.
     """
 
     END: ClassVar[bytes] = b""
@@ -68,7 +71,7 @@ class Encoder:
         self._is_started = False
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames of `event`. Raises as `rxllm.serializer.to_data` does."""
+        """Return the frames for `event`. Raises the same errors as `rxllm.serializer.to_data`."""
         if type(event) is ev.TextDelta and (frame := self._next_delta(event)) is not None:
             self._fold.apply(event)
             return [frame]
@@ -95,7 +98,7 @@ class Encoder:
         return [start]
 
     def _read(self, lane: Lane, event: ev.Event, source: Iterable[Frame]) -> list[Frame]:
-        """Return the frames of `event`: `source`, then a ``CUSTOM`` frame unless `source` decodes to the event."""
+        """Return the `source` frames, followed by a ``CUSTOM`` frame unless they decode to exactly `event`."""
         frames: list[Frame] = []
         events: list[ev.Event] = []
         for untagged in source:
@@ -142,7 +145,7 @@ class Encoder:
                 return []
 
     def _next_delta(self, event: ev.TextDelta) -> Frame | None:
-        """Return the frame of a delta that continues the only open block, as nearly every event does."""
+        """Return the frame for a delta that continues the only open block. Nearly all events take this shortcut."""
         blocks = self._lanes.lane(None).blocks
         if len(blocks) == 1:
             (block,) = blocks.values()
@@ -164,7 +167,7 @@ class Encoder:
         return [*frames, *_end_block(kind, block.name, signature)]
 
     def _block(self, lane: Lane, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new block after the frames that begin it."""
+        """Return the open block with this `id`; if there is none, a new block and the frames that open it."""
         block = open_block(lane.blocks, kind, id)
         if block is not None:
             return [], block
@@ -177,7 +180,7 @@ class Encoder:
         return frames, Block(kind, id, name)
 
     def _mint(self, id: str | None = None) -> str:
-        """Return an id that is unique in the conversation."""
+        """Generate an id that is unique within the conversation."""
         self._minted += 1
         return ":".join((self._ids["runId"], str(self._minted), *(() if id is None else (id,))))
 
@@ -201,7 +204,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`, after adding to `frames` the frames that begin new agents on it."""
+        """Return the lane of the agent at `path`. Frames that start new agents on the way are added to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:
@@ -240,7 +243,7 @@ class Encoder:
             return
         messages = [*self._history, *(message for _, _, message in kept)]
         if not any(message.get("role") == "reasoning" for message in messages):
-            # A client keeps its reasoning unless the snapshot has reasoning too.
+            # A client deletes its old reasoning messages only if the snapshot contains a reasoning message.
             thoughts = [message for _, _, message in noted if message["role"] == "reasoning"]
             messages += [{**message, "content": ""} for message in thoughts[:1]]
         yield {"type": "MESSAGES_SNAPSHOT", "messages": messages}
@@ -260,7 +263,7 @@ class Encoder:
 
 
 def _close_parts(lane: Lane) -> list[Frame]:
-    """Return the frames that close the open blocks and calls."""
+    """Return the frames that close all open blocks and calls."""
     calls = [{"type": "TOOL_CALL_END", "toolCallId": id} for id in lane.calls]
     return [*(frame for block in lane.blocks.values() for frame in _end_block(block.kind, block.name)), *calls]
 
@@ -275,7 +278,7 @@ def _end_block(kind: str, name: str, signature: str | None = None) -> list[Frame
 
 
 def _end_step(lane: Lane) -> list[Frame]:
-    """Return the frames that close the open blocks, calls and step."""
+    """Return the frames that close all open blocks and calls, and then the step."""
     end = [] if lane.step is None else [{"type": "STEP_FINISHED", "stepName": lane.step}]
     return [*_close_parts(lane), *end]
 
@@ -289,7 +292,7 @@ def _arguments(wire_id: str, delta: str) -> Frame:
 
 
 def _tag(lane: Lane, frame: Frame) -> Frame:
-    """Return `frame` with the id of the lane's agent. A snapshot belongs to the whole conversation."""
+    """Add the id of the lane's agent to `frame`, except to a snapshot, which covers the whole conversation."""
     if lane.run is None or "subagentRunId" in frame or frame["type"] == "MESSAGES_SNAPSHOT":
         return frame
     return {**frame, "subagentRunId": lane.run}
@@ -304,7 +307,7 @@ _EDITED = {**_APPROVAL, "editedArgs": {"type": "object"}}
 
 
 def _outcome(state: StreamCollector, lanes: Lanes, edits: bool) -> Frame:
-    """Return the outcome of a run that has not failed, with the answers and the tool results that it waits for."""
+    """Return the outcome of a run that has not failed, listing the interrupts or the client calls it is waiting for."""
     if state.chat_result is not None:
         metadata, calls = state.chat_result.metadata, state.chat_result.pending_tool_calls
         question, id = state.chat_result.pending_question, state.chat_result.pending_tool_call_id
@@ -336,7 +339,7 @@ def _question(id: str, question: str, opts: Any) -> Frame:
 
 
 def _agent(id: str, lanes: Lanes) -> Frame:
-    """Return the field that names the agent whose call is `id`; none for the outermost agent."""
+    """Return the field that names the agent which made the call `id`, or no field for the outermost agent."""
     path = id.rpartition("/")[0]
     runs = [lane.run for lane in lanes.by_run.values() if lane.run and "/".join(lane.path) == path]
     return {"subagentRunId": runs[-1]} if runs else {}

@@ -1,7 +1,8 @@
-"""Requests of AG-UI: a ``RunAgentInput`` as a thread, with its answers to interrupts and tool calls.
+"""AG-UI requests: read a ``RunAgentInput`` as a thread, and its answers to interrupts and tool calls.
 
-`rxllm.web._requests` has the table of accepted input. The answer to a question becomes a user's message, or the call's
-result if an inner agent asks. A tool of `client_tools` becomes a manual tool, whose calls the client answers.
+The docstring of `rxllm.web._requests` lists the input that is accepted. When the user answers a question, the answer
+becomes a user message; if an inner agent asked, it becomes the result of the call that asked. The tools named in
+`client_tools` become manual tools: the client runs them and sends the results.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class _Input(msgspec.Struct, rename="camel"):
 
 
 class AGUIInput(Incoming, frozen=True):
-    """The arguments of ``rxllm.stream_resume``, the client's `tools`, and the encoder's options."""
+    """A client's request: arguments for ``rxllm.stream_resume``, the client's `tools`, and the encoder's options."""
 
     tools: tuple[Tool, ...] = ()
     thread_id: str = ""
@@ -107,7 +108,7 @@ class AGUIInput(Incoming, frozen=True):
     edits: bool = False
 
     def encoder(self) -> Encoder:
-        """Return the encoder for the answer, to pass to `streaming_response` as ``protocol=``."""
+        """Return an encoder for the answer; pass it to `streaming_response` as ``protocol=``."""
         ids = {"thread_id": self.thread_id, "run_id": self.run_id}
         return Encoder(**ids, messages=self.messages, edits=self.edits)
 
@@ -120,7 +121,7 @@ def from_ag_ui(
     edits: bool = False,
     max_bytes: int = MAX_BYTES,
 ) -> AGUIInput:
-    """Return the thread, answers and tools in a ``RunAgentInput``.
+    """Read the thread, answers and tools from a ``RunAgentInput``.
 
     >>> import rxllm
     >>> hello = {"id": "m1", "role": "user", "content": "Hi"}
@@ -128,17 +129,17 @@ def from_ag_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread, tools=incoming.tools).run().output_text
     'Hello'
 
-    With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
-    client's messages are the conversation, and no approval is accepted. `client_tools` are the names of the tools that
-    run in the client: no other tools and results are accepted. With `edits` an approval may rewrite the arguments of
-    its call. Raises as `from_ui` does.
+    Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
+    request. Without it, the client's messages are the conversation, and a request that contains approvals is refused.
+    `client_tools` names the tools that run in the client. All other tools in the request are ignored, and their results
+    are refused. With `edits`, a user who approves a call may change its arguments. Raises the same errors as `from_ui`.
     """
     data = load_request(body, max_bytes)
     request = convert_to(data, _Input)
     if stored is not None:
         incoming = _read_answers(StoredConversation(stored, client_tools), request, edits)
     elif request.resume:
-        raise wrong("holds answers, which need the stored conversation", "resume")
+        raise wrong("contains answers, but they need the stored conversation; pass it as stored=", "resume")
     else:
         incoming = Incoming(Thread(_history(request.messages)))
     tools = [
@@ -153,13 +154,13 @@ def from_ag_ui(
 def _history(entries: list[_Message]) -> list[Message]:
     results = {entry.tool_call_id: entry for entry in entries if entry.role == "tool"}
     messages: list[Message] = []
-    answer: list[_Message] = []  # a client may split one answer into several messages
+    answer: list[_Message] = []  # a list because clients can split one answer into several messages
     ids: set[str] = set()
     for i, entry in enumerate(entries):
         if entry.role in ("assistant", "reasoning"):
             for call in entry.tool_calls or ():
                 if call.id in ids:
-                    raise wrong("has a tool call whose id is not unique", "messages", i)
+                    raise wrong("contains a tool call whose id was already used", "messages", i)
                 ids.add(call.id)
             if entry.subagent_run_id is None:  # inner agents have their own conversations
                 answer.append(entry)
@@ -194,10 +195,10 @@ def _parts(item: _Part, *path: str | int) -> list[Part]:
     value, mime_type = item.source.value, item.source.mime_type or f"{item.type}/*"
     path = (*path, "source", "value")
     if item.type not in ("image", "audio", "video", "document") or item.source.type == "file":
-        return []  # a provider's handle may be for another user's file
+        return []  # a provider's file id could point to another user's file
     if item.source.type == "data":
         if item.source.mime_type is None:
-            raise wrong("has no mimeType", *path[:-1])
+            raise wrong("must have a mimeType", *path[:-1])
         return [file_part(f"data:{mime_type};base64,{value}", mime_type, *path)]
     if value.lower().startswith("data:"):
         raise wrong("must begin with http: or https:", *path)
@@ -222,15 +223,15 @@ def _take_answer(conversation: StoredConversation, i: int, answer: _Answer, edit
         verdict = convert_to(answer.payload, _Verdict, *path) if is_resolved else _Verdict(False)
         is_edit = verdict.edited_args not in (None, conversation.pending[id].arguments)
         if verdict.approved and is_edit and not edits:
-            raise wrong("rewrites the arguments of the call, which needs edits=True", *path, "editedArgs")
+            raise wrong("changes the call's arguments, which is only allowed with edits=True", *path, "editedArgs")
         edited = verdict.edited_args if is_edit else True
         conversation.approve(id, edited if verdict.approved else verdict.reason or False, "resume", i)
     elif id not in conversation.known:
-        raise wrong("must answer a tool call of the stored conversation", "resume", i)
+        raise wrong("must answer a tool call in the stored conversation", "resume", i)
 
 
 def _new_messages(entries: list[_Message]) -> list[Message]:
-    """Return the user's messages after the last answer."""
+    """Return the user messages that follow the last message from the assistant or a tool."""
     first = max(
         (i + 1 for i, entry in enumerate(entries) if entry.role in ("assistant", "tool", "reasoning")), default=0
     )

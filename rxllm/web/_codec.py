@@ -1,7 +1,7 @@
-"""`encode` and `decode`, the protocols by name, and rxllm's own protocol.
+"""`encode` and `decode`, the table of protocols, and rxllm's own protocol.
 
-The frames of rxllm's own protocol are the events as JSON (``rxllm.serializer``), then ``{"type": "end"}``. A stream
-without this end was cut off.
+rxllm's own protocol sends every event as JSON (see ``rxllm.serializer``) and finally ``{"type": "end"}``. If the end
+frame is missing, the stream was cut off.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rxllm.web._frames import Frame, all_of, event_data, event_of, malformed
 
 
 class Encoder(Protocol):
-    """Turns events into frames. `END` follows the last frame on the wire, `HEADERS` are response headers."""
+    """Turns events into frames. `END` is sent after the last frame, and `HEADERS` are added to the HTTP response."""
 
     END: ClassVar[bytes]
     HEADERS: ClassVar[dict[str, str]]
@@ -30,9 +30,10 @@ class Encoder(Protocol):
 
 
 class Decoder(Protocol):
-    """Turns frames into events. A stream that was cut off ends with ``ErrorEvent(StreamError("truncated"))``.
+    """Turns frames into events.
 
-    A malformed frame raises ``StreamError("malformed_event")``.
+    If the stream was cut off, the last event is ``ErrorEvent(StreamError("truncated"))``. Raises
+    ``StreamError("malformed_event")`` if a frame is malformed.
     """
 
     def feed(self, frame: Frame, /) -> Iterable[Event]: ...
@@ -41,17 +42,18 @@ class Decoder(Protocol):
 
 
 def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Stream[Frame]]:
-    """Emit the events of a stream as frames of `protocol`; an error becomes a frame too, and the stream completes.
+    """Turn a stream of events into frames of `protocol`. If the stream fails, the error is sent as a frame.
 
     >>> import rxllm
     >>> hello = rxllm.stream_generate(rxllm.Fake("Hello"), "Hi").pipe(ops.only(rxllm.TextDelta))
     >>> list(hello.pipe(encode("rxllm")))
     [{'type': 'text_delta', 'delta': 'Hello', 'id': 'block_0'}, {'type': 'end'}]
 
-    Put `for_client` before it: frames hide nothing. `options` are arguments of the protocol's `Encoder`. Raises
-    ``ValidationError("invalid_option")`` for an unknown `protocol`, ``TypeError`` for an unknown option.
+    Put `for_client` in front of it, because encoding removes nothing. The `options` are passed to the protocol's
+    encoder. Raises ``ValidationError("invalid_option")`` for an unknown `protocol`, and ``TypeError`` for an unknown
+    option.
     """
-    encoder(protocol, **options)  # wrong arguments raise here
+    encoder(protocol, **options)  # raise for wrong arguments now, not on subscription
 
     def operator(source: Observable[Event]) -> Stream[Frame]:
         return source.pipe(ops.errors_as_events(), ops.lift(lambda: encoder(protocol, **options)))
@@ -60,20 +62,20 @@ def encode(protocol: str, **options: Any) -> Callable[[Observable[Event]], Strea
 
 
 def decode(protocol: str) -> Callable[[Observable[Frame]], Stream[Event]]:
-    """Emit the events in frames that `encode` made for `protocol`; only raw chunks are lost.
+    """Turn frames of `protocol` back into the events that `encode` was given, except raw chunks.
 
     >>> from reactivex import of
     >>> list(of({"type": "text_delta", "delta": "Hello"}, {"type": "end"}).pipe(decode("rxllm")))
     [TextDelta(delta='Hello', id=None)]
 
-    With "ag-ui" it reads the frames of any server, with "ui" only rxllm's. Raises ``ValidationError("invalid_option")``
-    for an unknown `protocol`.
+    With "ag-ui", the frames can be from any server; with "ui", only from rxllm. Raises
+    ``ValidationError("invalid_option")`` for an unknown `protocol`.
     """
     return ops.lift(_classes(protocol)[1])
 
 
 def encoder(protocol: str, **options: Any) -> Encoder:
-    """Return a new encoder of `protocol`, made with `options`. Raises as `encode` does."""
+    """Create an encoder for `protocol` with these `options`. Raises the same errors as `encode`."""
     return _classes(protocol)[0](**options)
 
 
@@ -114,4 +116,4 @@ PROTOCOLS: dict[str, tuple[type[Any], type[Any]]] = {
     "ui": (_ui_stream.Encoder, _ui_stream.Decoder),
     "ag-ui": (_ag_ui_encoder.Encoder, _ag_ui_decoder.Decoder),
 }
-"""The encoder and the decoder of each protocol."""
+"""The encoder class and the decoder class of each protocol."""

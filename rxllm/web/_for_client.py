@@ -1,20 +1,22 @@
-"""`for_client`, which removes what a client must not see, and the fold of the events that a client sees.
+"""`for_client`, which removes everything that a client must not see, and `ClientFold`, which folds what is left.
 
 ==========================================  ============================================================================
-in a stream                                 a client sees
+in the stream                               what the client sees
 ==========================================  ============================================================================
-text, thinking, tool calls, their           everything, but of the provider's data only thinking signatures
+text, thinking, tool calls, their           all of it, except provider-specific data; thinking signatures are kept
 arguments, progress and results, sources,
 files, usage, questions, approvals
-``StepCompleted``, ``ChatCompleted``        the fold of the client's own events, without a thread: system prompts,
-                                            histories and tool messages stay here
-metadata                                    the names in `METADATA`
-errors, including tools' errors             class, reason, and the seconds to wait; the logger ``rxllm`` gets each
-                                            error once, with its message and traceback; an ``on_error`` that is not an
-                                            ``LLMError`` is for the server, and passes
-raw frames, parts for the provider alone    nothing
-``Custom``                                  the events of your operators and tools; none of rxllm's own
-``Nested``                                  the inner event, by the same rules
+``StepCompleted``, ``ChatCompleted``        a result built from the events that the client has seen, without the thread:
+                                            system prompts, history and tool messages stay on the server
+metadata                                    the entries that `METADATA` lists
+errors, including errors of tools           the class, the reason and how many seconds to wait before a retry; the
+                                            message and the traceback are logged once, by the logger ``rxllm``
+an ``on_error`` that is not an              passed on unchanged, for the server to handle
+``LLMError``
+raw chunks, parts that only the provider    nothing
+can use
+``Custom``                                  events from your own operators and tools, but not rxllm's own
+``Nested``                                  the inner event, filtered by the same rules
 ==========================================  ============================================================================
 """
 
@@ -51,15 +53,15 @@ from rxllm.web._frames import Frame, event_data, event_of
 
 
 class ClientFold:
-    """The fold of the events that a client sees, for a stream and its inner agents."""
+    """The state that a client builds up from the events it receives, for a stream and for its inner agents."""
 
     def __init__(self) -> None:
         self.state = StreamCollector(Thread())
-        self.is_answering = False  # whether a response is open, even after its step restarted
+        self.is_answering = False  # whether a response has started and not ended; a restart does not end it
         self._agents: dict[str, ClientFold] = {}
 
     def agent(self, path: Sequence[str]) -> ClientFold:
-        """Return the fold of the agent at `path`."""
+        """Return the fold for the inner agent at `path`."""
         fold = self
         for id in path:
             fold = fold._agents.setdefault(id, ClientFold())
@@ -80,7 +82,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Return `event` with the message or result that the events so far fold to."""
+        """Return `event` with its message or result replaced by the one folded from the events so far."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))
@@ -95,13 +97,13 @@ class ClientFold:
                 return event
 
     def packed(self, event: ev.Event) -> Frame:
-        """Return `event` as data without the fold of the events before it, which `unpacked` adds again."""
+        """Return `event` as data, leaving out whatever `unpacked` can restore from the events before it."""
         left_out = ClientFold().filled(event)
         is_folded = left_out != event and self.filled(left_out) == event
         return {"event": event_data(left_out), "folded": True} if is_folded else {"event": event_data(event)}
 
     def unpacked(self, data: Frame) -> ev.Event:
-        """Return the event that `packed` was given. Raises for any other data."""
+        """Restore the event that was passed to `packed`. Raises if `data` is anything else."""
         event = event_of(data["event"])
         return self.filled(event) if data.get("folded") is True else event
 
@@ -112,24 +114,27 @@ class ClientFold:
 
 METADATA = frozenset(
     {
-        *("id", "model", "logprobs", "budget", "partial"),  # messages and responses
-        *("server", "error", "interrupted"),  # tool calls
+        # The first line is for messages and responses, and the second for tool calls.
+        *("id", "model", "logprobs", "budget", "partial"),
+        *("server", "error", "interrupted"),
+        # These are for steps and chats.
         *("mode", "halted_reason", "halt_tool_call_id", "halt_result", "pending_tool_call_id", "pending_question"),
-        *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),  # steps and chats
+        *("ask_user_opts", "manual_tool_calls", "approval_tool_calls"),
         *("max_turns", "halt_when_step_index", "manual_turn_index", "structured_finalize"),
-        "unused_steering",  # the client's own messages
+        # This has messages that the client itself has sent.
+        "unused_steering",
     }
 )
-"""The names of metadata that a client sees, since it needs them to continue."""
+"""The metadata entries that a client may see, because it needs them to continue the conversation."""
 
 _OWN = ("session_turn", "step_abandoned", "thread_compacted", "thread_compaction_failed")
-"""The names of rxllm's own ``Custom`` events, which hold sessions, responses and summaries."""
+"""The names of rxllm's own ``Custom`` events. They are hidden because they contain sessions, responses or summaries."""
 
 _EVENTS = frozenset[type[Any]](ev.EVENT_CLASSES)
 
 
 def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
-    """Remove what a client must not see.
+    """Remove everything from a stream that a client must not see.
 
     >>> import rxllm
     >>> thread = [rxllm.system("Our prices: secret."), rxllm.user("Hi")]
@@ -137,8 +142,9 @@ def for_client() -> Callable[[Observable[ev.Event]], Stream[ev.Event]]:
     >>> [message for message in events.run().result.thread]
     []
 
-    System prompts, raw chunks, provider data and messages of errors do not pass. Results are folded again from the
-    events that pass, so that the client's own fold equals them. A tool's result becomes JSON data, or else None.
+    It drops system prompts, raw chunks, provider-specific data and error messages. The results at the end of steps and
+    chats are rebuilt from the events that are left, so they match what the client folds for itself. A tool's result is
+    converted to JSON data, or to None if that is impossible.
     """
     return lambda source: Stream.of(source.pipe(ops.lift(_Client), rx.catch(_failed)))
 
@@ -148,16 +154,16 @@ def _failed(error: Exception, _: Observable[ev.Event]) -> Observable[ev.Event]:
 
 
 class _Client:
-    """Filters one stream and its inner agents."""
+    """Filters a single stream, including its inner agents."""
 
     def __init__(self) -> None:
         self._fold = ClientFold()
-        self._failed: dict[tuple[ClientFold, str], str] = {}  # the reason of each failed call
+        self._failed: dict[tuple[ClientFold, str], str] = {}  # the reason why each failed call has failed
 
     def feed(self, event: ev.Event) -> Iterable[ev.Event]:
         if type(event) not in _EVENTS:
-            fault = f"a client is sent events, not {type(event).__name__}"
-            raise TypeError(f"{fault}; pass rxllm.stream(...) itself, without ops.text() or the like")
+            fault = f"only events can be sent to a client, not {type(event).__name__}"
+            raise TypeError(f"{fault}; pass rxllm.stream(...) itself, without ops.text() or a similar operator")
         kept = self._seen(event, self._fold)
         if kept is None:
             return ()
@@ -176,20 +182,20 @@ class _Client:
             case Nested(path=path, event=inner) if path:
                 kept = self._seen(inner, fold.agent(path))
                 return kept and Nested(path, kept)
-            case Nested():  # malformed: it has no path
+            case Nested():  # malformed, because its path is empty
                 return None
             case ev.ToolExecutionCompleted(id=id, error=error) if error is not None:
                 self._failed[fold, id] = error.reason
                 return _kept(event)
             case ev.ToolResultEncoded(id=id) if (fold, id) in self._failed:
-                # The content for the model quotes the exception.
+                # The original content quotes the exception, which only the model may see.
                 return changed(event, content=json.dumps({"error": self._failed.pop((fold, id))}))
             case _:
                 return _kept(event)
 
 
 def _kept(event: ev.Event) -> ev.Event | None:
-    """Return the part of `event` that a client sees. A result in `event` is already the client's fold."""
+    """Remove from `event` what a client must not see. If it has a result, that is already the client's fold."""
     match event:
         case ev.StepCompleted(result=result):
             return ev.StepCompleted(replace(result, metadata=_named(result.metadata)))
@@ -251,7 +257,7 @@ def _calls(calls: Iterable[ToolCall]) -> tuple[ToolCall, ...]:
 
 
 def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the entries of `metadata` that `METADATA` names."""
+    """Return the entries of `metadata` that a client may see."""
     kept = {name: value for name, value in metadata.items() if name in METADATA}
     for name in ("manual_tool_calls", "approval_tool_calls"):
         if name in kept:
@@ -264,12 +270,12 @@ def _named(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _error(error: LLMError) -> LLMError:
-    """Return `error` without its message, which may quote a provider, a prompt or a path, and log it whole."""
+    """Log `error` in full, and return it without its message, which might quote the provider, a prompt or a path."""
     fields = {
         name: getattr(error, name) for name in ("retry_after", "tool_name", "tool_call_id") if hasattr(error, name)
     }
     hidden = type(error).from_fields({"reason": error.reason, **fields})
-    log_hidden(error, "a client sees only the reason of this error")
+    log_hidden(error, "the client was only sent the reason of this error")
     hidden.is_logged = True
     return hidden
 

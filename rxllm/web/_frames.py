@@ -1,4 +1,4 @@
-"""Frames, the JSON objects of every protocol: server-sent events, and what all encoders and decoders share."""
+"""Frames, the JSON objects that all protocols consist of, and the functions that encoders and decoders share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rxllm.values.argument_checks import check
 from rxllm.wire import SSEDecoder
 
 Frame = dict[str, Any]
-"""One message of a protocol: a JSON object."""
+"""A protocol message, which is a JSON object."""
 
 
 def sse(frame: Frame) -> bytes:
@@ -28,7 +28,7 @@ def sse(frame: Frame) -> bytes:
 def frame_json(frame: Frame) -> bytes:
     try:
         return msgspec.json.encode(frame)
-    except UnicodeEncodeError:  # half a surrogate pair must be escaped
+    except UnicodeEncodeError:  # a lone surrogate, which json.dumps escapes
         return json.dumps(frame).encode()
 
 
@@ -37,13 +37,14 @@ def from_sse(chunks: bytes | Iterable[bytes]) -> Iterator[Frame]: ...
 @overload
 def from_sse(chunks: AsyncIterable[bytes]) -> AsyncIterator[Frame]: ...
 def from_sse(chunks: bytes | Iterable[bytes] | AsyncIterable[bytes]) -> Iterator[Frame] | AsyncIterator[Frame]:
-    r"""Return the frames in server-sent events, whose bytes may be split anywhere. ``[DONE]`` is skipped.
+    r"""Yield the frames in the bytes of a server-sent event stream. Chunks can break anywhere; ``[DONE]`` is skipped.
 
     >>> list(from_sse(b'data: {"type":"end"}\n\n'))
     [{'type': 'end'}]
 
-    For asynchronous chunks, such as httpx's ``response.aiter_bytes()``, write ``async for frame in from_sse(...)``.
-    Raises ``StreamError``: ``malformed_event`` for an event that is not a JSON object, ``oversized_frame``.
+    If the chunks are asynchronous, such as httpx's ``response.aiter_bytes()``, write ``async for frame in
+    from_sse(...)``. Raises ``StreamError``: ``malformed_event`` if an event is not a JSON object, and
+    ``oversized_frame`` if it is too long.
     """
     if isinstance(chunks, AsyncIterable):
         return _async_frames(chunks)
@@ -81,12 +82,12 @@ def _frames(events: Iterable[tuple[str, bytes]]) -> Iterator[Frame]:
 
 
 def event_data(event: Event) -> Frame:
-    """Return `event` as data without its version: a reader assumes the current one."""
+    """Return `event` as data, without the format version, since decoding assumes the current version anyway."""
     return {name: value for name, value in serializer.to_data(event).items() if name != "v"}
 
 
 def event_of(data: Any) -> Event:
-    """Return the event that `event_data` was given. Raises for any other data."""
+    """Restore the event that was passed to `event_data`. Raises if `data` is anything else."""
     event: Any = serializer.from_data(data)
     if not isinstance(event, Event):
         raise TypeError("not an event")
@@ -94,7 +95,7 @@ def event_of(data: Any) -> Event:
 
 
 def text_of(frame: Frame, name: str) -> str:
-    """Return the text of a field. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
+    """Return the text in the field `name`. Raises ``LookupError`` if it is missing, ``TypeError`` if it is not text."""
     text: Any = frame[name]
     if not isinstance(text, str):
         raise TypeError(f"{name} is not text")
@@ -102,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Return the `events` read from `frame`. Raises ``StreamError("malformed_event")`` for any fault in it."""
+    """Read all `events` from `frame`. If anything is wrong with it, raise ``StreamError("malformed_event")``."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
@@ -110,7 +111,7 @@ def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
 
 
 class Block(msgspec.Struct):
-    """An open block of text or thinking: its id, its `name` in frames, and its text so far."""
+    """A block of text or thinking that is still open. Its `name` identifies it in frames."""
 
     kind: str
     id: str | None
@@ -125,15 +126,15 @@ class Block(msgspec.Struct):
 
 
 def open_block(blocks: dict[tuple[str, str], Block], kind: str, id: str | None) -> Block | None:
-    """Return the open block with this `id`, or the latest if it is None (see `rxllm.events`)."""
+    """Return the open block with this `id`, or the latest open block if `id` is None (see `rxllm.events`)."""
     return next((block for block in reversed(blocks.values()) if block.kind == kind and id in (None, block.id)), None)
 
 
 def rest(text: str, so_far: str) -> str:
-    """Return the part of `text` that the deltas `so_far` lack; "" if `text` does not begin with them."""
+    """Return the rest of `text` after the deltas `so_far`, or "" if `text` does not begin with them."""
     return text[len(so_far) :] if text.startswith(so_far) else ""
 
 
 def malformed(frame: object) -> StreamError:
-    """Return the error for a `frame` that its protocol does not allow."""
+    """Return the error for a `frame` that is not valid in its protocol."""
     return StreamError("malformed_event", f"not a frame of this protocol: {str(frame)[:80]}")

@@ -1,28 +1,29 @@
-"""A run as a Chat Completions answer, and the memory of runs that halt for the client's tools.
+"""Present a run as a Chat Completions answer, and remember the runs that stop to wait for the client's tools.
 
-The client sees a single message in a single choice, however many steps the run has:
+The client sees a single message in a single choice, however many steps the run takes:
 
 ==================================  ====================================================================================
-in the run                          the client sees
+in the run                          what the client sees
 ==================================  ====================================================================================
-text and thinking of all steps      ``content`` and ``reasoning_content``, with a blank line between two steps
-the same, in a structured answer    only the last step's, so that it is JSON; with tools it is sent when it is complete
+text and thinking                   ``content`` and ``reasoning_content``, with a blank line between two steps
+text and thinking of a structured   only the last step's, so that the content is valid JSON; if there are tools, nothing
+answer                              is sent until the answer is complete
 sources with a URL                  ``annotations``
-calls of the client's tools         ``tool_calls``
-calls of the engine's own tools,    nothing
+calls to the client's tools         ``tool_calls``
+calls to the engine's own tools,    nothing
 their results, inner agents
-a question to the user              the question, as text; an inner agent's question is an error
-usage                               the sum over all steps and agents
-``StepRestarted``                   nothing; if a part of the step was sent, an error, since it cannot be withdrawn
+a question to the user              the question, as text; if an inner agent asks it, an error
+usage                               the total for all steps and agents
+``StepRestarted``                   nothing, or an error if part of the step has already been sent
 files, log-probabilities            nothing
 ==================================  ====================================================================================
 
-The finish reason is ``tool_calls`` if calls wait for the client, ``length`` or ``content_filter`` if the last step
-ended with it, also ``length`` if the chat used up its turns or its budget, and otherwise ``stop``.
+The finish reason is ``tool_calls`` if the client has calls to run. It is ``length`` or ``content_filter`` if the last
+step ended with it, and also ``length`` if the chat has used up its turns or its budget. Otherwise it is ``stop``.
 
-The client gets only its own calls, and sends back only these. The model's message had more: thinking whose signature
-its provider requires, and calls of the engine's own tools, which must not run twice. So `Memory` keeps the run's
-messages, and in the next request replaces the client's copy with them.
+The client receives, and later sends back, only the calls to its own tools. The model's message contains more: thinking
+whose signature the provider needs to see again, and calls to the engine's own tools, which must not run twice. That is
+why `Memory` keeps the run's messages and, in the next request, puts them in place of the client's copy.
 """
 
 from __future__ import annotations
@@ -44,14 +45,14 @@ from rxllm.web._openai_errors import RefusedError
 from rxllm.web._openai_request import Chat
 
 MOST = 512
-"""Maximum runs kept. A request whose run is not kept, perhaps in another process, is answered as it was sent."""
+"""The number of runs that `Memory` keeps. If a request continues any other run, the client's copy is used as it is."""
 
 
 class Memory:
-    """The messages of runs, keyed by the conversation and the calls that wait for the client.
+    """Messages of earlier runs, keyed by the model, the conversation, and the calls that the client has to run.
 
-    Call ids alone are not enough: some providers count them from 0. Any client that sends the same conversation with
-    the same calls to the same model gets the kept messages.
+    Call ids alone would not identify a run, because some providers simply number the calls from 0. Any client that
+    sends the same conversation with the same calls to the same model is given the kept messages.
     """
 
     def __init__(self, most: int = MOST) -> None:
@@ -62,7 +63,7 @@ class Memory:
         return len(self._kept)
 
     def restore(self, model: str, thread: Thread) -> Thread:
-        """Return the client's `thread` with the messages of kept runs."""
+        """Return the client's `thread` with its own copies of messages replaced by the ones that were kept."""
         messages: list[Message] = []
         digest = hashlib.sha256(model.encode())
         for message in thread:
@@ -72,7 +73,10 @@ class Memory:
         return Thread(messages)
 
     def keep(self, model: str, asked_for: Thread, restored: Thread, result: ChatResult) -> None:
-        """Keep the messages that the run added to `restored`, the model's form of the client's thread `asked_for`."""
+        """Keep the messages that a run has added, if the run stopped to wait for the client's tools.
+
+        `asked_for` is the thread that the client sent, and `restored` is the thread that the model was given.
+        """
         if result.halted_reason != "manual_tool_calls":
             return
         digest = hashlib.sha256(model.encode())
@@ -95,34 +99,42 @@ _SOURCE = ("url", "title", "start_index", "end_index")
 
 
 class Answer:
-    """The chunks of one run; `holds` keeps them back until the chat has ended."""
+    """Turns the events of a run into chunks. If it `holds`, it keeps all chunks back until the chat has ended.
+
+    `usage` is the total for all steps and inner agents.
+    """
 
     def __init__(self, id: str, chat: Chat, *, holds: bool) -> None:
         self.result: ChatResult | None = None
         self.error: Exception | None = None
         self.finish_reason = ""
-        self.usage = Usage()  # the sum over all steps and their inner agents
+        self.usage = Usage()
         self._head: Frame = {"id": id, "created": int(time.time()), "model": chat.model}
         self._structured = chat.is_structured
         self._names = {tool.name for tool in chat.tools}
         self._with_usage = chat.include_usage
         self._holds = holds
-        self._role: Frame = {"role": "assistant"}  # sent with the first delta
-        self._deltas: list[Frame] = []  # the unsent deltas of this step
-        self._earlier: list[Frame] = []  # the unsent deltas of earlier steps
-        self._sent = False  # whether a delta of this step was sent
-        self._open = set[type[ev.Event]]()  # the kinds of block with deltas so far
-        self._cited = 0  # the number of sources so far
-        self._has_text = False  # whether this step has text
-        self._had_text = False  # whether an earlier step has text
-        self._indexes: dict[str, int] = {}  # the indexes of the client's calls, by id
-        self._unsent = set[str]()  # the calls without arguments so far
+        # The role is sent with the first delta. Two lists hold the unsent deltas of this step and of earlier steps.
+        # `_sent` is whether any delta of this step has been sent.
+        self._role: Frame = {"role": "assistant"}
+        self._deltas: list[Frame] = []
+        self._earlier: list[Frame] = []
+        self._sent = False
+        # The delta classes of the blocks that are open, and the number of sources so far.
+        self._open = set[type[ev.Event]]()
+        self._cited = 0
+        # Whether this step has text, and whether an earlier step had text.
+        self._has_text = False
+        self._had_text = False
+        # The index of each call to a client's tool, by call id, and the ids of the calls whose arguments are unsent.
+        self._indexes: dict[str, int] = {}
+        self._unsent = set[str]()
         self._counted = Subject[ev.Event]()
         at_once = CurrentThreadScheduler.singleton()
         self._counted.pipe(ops.usage()).subscribe(self._count, on_error=lambda _: None, scheduler=at_once)
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the chunks to send now. Sets `error` if the run has failed."""
+        """Return the chunks to send now. If the run has failed, set `error`."""
         if isinstance(event, _COUNTED):
             self._counted.on_next(event)
         try:
@@ -135,13 +147,13 @@ class Answer:
         return self._chunks(deltas)
 
     def chunk(self, delta: Frame | None, finish_reason: str | None = None) -> Frame:
-        """Return a chunk. Without a `delta` it has no choice, like the usage chunk."""
+        """Return a chunk with this `delta`; without one it has no choices, as the protocol requires for usage."""
         choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": finish_reason}
         choices = [] if delta is None else [choice]
         return {**self._head, "object": "chat.completion.chunk", "choices": choices}
 
     def last_chunks(self) -> list[Frame]:
-        """Return the chunks that were held back, and the chunks that end the answer."""
+        """Return any chunks that were held back, followed by the chunks that end the answer."""
         deltas = [*self._earlier, *self._deltas]
         if not deltas and self._role:
             deltas = [{"content": ""}]
@@ -152,7 +164,7 @@ class Answer:
         return {**self.chunk(None), "usage": _usage(self.usage)}
 
     def completion(self) -> Frame:
-        """Return the whole answer, once the chat has ended."""
+        """Return the whole answer as one object. Call it only after the chat has ended."""
         message = _message([*self._earlier, *self._deltas])
         choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": self.finish_reason}
         usage = {"usage": _usage(self.usage)}
@@ -184,7 +196,7 @@ class Answer:
                 self._open.discard(ev.ThinkingDelta)
             case ev.SourceAdded(source={"url": str()} as source):
                 cited = {name: source[name] for name in _SOURCE if name in source}
-                # OpenAI's package joins the lists in deltas by index.
+                # The index is for OpenAI's Python package, which uses it to merge lists across deltas.
                 self._add({"annotations": [{"index": self._cited, "type": "url_citation", "url_citation": cited}]})
                 self._cited += 1
             case ev.ToolCallStarted(id=id, name=name) if name in self._names and not event.metadata.get("server"):
@@ -226,10 +238,10 @@ class Answer:
 
     def _restart(self) -> None:
         if self._sent:
-            message = "the model restarted its answer after a part of it was sent; send the request without stream"
+            message = "the model restarted its answer after part of it was sent; send the request without stream: true"
             raise RefusedError(502, message, "restarted")
         self._deltas.clear()
-        self._indexes.clear()  # the client's calls end the chat, so all belong to this step
+        self._indexes.clear()  # a chat stops for the client's calls, so none can be from an earlier step
         self._unsent.clear()
         self._open.clear()
         self._has_text = False
@@ -247,14 +259,14 @@ class Answer:
         own = {call.id for call in result.final_response.tool_calls} if result.final_response else set[str]()
         waiting = {call.id for call in result.pending_tool_calls} | {result.pending_tool_call_id} - {None}
         if result.halted_reason == "approval" or waiting - own:
-            message = "a tool of this server waits for an answer that Chat Completions cannot express"
+            message = "a tool on this server needs an approval or an answer, which Chat Completions cannot ask for"
             self.error = RefusedError(500, message, "approval_required")
             return
         if result.pending_question:
             self._had_text, self._has_text = self._had_text or self._has_text, False
             self._add_text(result.pending_question)
         for call in result.pending_tool_calls:
-            if call.id not in self._indexes:  # a call to one of the engine's manual tools
+            if call.id not in self._indexes:  # it calls one of the engine's own manual tools
                 self._begin_call(call.id, call.name)
                 self._add_arguments(call.id, _arguments_text(call))
         self.finish_reason = _finish_reason(result)

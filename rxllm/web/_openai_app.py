@@ -1,15 +1,15 @@
-"""Serve engines over OpenAI's Chat Completions API, for programs in any language.
+"""An app that serves engines over OpenAI's Chat Completions API, so that programs in any language can call them.
 
 ===========================================  ===========================================================================
 request                                      response
 ===========================================  ===========================================================================
-``POST /v1/chat/completions``                the answer of ``rxllm.stream`` from the engine that `model` names
-``GET /v1/models``, ``GET /v1/models/NAME``  the names of the engines
+``POST /v1/chat/completions``                the answer of the engine named in ``model``, run with ``rxllm.stream``
+``GET /v1/models``, ``GET /v1/models/NAME``  the engines' names, or the entry for the engine ``NAME``
 ===========================================  ===========================================================================
 
-A stream's head is sent with the answer's first chunk, so that an earlier error has its own status, or after
-`HEARTBEAT` seconds of silence. A later error is a frame with an ``error``, without ``[DONE]``. A client that leaves
-disposes its run, and a slow client slows down the model.
+The status and headers of a stream are held back until the first chunk is ready, or for `HEARTBEAT` seconds at most. An
+error before that has a status of its own. A later error is sent as a frame with an ``error`` field, and there is no
+``[DONE]`` after it. If a client disconnects, its run is disposed. If a client reads slowly, the model is slowed down.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from rxllm.web._response import Client, Fields, GoneError, Receive, Send, until_
 log = logging.getLogger("rxllm")
 
 READING = 30.0
-"""Seconds within which a request's body must arrive."""
+"""Seconds that a client has to send the body of its request."""
 
 HEARTBEAT = 15.0
-"""Seconds of silence before a stream sends a comment, so that no proxy closes the connection."""
+"""Seconds of silence after which a stream sends a comment, to keep proxies from closing the connection."""
 
 LONG = 100_000
-"""Number of bytes above which a request is read in a thread."""
+"""Requests of more bytes than this are parsed in a thread."""
 
 LEAVING = 1.0
-"""Seconds within which a client must read the error that ends its answer."""
+"""Seconds that a client has to read a final error before the connection is given up."""
 
 _JSON = {"content-type": "application/json"}
 _SSE = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
@@ -61,19 +61,21 @@ def openai_app(
     max_body: int = 16 * 2**20,
     max_requests: int = 100,
 ) -> App:
-    """Return an ASGI app that serves `engines` over OpenAI's Chat Completions API, as models by name.
+    """Return an ASGI app that serves each of the `engines` as a model, over OpenAI's Chat Completions API.
 
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
-    Serve it with any ASGI server, or mount it in Starlette or FastAPI. A client's ``base_url`` ends with ``/v1``. An
-    engine with all its operators, `prepare` and tools answers like a model. Its own tools run here, unseen by the
-    client. The client's tools are passed to the model; their results arrive in the client's next request.
+    Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients set their ``base_url`` to its address plus
+    ``/v1``. To a client, an engine with all its operators, `prepare` and tools looks like a model. The engine's own
+    tools run here, and the client does not see them. The client's tools are passed to the model. The client runs them,
+    and sends their results with its next request.
 
-    Clients must send `key`. Without a `key`, requests from web pages, which have an ``Origin``, are refused. A request
-    may take `timeout` seconds (otherwise 408), its body may have `max_body` bytes (413), and `max_requests` may run at
-    a time (503).
+    If there is a `key`, every client must send it. Without a `key`, requests from web pages (requests that have an
+    ``Origin`` header) are refused. A request that takes longer than `timeout` seconds fails with status 408, and a body
+    of more than `max_body` bytes with 413. If `max_requests` are already running, a new request fails with 503.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments, and as ``rxllm.stream`` does for a wrong engine.
+    Raises ``ValidationError("invalid_option")`` for wrong arguments. If an engine is wrong, raises the same errors as
+    ``rxllm.stream``.
     """
     check_count("max_body", max_body)
     check_count("max_requests", max_requests)
@@ -92,12 +94,12 @@ def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
     checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
     for engine in checked.values():
-        rxllm.stream(engine, "Hi")  # checks the engine without a call
+        rxllm.stream(engine, "Hi")  # checks the engine; nothing is sent without a subscription
     return checked
 
 
 class _App:
-    """The app, with a slot for each request that may run concurrently."""
+    """The ASGI app. Its semaphore has one place for each request that can run at the same time."""
 
     def __init__(
         self, engines: dict[str, Engine], key: str | None, timeout: float, max_body: int, max_requests: int
@@ -135,10 +137,10 @@ class _App:
         except Exception as error:
             refusal = refusal_of(error)
             if isinstance(error, rxllm.LLMError):
-                log_hidden(error, "the request %s to openai_app failed", response.id)
+                log_hidden(error, "openai_app: request %s failed", response.id)
             elif refusal.status >= 500:
                 trace = None if isinstance(error, RefusedError) else error
-                log.error("the request %s to openai_app failed: %r", response.id, error, exc_info=trace)
+                log.error("openai_app: request %s failed: %r", response.id, error, exc_info=trace)
             with suppress(TimeoutError, GoneError):
                 async with asyncio.timeout(LEAVING):
                     await response.fail(refusal)
@@ -159,15 +161,16 @@ class _App:
             case "GET", _ if path.startswith("/v1/models/"):
                 await response.json(self._model(path.removeprefix("/v1/models/")))
             case _, "/v1/chat/completions" | "/v1/models":
-                raise RefusedError(405, f"this path has no method {scope['method'][:20]}", "method_not_allowed")
+                message = f"the method {scope['method'][:20]} is not allowed for this path"
+                raise RefusedError(405, message, "method_not_allowed")
             case _:
-                message = "there is no such path; there are /v1/chat/completions and /v1/models"
+                message = "no such path; use /v1/chat/completions or /v1/models"
                 raise RefusedError(404, message, "not_found")
 
     def _authorize(self, headers: Mapping[str, bytes]) -> None:
         if self._key is None:
-            if "origin" in headers:  # any web page can send requests to a server on its visitor's machine
-                message = "requests of web pages need a key: openai_app(..., key=...)"
+            if "origin" in headers:  # any web page can make its visitors' browsers send requests to their own machine
+                message = "requests from web pages are refused unless the server has a key: openai_app(..., key=...)"
                 raise RefusedError(403, message, "origin_not_allowed")
             return
         scheme, _, key = headers.get("authorization", b"").partition(b" ")
@@ -180,14 +183,14 @@ class _App:
         return {"id": name, "object": "model", "created": self._started, "owned_by": "rxllm"}
 
     async def _chat(self, body: bytes, receive: Receive, response: Response) -> None:
-        # A long request takes a second to read, during which the loop serves other requests.
+        # Parsing a long request can take a second, so it runs in a thread and the loop can serve other requests.
         reading = asyncio.to_thread(self._read, body) if len(body) > LONG else None
         chat, thread = self._read(body) if reading is None else await reading
         watch = [lambda: response.watch(HEARTBEAT, self._timeout)] if chat.stream else []
         await until_gone(receive, lambda: self._complete(chat, thread, response), *watch)
 
     def _read(self, body: bytes) -> tuple[Chat, rxllm.Thread]:
-        """Return the request in `body`, and its thread with the messages of kept runs."""
+        """Parse the request in `body`. Return it, and its thread with the messages that were kept from earlier runs."""
         chat = read_request(body, self._engines)
         return chat, self._memory.restore(chat.model, chat.thread)
 
@@ -198,7 +201,7 @@ class _App:
         async with rxllm.to_async_iter(_events(engine, thread, chat, response.id)) as events:
             async for event in events:
                 if isinstance(event, ToolExecutionCompleted) and event.error is not None:
-                    log_hidden(event.error, "a tool failed in the request %s to openai_app", response.id)
+                    log_hidden(event.error, "openai_app: a tool failed in request %s", response.id)
                 frames = answer.feed(event)
                 if answer.error is not None:
                     if response.begun and chat.include_usage:
@@ -216,7 +219,7 @@ class _App:
 
 
 def _has_steps(engine: Engine, chat: Chat) -> bool:
-    """Whether a structured answer may have text before its last step."""
+    """Whether a structured answer could take several steps, and so have text before the last one."""
     return bool(engine.tools or chat.tools or engine.params.keys() & {"tools", "structured_finalize"})
 
 
@@ -228,7 +231,7 @@ def _events(engine: Engine, thread: rxllm.Thread, chat: Chat, request_id: str) -
 
 
 class Response(Client):
-    """The response to a request, as JSON or as server-sent events, with an `id`."""
+    """The response to a request: either JSON or server-sent events. Its `id` is sent as ``x-request-id``."""
 
     def __init__(self, send: Send) -> None:
         self.id = uuid.uuid4().hex
@@ -240,11 +243,11 @@ class Response(Client):
         await self.send(body, more=False)
 
     async def frames(self, frames: Iterable[Frame], end: bytes = b"") -> None:
-        """Send `frames` as server-sent events. An `end` ends the response."""
+        """Send `frames` as server-sent events. If there is an `end`, send it too and finish the response."""
         await self.send(b"".join(map(sse, frames)) + end, more=not end)
 
     async def fail(self, error: RefusedError) -> None:
-        """Send `error` as the response, or as its last frame if it has begun."""
+        """Send `error` as the whole response, or as its last frame if the response has already begun."""
         if self.begun:
             await self.send(sse(error.body), more=False)
         else:
@@ -255,8 +258,8 @@ class Response(Client):
 
 
 async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -> bytes:
-    """Return the body of a request. Raises `GoneError`, and `RefusedError` if it is too large or too slow."""
-    too_large = RefusedError(413, f"the body has more than {most} bytes", "request_too_large")
+    """Read a request's body. Raises `RefusedError` if it is too large or too slow, `GoneError` if the client leaves."""
+    too_large = RefusedError(413, f"the request body is longer than {most} bytes", "request_too_large")
     length = headers.get("content-length", b"0")
     if length.isdigit() and int(length) > most:
         raise too_large
@@ -273,5 +276,5 @@ async def read_body(receive: Receive, headers: Mapping[str, bytes], most: int) -
                 if size > most:
                     raise too_large
     except TimeoutError:
-        raise RefusedError(408, "the body of the request took too long", "timeout") from None
+        raise RefusedError(408, f"the request body did not arrive within {READING:g} seconds", "timeout") from None
     return b"".join(parts)

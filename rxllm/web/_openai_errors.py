@@ -1,7 +1,7 @@
-"""Errors of `openai_app` as in Chat Completions: a status, and a body that the official SDKs map to exceptions.
+"""The errors of `openai_app`, in the form that OpenAI's own SDKs turn into exceptions: a status and a JSON body.
 
-The client sees the class and the reason of a run's error, but not its message, which may quote a provider, a prompt or
-a path (see `for_client`). Faults of the request itself are reported in full.
+If a run fails, the client sees the class and the reason of the error, but not its message, which might quote the
+provider, a prompt or a path (see `for_client`). If the request itself is wrong, the client sees the full message.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses that clients may retry; by themselves the SDKs would retry a 500 too."""
+"""The statuses after which a client should retry. A header marks them, because the SDKs would also retry a 500."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {
@@ -39,7 +39,7 @@ _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     EngineError: {400: {"missing_tool_results", "unsupported_response_format"}},
     ValidationError: {400: {"unsupported_capability", "invalid_request"}, 422: {"invalid_output"}},
 }
-"""The statuses of the client's faults and of transient faults. All other errors are this server's fault: 500."""
+"""The statuses for errors that the client has caused, or that are temporary. All other errors have status 500."""
 
 _CODES = {
     "rate_limited": "rate_limit_exceeded",
@@ -47,11 +47,11 @@ _CODES = {
     "guard_tripped": "content_filter",
     "budget_exceeded": "insufficient_quota",
 }
-"""The codes of reasons that the protocol names differently."""
+"""OpenAI's codes for the reasons that have a different name in rxllm."""
 
 
 class RefusedError(Exception):
-    """A protocol error: `status`, `headers` and the `body` for the client."""
+    """A refusal or failure of a request. `status`, `headers` and `body` are the response to the client."""
 
     def __init__(
         self,
@@ -75,12 +75,12 @@ class RefusedError(Exception):
 
 
 def wrong(param: str, message: str, code: str | None = None) -> RefusedError:
-    """Return the refusal for a request whose `param` is wrong."""
+    """Return the error for a request in which the field `param` is wrong."""
     return RefusedError(400, message, code, param)
 
 
 def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
-    """Return the refusal for a request that is invalid to rxllm; `names` are the protocol's field names by rxllm's."""
+    """Return the error for a request that rxllm found invalid; `names` maps rxllm's field names to OpenAI's."""
     path, fault = error.errors[0] if error.errors else ((), error.message)
     steps = (f"[{step}]" if isinstance(step, int) else f".{names.get(step, step)}" for step in path or ("messages",))
     place = "".join(steps).removeprefix(".")
@@ -88,13 +88,13 @@ def wrong_values(error: ValidationError, names: dict[str, str]) -> RefusedError:
 
 
 def refusal_of(error: Exception) -> RefusedError:
-    """Return a run's error without anything that the client must not see."""
+    """Convert a run's error to a response, without anything that the client must not see."""
     if isinstance(error, RefusedError):
         return error
     if isinstance(error, TimeoutError):
         return RefusedError(408, "the answer took too long", "timeout")
     if not isinstance(error, LLMError):
-        return RefusedError(500, "this server has failed", "internal_error")
+        return RefusedError(500, "an internal error occurred on this server", "internal_error")
     tables = [table for cls, table in _STATUSES.items() if isinstance(error, cls)]
     status = next((status for table in tables for status, reasons in table.items() if error.reason in reasons), 500)
     code = _CODES.get(error.reason, error.reason)

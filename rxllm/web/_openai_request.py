@@ -1,17 +1,17 @@
-"""Chat Completions requests: the engine, thread, tools and options in their fields.
+"""Read Chat Completions requests: the engine, the thread, the tools and the call options.
 
 ==================================================  ====================================================================
-field                                               meaning
+field                                               treatment
 ==================================================  ====================================================================
-``messages``                                        the thread, as ``Thread.from_openai`` reads it
-``tools``                                           the client's tools, as manual tools: they never run here
-``tool_choice``                                     a tool's name, "auto", "none" or "required"
-``response_format``                                 ``text``, ``json_object`` or ``json_schema``
-`OPTIONS`, ``max_completion_tokens``                call options, which override the engine's
-`NOTES`                                             notes, in the request's ``metadata["client"]``
-`NEUTRAL`                                           accepted with these values, which change nothing
-``model``, ``stream``, ``stream_options``           as in the protocol
-any other field                                     refused, since ignoring it would change the meaning
+``messages``                                        read into a thread by ``Thread.from_openai``
+``tools``                                           passed on as manual tools, which run in the client and never here
+``tool_choice``                                     passed on: "auto", "none", "required", or a tool's name
+``response_format``                                 passed on: ``text``, ``json_object`` or ``json_schema``
+the fields in `OPTIONS`, ``max_completion_tokens``  passed on as call options, which override the engine's
+the fields in `NOTES`                               stored in the request's ``metadata["client"]``
+the fields in `NEUTRAL`                             accepted only with the listed values, which change nothing
+``model``, ``stream``, ``stream_options``           handled as the protocol defines them
+any other field                                     refused, because the client could depend on its effect
 ==================================================  ====================================================================
 
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
@@ -33,7 +33,7 @@ from rxllm.web._openai_errors import RefusedError, wrong, wrong_values
 from rxllm.web._requests import parse_json
 
 OPTIONS = ("temperature", "top_p", "max_tokens", "stop", "seed", "reasoning_effort")
-"""The call options. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
+"""The fields that become call options. ``max_completion_tokens`` is the newer name of ``max_tokens``."""
 
 NOTES = (
     *("user", "metadata", "safety_identifier", "store"),
@@ -75,11 +75,11 @@ class Chat(msgspec.Struct, frozen=True):
 
 
 def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
-    """Return the request in `data`. Raises `RefusedError`."""
+    """Parse and check the request in `data`. Raises `RefusedError` if it is wrong or not supported."""
     fields = _read_fields(data)
     model = fields.get("model")
     if not isinstance(model, str):
-        raise wrong("model", "model is missing: it must be a string, a name that GET /v1/models lists")
+        raise wrong("model", "model must be a string: one of the names that GET /v1/models lists")
     if model not in engines:
         raise unknown_model(model)
     _refuse_unsupported(fields)
@@ -88,7 +88,7 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     stream, include_usage = _read_stream(fields)
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # checks the options without a call
+        stream_of(engines[model], thread, **options)  # checks the options; nothing is sent without a subscription
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None
@@ -97,11 +97,12 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
 
 
 def unknown_model(name: str) -> RefusedError:
-    return RefusedError(404, f"there is no model {name[:80]!r}; GET /v1/models lists them", "model_not_found", "model")
+    message = f"there is no model {name[:80]!r}; GET /v1/models lists the models"
+    return RefusedError(404, message, "model_not_found", "model")
 
 
 def _read_fields(data: bytes) -> Frame:
-    """Return the fields of a request except null fields."""
+    """Return the fields of a request, without the ones that are null."""
     try:
         body = parse_json(data, msgspec.json.decode)
     except ValidationError as error:
@@ -115,10 +116,10 @@ def _refuse_unsupported(fields: Frame) -> None:
     known = {*_FIELDS, *OPTIONS, *NOTES, *NEUTRAL}
     for name, value in fields.items():
         if name not in known:
-            raise wrong(name[:80], f"{name[:80]!r} is not a parameter of this server", "unknown_parameter")
+            raise wrong(name[:80], f"this server does not know the parameter {name[:80]!r}", "unknown_parameter")
         if name in NEUTRAL and value not in NEUTRAL[name]:
             allowed = msgspec.json.encode(NEUTRAL[name][0]).decode()
-            raise wrong(name, f"{name} is not supported; omit it, or write {allowed}", "unsupported_parameter")
+            raise wrong(name, f"{name} is not supported; omit it, or set it to {allowed}", "unsupported_parameter")
 
 
 def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
@@ -131,7 +132,7 @@ def _read_options(fields: Frame, tools: Collection[Tool]) -> Frame:
 
 
 def _read_stream(fields: Frame) -> tuple[bool, bool]:
-    """Return whether the request wants a stream, and whether the stream ends with the usage."""
+    """Return whether the client wants a stream, and whether it wants the usage at the end of that stream."""
     stream = _flag(fields, "stream", "stream")
     options = fields.get("stream_options", {})
     if not isinstance(options, dict):
@@ -160,8 +161,8 @@ def _part_fault(part: Part) -> str | None:
     match part:
         case ImagePart(image=image) if image.source == "url" and not _WEB.match(str(image.data)):
             return "the URL of an image must begin with https:, http: or data:"
-        case ProviderPart():  # its file_id belongs to this server's account
-            return "a file must be sent as file_data: this server keeps no files"
+        case ProviderPart():  # a file_id would refer to a file in the server's own account
+            return "a file must be sent as file_data, because this server does not store files"
         case _:
             return None
 
@@ -178,7 +179,7 @@ def _read_tools(entries: Any, own: Collection[str]) -> tuple[Tool, ...]:
                 form = '{"type": "function", "function": {"name": ..., "parameters": ...}}'
                 raise wrong(f"tools[{i}]", f"tools[{i}] must be {form}")
         if name in own:
-            raise wrong(f"tools[{i}]", f"tools[{i}]: the model has a tool {name!r} of its own; rename yours")
+            raise wrong(f"tools[{i}]", f"tools[{i}]: the model has its own tool named {name!r}; rename yours")
         fields = {key: value for key, value in cast(Frame, function).items() if value is not None}
         schema: Any = fields.get("parameters", {"type": "object", "properties": {}})
         tools.append(Tool(name, fields.get("description", ""), schema, manual=True))
@@ -193,13 +194,13 @@ def _read_choice(choice: Any, tools: Collection[Tool]) -> Frame:
         case "none":
             return {"tool_choice": choice}
         case _ if not names:
-            raise wrong("tool_choice", "tool_choice is only allowed with tools")
+            raise wrong("tool_choice", "tool_choice is only allowed together with tools")
         case "auto" | "required":
             return {"tool_choice": choice}
         case {"type": "function", "function": {"name": str(name)}} if name in names:
             return {"tool_choice": name}
         case _:
-            raise wrong("tool_choice", 'tool_choice must be "none", "auto", "required", or name one of the tools')
+            raise wrong("tool_choice", 'tool_choice must be "none", "auto" or "required", or name one of the tools')
 
 
 def _read_format(form: Any) -> Frame:
@@ -213,7 +214,7 @@ def _read_format(form: Any) -> Frame:
             return {"response_format": json_schema(name, cast(Frame, fields)["schema"], strict=strict)}
         case _:
             names = '"text", "json_object", or "json_schema" with json_schema: {"name": ..., "schema": ...}'
-            raise wrong("response_format", f"response_format must have the type {names}")
+            raise wrong("response_format", f"the type of response_format must be {names}")
 
 
 def _flag(fields: Frame, name: str, param: str) -> bool:

@@ -1,20 +1,22 @@
-"""Limits on the requests that `from_ui` and `from_ag_ui` read, and the stored conversation that they continue.
+"""The checks on requests that `from_ui` and `from_ag_ui` share, and the stored conversation that a request continues.
 
-A client's user controls its requests, so they are read by these rules:
+A request is written by the user's own machine, so it cannot be trusted. "Stored" means that the server has its own copy
+of the conversation and passes it as `stored`.
 
 =====================================  ================================================================================
-in a request                           becomes
+part of a request                      treatment
 =====================================  ================================================================================
-a system or developer message          nothing
-the user's text and files              a user's message; a file's URL is ``http:``, ``https:``, or a limited ``data:``
-earlier messages                       nothing if the server has a thread, which contains them; otherwise messages
-the thread's last messages, repeated   nothing: a client repeats unanswered messages, for example after a failure
-a tool call without a result           nothing
-an answer to an approval request       an approval, if the call waits in the server's thread; an error without a thread
-an answer to an answered call          nothing; if there is nothing else, an error
-a result from a client's tool          a result, if the call waits in the server's thread and is one of `client_tools`
-a new message instead of an answer     a denial of the calls that wait, and the message, which answers an inner agent's
-                                       question if there is one
+a system or developer message          ignored
+the user's text and files              read as a user message; a file must be a web address or a base64 ``data:`` URL
+earlier messages                       ignored if there is a stored copy, otherwise read as the history
+a repeated message                     ignored if it is an unanswered message at the end of the stored thread; clients
+                                       repeat such messages when they retry after a failure
+a tool call without a result           ignored
+an answer to an approval request       accepted if the stored call is waiting for one; refused without a stored copy
+an answer to an answered call          ignored; if the request contains nothing else, it is refused
+a result from a client's tool          accepted if the stored call is waiting and its tool is one of `client_tools`
+a new message instead of an answer     denies the calls that are waiting; if an inner agent is waiting for an answer to
+                                       its question, the message is that answer
 =====================================  ================================================================================
 """
 
@@ -33,25 +35,25 @@ from rxllm.values import FilePart, Image, ImagePart, Part, TextPart, open_calls,
 from rxllm.values.argument_checks import invalid_option, must_be
 
 MAX_BYTES = 8_000_000
-"""Maximum length of a request."""
+"""Maximum length of a request, in bytes."""
 
 MAX_DEPTH = 64
-"""Maximum depth of a request."""
+"""Maximum nesting depth of a request."""
 
 MAX_VALUES = 100_000
-"""Maximum JSON values in a request: reading more would block the loop for seconds."""
+"""Maximum number of JSON values in a request. Parsing more of them would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type. Unlike text it must not hold half of a surrogate pair: it is looked up, logged and sent again."""
+"""An id or a type. It must not contain a lone surrogate, because it is used as a key, logged and sent back."""
 
 UNANSWERED = "The user has gone on without an answer."
-"""The result of waiting calls when the user writes something else."""
+"""The result for calls that were waiting for an answer when the user wrote something else."""
 
 T = TypeVar("T")
 
 
 class Incoming(msgspec.Struct, frozen=True):
-    """The arguments of ``rxllm.resume`` and ``rxllm.stream_resume`` for a client's request."""
+    """The contents of a client's request, ready to be passed to ``rxllm.resume`` or ``rxllm.stream_resume``."""
 
     thread: Thread
     approvals: Mapping[str, Any] = {}
@@ -59,7 +61,7 @@ class Incoming(msgspec.Struct, frozen=True):
 
 
 def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
-    """Return a request as data. Raises ``ValidationError`` if it is too long, too large, too deep, or not JSON."""
+    """Parse the body of a request. Raises ``ValidationError`` if it is too long, too large, too deep, or not JSON."""
     if not isinstance(body, bytes | str):
         _check_size(body)
         return body
@@ -70,7 +72,7 @@ def load_request(body: bytes | str | Mapping[str, Any], max_bytes: int) -> Any:
 
 
 def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
-    """Return `text` as `parse` reads it. Raises ``ValidationError`` if `parse` fails or `text` holds too much."""
+    """Parse `text` with `parse`. Raises ``ValidationError`` if that fails, or if the data is too large or too deep."""
     if _most_values(text) > MAX_VALUES:
         raise _too_large()
     try:
@@ -82,7 +84,7 @@ def parse_json(text: bytes, parse: Callable[[bytes], Any]) -> Any:
 
 
 def _check_size(data: Any) -> None:
-    """Raise if `data` is too large or too deep. The arguments of tool calls count too, although they are text."""
+    """Raise if `data` is too large or too deep, counting the JSON in the text of tool-call arguments too."""
     level: list[Any] = [data]
     count = 0
     for _ in range(MAX_DEPTH):
@@ -100,8 +102,8 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound on the number of values in a JSON text, from its punctuation, without parsing it."""
-    most_quotes = 4 * MAX_VALUES  # two for each key and each string
+    """Estimate how many values a JSON text has at most. It counts punctuation instead of parsing the text."""
+    most_quotes = 4 * MAX_VALUES  # a value has at most four: two for its key and two for itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))
 
@@ -116,7 +118,7 @@ def _load_arguments(text: bytes) -> Any:
 
 
 def _too_large() -> ValidationError:
-    return wrong(f"holds more than {MAX_VALUES} values", "body")
+    return wrong(f"has more than {MAX_VALUES} values", "body")
 
 
 def _too_deep() -> ValidationError:
@@ -124,11 +126,11 @@ def _too_deep() -> ValidationError:
 
 
 def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
-    """Return `data`, which is at `path` in a request, as a `cls`; unknown fields are dropped."""
+    """Convert `data`, found at `path` in the request, to a `cls`. Unknown fields are ignored."""
     try:
         return msgspec.convert(data, cls)
-    except UnicodeEncodeError:  # raised where msgspec looks up a name
-        raise wrong("must not hold half of a surrogate pair in a name", *path) from None
+    except UnicodeEncodeError:  # msgspec raises it when it looks up a field name
+        raise wrong("has a field name with a lone surrogate", *path) from None
     except msgspec.ValidationError as error:
         fault, _, place = str(error).partition(" - at `$")
         inner = [int(index) if index else name for name, index in re.findall(r"(\w+)|\[(\d+)]", place)]
@@ -136,41 +138,41 @@ def convert_to(data: Any, cls: type[T], *path: str | int) -> T:
 
 
 class StoredConversation:
-    """The server's copy of a conversation, and the client's answers to its waiting calls."""
+    """The server's copy of a conversation, and the answers that a client gives to the calls that are waiting in it."""
 
     def __init__(self, stored: Thread | ChatResult | Session, client_tools: Collection[str]) -> None:
         if not isinstance(cast(object, stored), Thread | ChatResult | Session):
             fault = must_be("a Thread, a ChatResult or a Session", type(stored))
-            raise invalid_option("stored", f"{fault}; write Thread(messages) for a list of messages")
+            raise invalid_option("stored", f"{fault}; if you have a list of messages, pass Thread(messages)")
         is_thread = isinstance(stored, Thread)
         self.thread = stored if is_thread else stored.thread
         waiting = () if is_thread else stored.pending_tool_calls
-        if not waiting and not isinstance(stored, Session):  # a result cut off while calls were running lists none
+        if not waiting and not isinstance(stored, Session):  # a chat that was cut off does not list its calls
             waiting = open_calls(self.thread)
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         id = None if is_thread else stored.pending_tool_call_id
-        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks
+        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks a question
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
 
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
-        """Accept the answer to a waiting call's approval request."""
+        """Accept an answer to the approval request of a waiting call."""
         if self.pending[id].name in self._client_tools:
-            raise wrong("is of a tool that runs in the client, which sends its result", *path)
+            raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
-        """Accept the result of a client's tool. The result of a call that is not waiting is dropped."""
+        """Accept a result from a client's tool. If its call is not waiting, ignore the result."""
         if id not in self.pending or id in self.approvals:
             return
         if self.pending[id].name not in self._client_tools:
-            raise wrong("is of a tool that does not run in the client", *path)
+            raise wrong("must not be the result of a tool that runs on the server", *path)
         self.results[id] = result
 
     def reply(self, id: str, text: str) -> None:
-        """Accept the answer to the question. For an inner agent it becomes the asking call's result."""
+        """Accept an answer to the question. If an inner agent asked it, the answer becomes the result of its call."""
         self.question = None
         if "/" in id:
             self.results[id] = text
@@ -178,9 +180,9 @@ class StoredConversation:
             self.thread += user(text)
 
     def incoming(self, new: list[Message]) -> Incoming:
-        """Return the answers and the user's `new` messages, which deny all other waiting calls.
+        """Return the answers and the user's `new` messages. If there are new messages, deny all unanswered calls.
 
-        Raises ``ValidationError`` if there is nothing new, as after a second click or in a second tab.
+        Raises ``ValidationError`` if there is nothing new. This happens if the user clicks twice, or in two tabs.
         """
         new = self._drop_repeated(new)
         for id, call in self.pending.items() if new else ():
@@ -194,15 +196,15 @@ class StoredConversation:
         role = last.role if (last := (self.thread + new).last) else "user"
         is_answer = bool(self.approvals or self.results)
         if not is_answer and (role == "assistant" or (self.pending and role != "user")):
-            raise wrong("must answer a waiting call, or hold a new message of the user", "messages")
+            raise wrong("must answer a waiting call or contain a new message from the user", "messages")
         return Incoming(self.thread + new, self.approvals, self.results)
 
     def _drop_repeated(self, new: list[Message]) -> list[Message]:
-        """Return `new` without the unanswered messages at the end of the thread, which a client repeats."""
+        """Drop the messages at the start of `new` that repeat the unanswered messages at the end of the thread."""
         unanswered = [*takewhile(lambda message: message.role == "user", reversed(self.thread))][::-1]
-        # Knuth-Morris-Pratt borders: comparing each length would take seconds for thousands of messages.
+        # This is the Knuth-Morris-Pratt prefix function. Trying every overlap would take seconds for long threads.
         items = [*(message.content for message in new), object(), *(message.content for message in unanswered)]
-        borders = [0]  # entry i: the length of the longest proper suffix of `items[: i + 1]` that is a prefix
+        borders = [0]  # entry i: the length of the longest proper suffix of `items[: i + 1]` that is also its prefix
         for item in items[1:]:
             n = borders[-1]
             while n and items[n] != item:
@@ -212,7 +214,7 @@ class StoredConversation:
 
 
 def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Message]:
-    """Return an assistant message and the results of its calls; no messages if all are empty."""
+    """Return an assistant message followed by the results of its calls, or no messages if all of that is empty."""
     answered = tuple(answered)
     if not parts and not answered:
         return []
@@ -222,7 +224,7 @@ def turn(parts: list[Part], answered: Iterable[tuple[ToolCall, Any]]) -> list[Me
 
 
 def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
-    """Return `parts` as the content of a message: plain text if possible."""
+    """Return `parts` as message content: a plain string if they are a single text or nothing at all."""
     match parts:
         case []:
             return ""
@@ -233,13 +235,13 @@ def plain_content(parts: list[Part]) -> str | tuple[Part, ...]:
 
 
 def file_part(url: str, mime_type: str, *path: str | int, name: str | None = None) -> Part:
-    """Return the part for a user's file. The `url` must be a web address, or hold the file as ``data:``."""
+    """Return the message part for a user's file. Its `url` must begin with ``http:``, ``https:`` or ``data:``."""
     scheme = url.partition(":")[0].lower()
     if scheme == "data":
         try:
             (part,) = user([TextPart(""), url]).parts[1:]
         except ValidationError:
-            raise wrong("is not a data: URL in base64", *path) from None
+            raise wrong("must be a valid data: URL in base64", *path) from None
         return part
     if scheme not in ("http", "https"):
         raise wrong("must begin with http:, https: or data:", *path)

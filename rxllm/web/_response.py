@@ -1,19 +1,19 @@
-"""A stream as a web server's response: an ASGI application that sends server-sent events.
+"""An ASGI application that sends a stream to a browser, as server-sent events.
 
 ============================  ==========================================================================================
-while                         the response
+situation                     reaction
 ============================  ==========================================================================================
-there is no event yet         sends its head at once, so that a browser knows that its question has arrived
-the model is silent           sends a comment every `heartbeat` seconds, so that no proxy closes the connection
-the browser is slow           stops reading the model's socket once `WAITING` events are waiting
-the browser reads nothing     ends after `send_timeout` seconds
-the stream fails              sends the error as a frame; the status stays 200
-the browser leaves            disposes its subscription, which ends the call
-the server stops              does the same when the server cancels it
+there is no event yet         The status and headers are sent at once, so the browser knows that its request arrived.
+the model is silent           A comment is sent every `heartbeat` seconds, so that no proxy closes the connection.
+the browser reads slowly      Once `WAITING` events are waiting, no more data is read from the model's socket.
+the browser stops reading     The response ends after `send_timeout` seconds.
+the stream fails              The error is sent as a frame. The status remains 200.
+the browser disconnects       The subscription is disposed, which ends the model call.
+the server shuts down         The server cancels the response, which also disposes the subscription.
 ============================  ==========================================================================================
 
-On ASGI 2.4 servers Starlette's own ``StreamingResponse`` notices a disconnect only when it writes; this response
-listens for it.
+On ASGI 2.4 servers, Starlette's own ``StreamingResponse`` notices a disconnect only on its next write. This response
+notices it immediately, because it listens for the server's disconnect message.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from rxllm.web._codec import Encoder, encoder
 from rxllm.web._for_client import for_client
 from rxllm.web._frames import sse
 
-Message = Any  # a mapping, for which each framework has its own type
+Message = Any  # a mapping; every framework has a different type for it
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""Maximum events waiting for a slow browser, besides the events in its socket; then the model's socket must wait."""
+"""The number of events that can wait for a slow browser, besides those in its socket, before the model is paused."""
 
 HEARTBEAT = b":\n\n"
-"""A comment, which readers of server-sent events ignore."""
+"""An empty comment. Clients of server-sent events ignore it."""
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache", "x-accel-buffering": "no"}
 
@@ -59,21 +59,22 @@ def streaming_response(
     headers: Mapping[str, str] | None = None,
     filter: Filter | None = None,
 ) -> StreamingResponse:
-    """Return `stream` as a response for Starlette, FastAPI, Litestar and any other ASGI server.
+    """Return a response that sends `stream` to a browser, for Starlette, FastAPI, Litestar or any other ASGI server.
 
-    It is an ASGI application: return it from a route, or ``await response(scope, receive, send)``. It subscribes once,
-    when the server calls it, and disposes its subscription when the browser leaves.
+    The response is itself an ASGI application. Return it from a route, or call it: ``await response(scope, receive,
+    send)``. It subscribes to `stream` when the server calls it, and disposes the subscription if the browser
+    disconnects.
 
     Arguments:
         protocol: The name of a protocol, or an encoder.
-        heartbeat: Seconds of silence before a comment is sent; None sends no comments.
-        send_timeout: Seconds that a browser may go without reading before the response ends.
-        headers: Headers that extend or replace the headers for server-sent events and for the protocol.
-        filter: The operator that removes what must not leave the server, instead of `for_client`.
+        heartbeat: After this many seconds of silence, a comment is sent. None sends no comments.
+        send_timeout: If the browser reads nothing for this many seconds, the response ends.
+        headers: Extra headers; they also replace the default headers of the same names.
+        filter: An operator to use in place of `for_client`, to remove what a client must not see.
 
     Raises ``ValidationError("invalid_option")`` for wrong arguments.
     """
-    check_instance("stream", stream, Observable, "a stream of events, as rxllm.stream(...) returns")
+    check_instance("stream", stream, Observable, "a stream of events, such as rxllm.stream(...)")
     is_none_or_positive = heartbeat is None or is_positive(heartbeat)
     check("heartbeat", heartbeat, is_none_or_positive, "a number of seconds above 0, or None")
     check("send_timeout", send_timeout, is_positive(send_timeout), "a number of seconds above 0")
@@ -89,7 +90,7 @@ def streaming_response(
 
 
 class StreamingResponse:
-    """The response to a request, with the attributes that Starlette expects."""
+    """The response to one request. Its public attributes are the ones that Starlette expects of a response."""
 
     def __init__(
         self, chunks: Stream[bytes], encoder: Encoder, headers: Fields, heartbeat: float, send_timeout: float
@@ -114,7 +115,7 @@ class StreamingResponse:
         await client.send(b"", more=False)
 
     async def _write(self, client: Client) -> None:
-        """Send all chunks. If the stream breaks, send an error frame to the client, then raise the stream's error."""
+        """Send all chunks. If the stream raises an exception, send an error frame to the client and re-raise it."""
         await client.begin()
         try:
             async with to_async_iter(self._chunks, WAITING) as chunks:
@@ -153,11 +154,11 @@ def _encode_headers(headers: Mapping[str, str]) -> Fields:
 
 @cache
 def _starlette_response(base: type[Any]) -> type[StreamingResponse]:
-    """Return a `StreamingResponse` that is also Starlette's response: FastAPI turns any other object into JSON."""
+    """Make a `StreamingResponse` subclass that is also a Starlette response; FastAPI would turn others into JSON."""
     return type("StreamingResponse", (StreamingResponse, base), {})
 
 
-# The client of a request, here and in `rxllm.web._openai_app`
+# `rxllm.web._openai_app` uses everything below, too.
 
 
 class GoneError(Exception):
@@ -165,19 +166,19 @@ class GoneError(Exception):
 
 
 class Client:
-    """The client of a request. The head of the response, `status` and `headers`, is sent before its first bytes."""
+    """The client that sent a request. The response's `status` and `headers` are sent before the first bytes of body."""
 
     def __init__(self, send: Send, status: int, headers: Fields) -> None:
         self.status = status
         self.headers = headers
         self.begun = False
         self._send = send
-        self._lock = asyncio.Lock()  # a server takes one message at a time
+        self._lock = asyncio.Lock()  # only one message can be sent at a time
         self._now = asyncio.get_running_loop().time
-        self._since = self._now()  # when the latest send began or, once it is over, ended
+        self._since = self._now()  # when the current send began or, if nothing is being sent, when the last one ended
 
     async def begin(self) -> None:
-        """Send the head at once."""
+        """Send the status and headers now, if they have not been sent."""
         async with self._lock:
             if not self.begun:
                 await self._begin()
@@ -191,12 +192,12 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after each `heartbeat` of silence; raise `GoneError` if a send exceeds `patience`."""
+        """Send a comment after every `heartbeat` seconds of silence. Raise `GoneError` if a send exceeds `patience`."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
             if seconds > 0:
-                await asyncio.sleep(min(seconds, heartbeat, patience))  # the client may fall behind, or catch up
+                await asyncio.sleep(min(seconds, heartbeat, patience))  # a send might start or end in the meantime
             elif is_behind:
                 raise GoneError
             else:
@@ -213,16 +214,16 @@ class Client:
     async def _try(self, message: Message) -> None:
         try:
             await self._send(message)
-        except OSError as error:  # some servers raise it when the client has left
+        except OSError as error:  # some servers raise this if the client has disconnected
             raise GoneError from error
 
 
 async def until_gone(receive: Receive, *work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    """Run all of `work` concurrently until the first ends. Raise `GoneError` once the client has left."""
+    """Run all of `work` concurrently until one of them ends. Raise `GoneError` if the client disconnects first."""
     leaving = asyncio.ensure_future(_wait_until_gone(receive))
     tasks = [leaving]
     try:
-        await asyncio.sleep(0)  # the client may have left already
+        await asyncio.sleep(0)  # find out whether the client has already left
         if not leaving.done():
             tasks = [*(asyncio.ensure_future(start()) for start in work), leaving]
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

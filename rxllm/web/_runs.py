@@ -1,4 +1,4 @@
-"""Streams that continue without a browser: kept in memory by id, so that browsers can return and stop them."""
+"""Streams that keep running without a browser. They are kept in memory by id, so a browser can return to them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Keep streams by id, so that browsers can leave and return. Leaving a run does not stop it; `cancel` does.
+    """Keep streams running by id, so that browsers can leave and return. Only `cancel` stops a run.
 
     >>> import rxllm
     >>> runs = Runs()
@@ -24,9 +24,10 @@ class Runs:
     >>> runs.watch("chat-2") is None, runs.cancel("chat-1")
     (True, False)
 
-    Only events for clients (`for_client`) are kept, folded for late watchers (`ops.share_folded`). A run continues for
-    `grace` seconds after its last watcher has left; an ended run is kept for the same time. There are at most `most`
-    runs. Use ids that cannot be guessed, or check whose ids they are: any client that knows an id may watch its run.
+    Events pass through `for_client` before they are kept. A browser that joins late first receives the events so far,
+    condensed by `ops.share_folded`. If all browsers have left, a run continues for `grace` seconds. After it has ended,
+    it is kept for `grace` seconds. At most `most` runs are kept at a time. Anyone who knows the id of a run can watch
+    it, so use ids that cannot be guessed, or check that the id belongs to the user.
     """
 
     def __init__(self, most: int = 1000, grace: float = 300.0) -> None:
@@ -37,13 +38,13 @@ class Runs:
         self._lock = RLock()
 
     def start(self, id: str, stream: Observable[Event]) -> Stream[Event]:
-        """Start `stream` now, on the running loop or else on rxllm's own, and return it for its first watcher.
+        """Start `stream` now, on the running event loop or else on rxllm's own, and return it for the first browser.
 
-        Raises ``ValidationError("invalid_option")`` while `id` runs and for wrong arguments, and
-        ``StreamError("overflow")`` while `most` run.
+        Raises ``ValidationError("invalid_option")`` if a run with this `id` is active or an argument is wrong, and
+        ``StreamError("overflow")`` if `most` runs are active.
         """
         check_instance("id", id, str, "a string")
-        check_instance("stream", stream, Observable, "a stream of events, as rxllm.stream(...) returns")
+        check_instance("stream", stream, Observable, "a stream of events, such as rxllm.stream(...)")
         with self._lock:
             self._make_room(id)
             run = self._runs[id] = _Run(stream, self._grace)
@@ -51,14 +52,14 @@ class Runs:
         return run.stream
 
     def watch(self, id: str) -> Stream[Event] | None:
-        """Return the run: its fold so far, then its live events. Return None for an unknown id."""
+        """Return the run's stream: the condensed events so far, then live events. Return None if the id is unknown."""
         with self._lock:
             self._forget()
             run = self._runs.get(id)
         return run and run.stream
 
     def cancel(self, id: str) -> bool:
-        """Stop the run, and return whether it was running. Its watchers get ``StreamError("cancelled")``."""
+        """Stop a run. Its browsers get ``StreamError("cancelled")``. Return whether the run was still active."""
         with self._lock:
             run = self._runs.get(id)
         if run is None or run.ended is not None:
@@ -67,7 +68,7 @@ class Runs:
         return True
 
     def cancel_all(self) -> None:
-        """Stop all runs; call it before the server's loop ends."""
+        """Stop all runs. Call this before the server's event loop ends."""
         with self._lock:
             ids = [*self._runs]
         for id in ids:
@@ -76,7 +77,7 @@ class Runs:
     def _make_room(self, id: str) -> None:
         self._forget()
         if id in self._runs and self._runs[id].ended is None:
-            fault = f"must not be the id of an active run: got {id[:80]!r}; watch the run, or cancel it first"
+            fault = f"must not be the id of an active run: got {id[:80]!r}; watch that run, or cancel it first"
             raise invalid_option("id", fault)
         self._runs.pop(id, None)
         if len(self._runs) >= self._most:
@@ -91,7 +92,7 @@ class Runs:
 
 
 class _Run:
-    """A run: `stop` cancels it; `ended` is when it ended."""
+    """A stream that is kept. `stop` cancels it, and `ended` is the time at which it ended, or None."""
 
     def __init__(self, source: Observable[Event], grace: float) -> None:
         self.stop: Subject[None] = Subject()

@@ -1,6 +1,7 @@
-"""Requests of ``useChat``: a browser's messages as a thread, and its answers to tool calls.
+"""``useChat`` requests: read a browser's messages as a thread, and its answers to tool calls.
 
-`rxllm.web._requests` has the table of accepted input. An assistant message becomes one message per step.
+The docstring of `rxllm.web._requests` lists the input that is accepted. One assistant message in the browser becomes
+several messages here, one for each step.
 """
 
 from __future__ import annotations
@@ -59,9 +60,9 @@ class _Part(msgspec.Struct, rename="camel"):
 
     @property
     def result(self) -> Any:
-        """The tool's result, as `rxllm.resume` accepts it."""
+        """The tool's result, in a form that `rxllm.resume` accepts."""
         if self.state == "output-available":
-            output = cast(str | dict[str, Any] | None, self.output)  # it may be any JSON
+            output = cast(str | dict[str, Any] | None, self.output)  # in fact any JSON value
             return output if isinstance(output, str | dict) else json.dumps(output)
         return {"error": self.error_text or "denied"}
 
@@ -84,7 +85,7 @@ def from_ui(
     client_tools: Collection[str] = (),
     max_bytes: int = MAX_BYTES,
 ) -> Incoming:
-    """Return the thread, approvals and results from a ``useChat`` request.
+    """Read the thread, approvals and tool results from a ``useChat`` request.
 
     >>> import rxllm
     >>> hello = {"id": "m1", "role": "user", "parts": [{"type": "text", "text": "Hi"}]}
@@ -92,17 +93,19 @@ def from_ui(
     >>> rxllm.resume(rxllm.Fake("Hello"), incoming.thread).run().output_text
     'Hello'
 
-    With `stored`, the server's copy of the conversation, only new messages and answers are read. Without it the
-    browser's messages are the conversation, so that users can edit earlier messages, and no approval is accepted.
-    `client_tools` are the names of the tools that run in the browser; no other results are accepted.
+    Pass the server's copy of the conversation as `stored`; only new messages and answers are then taken from the
+    request. Without it, the browser's messages are the conversation. Users can then edit earlier messages, but a
+    request that contains approvals is refused. `client_tools` names the tools that run in the browser. Results of other
+    tools are refused.
 
-    Raises ``ValidationError("invalid_request")``, with the path, if the request is malformed, longer than `max_bytes`,
-    too deep or too large, or if it answers an unknown call; ``"invalid_option"`` if `stored` is of the wrong class.
+    Raises ``ValidationError("invalid_request")``, with the path of the fault, if the request is malformed, longer than
+    `max_bytes`, too deep or too large, or if it answers an unknown call. Raises ``ValidationError("invalid_option")``
+    if `stored` has the wrong class.
     """
     request = convert_to(load_request(body, max_bytes), _Request)
     messages = [(i, message) for i, message in enumerate(request.messages) if message.role != "system"]
     if not messages:
-        raise wrong("must hold a message of the user", "messages")
+        raise wrong("must contain a message that is not a system message", "messages")
     if stored is None:
         return Incoming(Thread(_history(messages)))
     conversation = StoredConversation(stored, client_tools)
@@ -113,7 +116,7 @@ def from_ui(
     if messages[-1][1].role == "assistant":
         _take_answers(conversation, *messages[-1])
     elif request.message_id is not None:
-        raise wrong("is an edit of an earlier message, which the stored conversation does not allow", "messageId")
+        raise wrong("must not be given: a stored conversation does not allow edits of earlier messages", "messageId")
     first = max((place + 1 for place, (_, entry) in enumerate(messages) if entry.role == "assistant"), default=0)
     return conversation.incoming([message for i, entry in messages[first:] for message in _user_messages(i, entry)])
 
@@ -139,14 +142,14 @@ def _history(entries: list[tuple[int, _Message]]) -> list[Message]:
 
 def _check_call(part: _Part, ids: set[str], i: int, j: int) -> None:
     if part.state == "approval-responded":
-        raise wrong("needs the stored conversation", "messages", i, "parts", j, "approval")
+        raise wrong("needs the stored conversation; pass it as stored=", "messages", i, "parts", j, "approval")
     if not part.tool_call_id or part.tool_call_id in ids:
-        raise wrong("must be an id of its own", "messages", i, "parts", j, "toolCallId")
+        raise wrong("must be present, and different for every call", "messages", i, "parts", j, "toolCallId")
     ids.add(part.tool_call_id)
 
 
 def _assistant_messages(step: list[_Part]) -> list[Message]:
-    """Return a step's message and its tools' results, without the calls that have no result."""
+    """Return a step's assistant message and tool results, leaving out the calls that have no result."""
     parts: list[Part] = []
     answered: list[tuple[ToolCall, Any]] = []
     for part in step:
@@ -189,7 +192,7 @@ def _take_answers(conversation: StoredConversation, i: int, entry: _Message) -> 
             if approval.approved is None:
                 raise wrong("must be true or false", *path, "approval", "approved")
             if id not in conversation.known:
-                raise wrong("must answer a tool call of the stored conversation", *path, "approval")
+                raise wrong("must answer a tool call in the stored conversation", *path, "approval")
             if id in conversation.pending:
                 conversation.approve(id, approval.approved or approval.reason or False, *path, "approval")
         elif part.is_answered:

@@ -1,4 +1,4 @@
-"""The Vercel UI message stream, version 1, for ``useChat`` and ``readUIMessageStream`` of the npm package ``ai``.
+"""The Vercel UI message stream, version 1, for ``useChat`` and ``readUIMessageStream`` from the npm package ``ai``.
 
 ============================================  ==========================================================================
 event                                         frames
@@ -6,28 +6,31 @@ event                                         frames
 ``MessageStarted``                            ``finish-step`` if a step is open, ``start-step``
 ``TextDelta``, ``TextCompleted``              ``text-start``, ``text-delta``, ``text-end``
 ``ThinkingDelta``, ``ThinkingCompleted``      ``reasoning-start``, ``-delta``, ``-end``, with the signature
-``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``, always ``dynamic``
-``ToolCallCompleted``                         ``tool-input-available``; ``tool-input-error`` if it is not a JSON object
-``ToolApprovalRequested``                     ``tool-approval-request``; the approval's id is the call's
-``ToolProgress``                              ``tool-output-available``, ``preliminary``
-``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error``, ``tool-output-denied``
-``SourceAdded``, ``FileAdded``                ``source-url`` if it has a URL, ``file``
+``ToolCallStarted``, ``-Delta``               ``tool-input-start``, ``tool-input-delta``; tools are always ``dynamic``
+``ToolCallCompleted``                         ``tool-input-available``, or ``tool-input-error`` if the arguments are not
+                                              a JSON object
+``ToolApprovalRequested``                     ``tool-approval-request``; the approval has the same id as the call
+``ToolProgress``                              ``tool-output-available`` with ``preliminary``
+``ToolExecutionCompleted``                    ``tool-output-available``, ``tool-output-error`` or ``tool-output-denied``
+``SourceAdded``                               ``source-url`` if the source has a URL
+``FileAdded``                                 ``file``
 ``UsageUpdated``                              ``message-metadata`` with ``{"usage": ...}``
 ``Custom(name, data)``                        ``data-NAME``
 ``StepRestarted``                             ``reset-step``
-``ErrorEvent``                                open parts are closed, ``error``; ``abort`` if it was cancelled
+``ErrorEvent``                                the ends of open parts, then ``error``, or ``abort`` for a cancellation
 ``StepCompleted``                             ``finish-step``
 the end of the stream                         ``finish`` with the finish reason and the usage
 ============================================  ==========================================================================
 
-An event that these frames cannot express precedes them in ``data-rxllm``, a transient part that other clients ignore:
-``event`` is the event, ``covers`` is the number of following frames that are not events by themselves, and
-``folded`` marks a message or result that the events so far fold to. The encoder decodes its own frames, and adds this
-part if the result is not the event, so only raw frames are lost. The decoder reads only this encoder's frames, not
-other servers'.
+Some events do not fit completely into these frames. To find out, the encoder decodes its own frames. If the result is
+not the same event, it puts a ``data-rxllm`` frame in front of them. This is a transient part, which other clients
+ignore. It has up to three fields: ``event`` is the whole event, ``covers`` is the number of frames after it that the
+decoder must not turn into events, and ``folded`` marks an event whose message or result was left out, because the
+decoder can fold it from the events so far. That way, nothing is lost except raw chunks. The decoder reads only frames
+from this encoder, not from other servers.
 
-An inner agent's call that waits for approval is announced like an outer call; its id is preceded by the ids of the
-calls around it, joined by ``/``.
+If a call inside an inner agent waits for approval, it is announced like a call of the outermost agent. Its id is then
+prefixed with the ids of the calls that enclose it, joined by ``/``.
 """
 
 from __future__ import annotations
@@ -56,11 +59,12 @@ class Encoder:
         self._decoder = Decoder()
         self._minted = 0
         self._is_started = False
-        self._step: str | None = None  # "open", or "reset" until it begins again
-        self._counters: dict[str, None] = {}  # the usage counters that were sent
+        # The step's state: "open", "reset" until it begins again, or None if there is no step.
+        self._step: str | None = None
+        self._counters: dict[str, None] = {}  # the names of the usage counters that have been sent
 
     def feed(self, event: ev.Event) -> list[Frame]:
-        """Return the frames of `event`. Raises ``ValidationError("not_serializable")`` as the serializer does."""
+        """Return the frames for `event`. Raises ``ValidationError("not_serializable")`` if it has no JSON form."""
         if isinstance(event, ev.RawChunk | ev.PartAdded):
             return []
         frames = self._frames(event)
@@ -125,7 +129,7 @@ class Encoder:
                 return self._content(event)
 
     def _content(self, event: ev.Event) -> list[Frame]:
-        """Return the frame of an event outside blocks and steps; none if a browser cannot show the event."""
+        """Return the frame for an event outside blocks and steps, or no frame if a browser cannot show the event."""
         match event:
             case ev.ToolCallStarted(id=id, name=name, metadata=metadata):
                 return [_call("tool-input-start", id, name, metadata)]
@@ -165,7 +169,7 @@ class Encoder:
         return [{"type": "finish-step"}] if was_open else []
 
     def _end_parts(self) -> list[Frame]:
-        """Return the frames that close open parts, which a browser would otherwise show as streaming forever."""
+        """Return the frames that close all open parts; a browser would otherwise show them as streaming forever."""
         decoder = self._decoder
         blocks: list[Frame] = [{"type": f"{kind}-end", "id": name} for kind, name in decoder.blocks]
         calls = [
@@ -175,7 +179,7 @@ class Encoder:
         return [*blocks, *calls]
 
     def _usage(self, usage: Usage) -> Frame:
-        """Return the metadata of a message. A browser merges it with earlier metadata, so absent counters are None."""
+        """Return message metadata with the usage. Counters that have disappeared are None, since browsers merge it."""
         counters = {name: value for name, value in serializer.to_data(usage).items() if name not in ("$", "v")}
         data = {**self._counters, **counters}
         self._counters |= dict.fromkeys(name for name, value in counters.items() if not isinstance(value, dict))
@@ -192,7 +196,7 @@ class Encoder:
         return [*frames, {"type": f"{kind}-end", "id": block.name, **extra}]
 
     def _block(self, kind: str, id: str | None) -> tuple[list[Frame], Block]:
-        """Return the open block with this `id`, or a new block after the frame that begins it."""
+        """Return the open block with this `id`; if there is none, a new block and the frame that opens it."""
         block = open_block(self._decoder.blocks, kind, id)
         if block is not None:
             return [], block
@@ -207,11 +211,13 @@ class Encoder:
 class Decoder:
     def __init__(self) -> None:
         self.fold = ClientFold()
-        self.blocks: dict[tuple[str, str], Block] = {}  # the open blocks, by kind and name
-        self.calls: dict[str, list[str]] = {}  # the pieces of the open tool calls, by id
-        self.names: dict[str, str] = {}  # the tool names of all calls, by id
-        self._covered = 0  # the number of following frames that are not events
-        self._is_ended = False  # whether a finish or an error was read
+        # `blocks` has the open blocks, by kind and name. By call id, `calls` has the pieces of the arguments of each
+        # open call, and `names` has the tool name of every call.
+        self.blocks: dict[tuple[str, str], Block] = {}
+        self.calls: dict[str, list[str]] = {}
+        self.names: dict[str, str] = {}
+        self._covered = 0  # how many of the next frames must not be turned into events
+        self._is_ended = False
         self._is_finished = False
 
     def feed(self, frame: Frame) -> list[ev.Event]:
@@ -226,7 +232,7 @@ class Decoder:
             yield event
 
     def read(self, frame: Frame) -> list[ev.Event]:
-        """Return the events in `frame`. Each must be passed to `apply` before the next frame is read."""
+        """Return the events in `frame`. Pass each of them to `apply` before you read the next frame."""
         if self._is_finished:
             raise malformed(frame)
         if frame["type"] == "data-rxllm":
@@ -333,7 +339,7 @@ class Decoder:
 
 
 def _read_content(frame: Frame) -> list[ev.Event]:
-    """Return the event of a frame outside blocks and calls."""
+    """Return the event in a frame that is not part of a block or a tool call."""
     match frame:
         case {"type": "message-metadata", "messageMetadata": {"usage": {**counters}}}:
             return [ev.UsageUpdated(serializer.from_data(counters, Usage))]
@@ -352,7 +358,7 @@ def _read_content(frame: Frame) -> list[ev.Event]:
 
 
 def _complete_call(id: str, name: str, text: str, frame: Frame, is_available: bool) -> ev.ToolCallCompleted:
-    """Return the call that `frame` completes; `text` is its arguments so far."""
+    """Return the event for the call that `frame` completes. `text` is the part of its arguments received so far."""
     value, metadata = frame.get("input"), _call_metadata(frame)
     if is_available and isinstance(value, dict):
         return ev.ToolCallCompleted(id, name, cast(dict[str, Any], value), text or json.dumps(value), metadata)
@@ -379,7 +385,7 @@ def _file(url: str, mime_type: str, fields: dict[str, Any]) -> Frame:
 
 
 def _own(name: str, value: Any) -> Frame:
-    """Return the frame field for rxllm's own data, which a browser sends back."""
+    """Return the frame field for data of rxllm's own. The browser keeps it and sends it back."""
     return {} if value is None else {"providerMetadata": {"rxllm": {name: value}}}
 
 
@@ -388,6 +394,6 @@ def _read_own_data(frame: Frame, name: str, default: Any) -> Any:
 
 
 def _cover(data: Frame, frames: list[Frame]) -> list[Frame]:
-    """Return `frames` after the part with the `data` that they show."""
+    """Put a ``data-rxllm`` frame in front of `frames`, so that the decoder emits no events for them."""
     covers = {"covers": len(frames)} if frames else {}
     return [{"type": "data-rxllm", "data": {**data, **covers}, "transient": True}, *frames]

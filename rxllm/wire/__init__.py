@@ -1,16 +1,17 @@
-"""Turn bytes into frames and frames into events, without I/O, Rx or a clock; for authors of adapters.
+"""For adapter authors: turn bytes into frames and frames into events, without I/O, Rx or a clock.
 
-==================================  ===========================================================================
-file                                holds
-==================================  ===========================================================================
-``framing``                         bytes, however split, to frames: server-sent events, NDJSON, JSON arrays
-``frames``                          the base class of decoders: typed frames and malformed ones
-``event_order``                     a decoder's reports to ordered events, up to the end of the stream
-``tool_calls``                      tool calls whose arguments arrive in pieces
-==================================  ===========================================================================
+===============  ==========================================================================================
+module           purpose
+===============  ==========================================================================================
+``framing``      Split a byte stream into frames: server-sent events, NDJSON lines, or JSON array elements.
+``frames``       The base class for decoders. It deals with malformed frames.
+``event_order``  Turn what a decoder reports into well-ordered events, including the end of the stream.
+``tool_calls``   Assemble tool calls whose arguments arrive in pieces.
+===============  ==========================================================================================
 
-An adapter's decoder is a `FrameDecoder`: it reads the frames of a `Framing` (`SSEDecoder`, `NDJSONFraming`) and reports
-to `Blocks`. `CallTracker` gives tool calls their ids.
+To write the decoder of an adapter, subclass `FrameDecoder`. It reads frames from a `Framing`, such as `SSEDecoder` or
+`NDJSONFraming`, and reports what they mean to `Blocks`, which creates the events. `CallTracker` gives each tool call an
+id.
 """
 
 from typing import TYPE_CHECKING
@@ -35,8 +36,9 @@ __all__ = [
     "SSEDecoder",
 ]
 
-if not TYPE_CHECKING:  # a type checker would accept every name
-    # A program without an adapter over HTTP needs none of these modules.
+# Import the modules lazily: a program that uses no HTTP adapter needs none of them. Type checkers do not see
+# `__getattr__`, since they would then accept any name.
+if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,
         {

@@ -1,20 +1,23 @@
-"""Turn a decoder's reports into well-ordered events, and decide how a stream ends: complete, failed or cut.
+"""Turn what a decoder reports into well-ordered events, and decide whether the stream completed, failed or was cut.
 
-A decoder makes its reports in the provider's order; `Blocks` opens and closes blocks as they imply.
+A decoder calls the methods of `Blocks` in the order in which the provider sends its data. `Blocks` opens and completes
+blocks of text and thinking as needed:
 
 =============  ==========================  ==========================================================================
-state          report                      events
+state          method                      effect
 =============  ==========================  ==========================================================================
-new            `start`                     ``MessageStarted``; any other report emits it first
-started        `text`, `thinking`, `call`  deltas; one block is open at a time; a block of another kind or id, or
-                                           the start of a call, closes it with its completion
-started        `source`, `file`, `part`    the event once the open block is closed, so that no block is interrupted
-started        `finish`                    nothing: content, errors and usage after a finish reason still count
-started        `error`                     completions, unfinished calls marked as incomplete, ``ErrorEvent``
-started        `end`                       completions and ``MessageCompleted`` if the stream is known to be over (a
-                                           finish reason or `over`), else ``ErrorEvent(StreamError("truncated"))``;
-                                           a finish reason's error replaces ``MessageCompleted``
-ended          anything                    nothing
+new            `start`                     Emits ``MessageStarted``. Without this call, the first content emits it.
+started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
+                                           block of another kind or id begins, or when a tool call starts.
+started        `source`, `file`, `part`    Emits an event, but not before the open block is complete.
+started        `finish`                    Emits nothing, since content, errors and usage may still follow.
+started        `error`                     Completes the open block. Completes unfinished tool calls, but marks them
+                                           as incomplete. Then emits ``ErrorEvent``.
+started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. Without
+                                           a finish reason, `over` must be true; otherwise the stream fails with
+                                           ``StreamError("truncated")``. If the finish reason has an error, the
+                                           stream fails with that error.
+ended          any method                  Emits nothing.
 =============  ==========================  ==========================================================================
 """
 
@@ -49,26 +52,27 @@ from rxllm.wire.tool_calls import CallTracker
 
 
 class BlockIds:
-    """The ids of a response's blocks: the provider's, and ``block_0``, ``block_1`` for blocks without an id.
+    """Chooses the ids of a response's blocks: the provider's own, or ``block_0``, ``block_1`` for blocks without one.
 
     >>> ids = BlockIds()
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    A provider's id is kept unless an earlier block was already given it here; otherwise two blocks would become one,
-    and text would be lost. Ids clash like this when an adapter puts text before another adapter's events.
+    The provider's id is kept, unless this class has already made up the same id for an earlier block. With equal ids,
+    the two blocks would be merged, and text would be lost. Such a clash can happen when an adapter emits text of its
+    own before it forwards another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'
     """
 
     def __init__(self) -> None:
-        self._ids: dict[str, str] = {}  # block ids by the provider's ids
+        self._ids: dict[str, str] = {}  # maps the provider's ids to block ids
         self._minted: set[str] = set()
         self._numbers = count()
 
     def of(self, id: str | None) -> str:
-        """Return the id of the block with the provider's `id`, or a new id for a block without one."""
+        """Return the block id for the provider's `id`. If `id` is None, return a new block id."""
         if id is None:
             return self._mint()
         if id not in self._ids:
@@ -85,7 +89,7 @@ _OF_BLOCKS = (TextDelta, TextCompleted, ThinkingDelta, ThinkingCompleted)
 
 
 class Blocks:
-    """Turns a decoder's reports into events; `take` returns the events since the last `take`.
+    """Turns what a decoder reports into events. `take` returns the events since it was last called.
 
     >>> blocks = Blocks()
     >>> blocks.start(id="r1")
@@ -95,7 +99,7 @@ class Blocks:
     >>> [type(event).__name__ for event in blocks.take()]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    A block without a provider's id gets the id ``block_<k>``; see `BlockIds`.
+    If the provider sends no id for a block, its id is ``block_<k>``; see `BlockIds`.
     """
 
     def __init__(self, calls: CallTracker | None = None) -> None:
@@ -103,18 +107,18 @@ class Blocks:
         self.ended = False
         self.started = False
         self._events: list[Event] = []
-        self._folded: list[Event] = []  # all events except deltas; they fold to the message
+        self._folded: list[Event] = []  # all events except deltas; the message is folded from them
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # the open block's id, as the decoder reports it
-        self._id = ""  # the open block's id in its events
+        self._reported_id: str | None = None  # The open block's id, as the decoder has reported it.
+        self._id = ""  # The open block's id, as its events show it.
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
         self._provider_data: Mapping[str, Any] | None = None
-        self._waiting: list[Event] = []  # the events that follow the end of the open block
+        self._waiting: list[Event] = []  # events to emit once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # the finish reason's error
+        self._failure: LLMError | None = None  # the error that explains the finish reason
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -124,9 +128,9 @@ class Blocks:
         return events
 
     def start(self, **metadata: Any) -> None:
-        """Report the first frame. `metadata` (``id``, ``model``) becomes the message's; only text is kept.
+        """Start the message. `metadata`, such as ``id`` and ``model``, is added to it; only non-empty strings are kept.
 
-        A later call adds to the completed message what the first frame lacked.
+        If this method is called again, any new metadata is added to the completed message only.
         """
         known = {k: v for k, v in metadata.items() if v and isinstance(v, str)}
         if not self.started:
@@ -147,7 +151,7 @@ class Blocks:
         self._events.append(TextDelta(delta, self._id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
-        """Report text in which the model refuses; the finish reason becomes ``content_filter``."""
+        """Report text in which the model refuses to answer. The finish reason becomes ``content_filter``."""
         self.text(delta, id)
         self._refused = True
 
@@ -164,7 +168,10 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Report data to send back to the provider with the open thinking block or, if none is open, an empty one."""
+        """Attach data to a thinking block. It is sent back to the provider together with the block.
+
+        If no thinking block with this `id` is open, an empty one is begun.
+        """
         if self.ended:
             return
         if self._open != "thinking" or self._reported_id != id:
@@ -195,7 +202,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report data that only the provider understands, and that is sent back to it in this position."""
+        """Report data that only the provider understands. It is sent back to the provider in the same position."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -204,46 +211,46 @@ class Blocks:
             self._events.append(RawChunk(kind, data))
 
     def nested(self, event: Nested) -> None:
-        """Report an event of an agent that runs inside the provider's; it interrupts no block."""
+        """Report an event of an agent that the provider's own agent runs. It does not interrupt the open block."""
         if not self.ended:
             self.start()
             self._events.append(event)
 
     def usage(self, usage: Usage) -> None:
-        """Report the usage of the response so far; only changes become events."""
+        """Report the response's usage so far. An event is emitted only if the usage has changed."""
         if not self.ended and usage != self._usage:
             self.start()
             self._usage = usage
             self._events.append(UsageUpdated(usage))
 
     def event(self, event: Event) -> None:
-        """Report an event that needs no changes."""
+        """Complete the open block, and emit `event` as it is."""
         if not self.ended:
             self.close_block()
             if isinstance(event, _OF_BLOCKS) and event.id is not None:
-                self._ids.of(event.id)  # no other block gets it
+                self._ids.of(event.id)  # reserve this id, so that no other block gets it
             self._emit(event)
             self.started = True
             self.ended = isinstance(event, MessageCompleted | ErrorEvent)
 
     def note(self, metadata: Mapping[str, Any]) -> None:
-        """Add to the metadata of ``MessageCompleted``."""
+        """Add `metadata` to the ``MessageCompleted`` event."""
         self._metadata |= metadata
 
     def append(self, name: str, items: Iterable[Any]) -> None:
-        """Extend a list in the metadata of ``MessageCompleted``."""
+        """Add `items` to the list called `name` in the metadata of ``MessageCompleted``."""
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """Report a finish reason. The last one counts, except that ``stop`` does not replace another.
+        """Report a finish reason. A later reason replaces an earlier one, unless it is ``stop``.
 
-        `failure` is the error behind the reason ``"error"``; the stream ends with it.
+        `failure` is the error that explains the reason ``"error"``. If it is given, the stream ends with this error.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure
 
     def close_block(self) -> None:
-        """Complete the open block of text or thinking."""
+        """Complete the open text or thinking block, if there is one."""
         kind, text = self._open, "".join(self._pieces)
         self._open, self._pieces = None, []
         if kind == "text":
@@ -256,7 +263,7 @@ class Blocks:
             self._emit(event)
 
     def error(self, error: LLMError) -> None:
-        """Report that the stream has failed."""
+        """End the stream with `error`."""
         if self.ended:
             return
         self.start()
@@ -266,7 +273,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """Report the end of the stream. `over` is whether the wire's end marker was seen."""
+        """End the stream. `over` is true if the wire's end marker has arrived."""
         if self.ended:
             return
         if not over and self._finish is None:

@@ -1,19 +1,21 @@
-"""The base class of decoders: it reads frames, even faulty ones, so that a provider's decoder only interprets them.
+"""The base class for decoders. It deals with malformed frames, so a subclass only has to interpret the others.
 
-1. `feed` and `close` turn every exception into the end of the stream, after the events before it: the framing's
-   ``StreamError``, or a ``malformed_event`` if the wire's own code cannot read a frame.
-2. Once the stream has ended, no more frames are read.
-3. Some frames do not fit the type. ``[DONE]`` ends the stream, with an error if it is the first frame. JSON is read
-   again, as Python's ``json`` reads it, and numbers may be strings; a frame that still does not fit becomes a
-   ``RawChunk``, and an error too if its event is named ``error``.
-4. Text that is not JSON is an error: the provider's if its event is named ``error``, otherwise ``malformed_event``.
-   Blank frames are skipped.
-5. Half a surrogate pair (``"\\ud83d"``) at the end of a string waits for the other half at the start of a string in a
-   later frame.
+1. `feed` and `close` never raise an exception. If one occurs, the stream ends with an error, after the events that
+   preceded it. An ``LLMError``, such as the framing's ``StreamError``, is reported as it is; any other exception
+   becomes a ``malformed_event``.
+2. Once the stream has ended, all further frames are ignored.
+3. Some frames do not match the expected type. ``[DONE]`` ends the stream, with an error if it is the first frame. Other
+   JSON is parsed again with Python's ``json``, and numbers may then be strings. If it still does not match, the frame
+   becomes a ``RawChunk``. If its event is also named ``error``, the stream ends with the error that it describes.
+4. A frame that is not JSON ends the stream with an error: the provider's own error if the event is named ``error``,
+   otherwise a ``malformed_event``. Blank frames are skipped.
+5. A string may end with half a surrogate pair (``"\\ud83d"``). The decoder keeps that half until a string in a later
+   frame begins with the other half.
 
-A subclass reports to ``self.blocks``. It defines `FrameDecoder.read`, which interprets a decoded frame, and
-`FrameDecoder.error_of`, which returns the error in a payload. It may extend `fail` and `end`, one of which ends every
-stream, and override `read_unfit` and `read_plain` (rules 3 and 4) where its wire differs.
+A subclass reports to ``self.blocks``. It must define `FrameDecoder.read`, which interprets a decoded frame, and
+`FrameDecoder.error_of`, which returns the error that a payload describes. Every stream ends with a call to `fail` or
+`end`, and a subclass may extend both. If its wire needs different rules 3 and 4, it may override `read_unfit` and
+`read_plain`.
 """
 
 from __future__ import annotations
@@ -36,11 +38,11 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Every escape in a JSON text; the groups are halves of surrogate pairs at the ends and starts of strings."""
+"""Matches every escape in a JSON text. `high` and `low` are half pairs at the end and at the start of a string."""
 
 
 class Framing(Protocol):
-    """Splits bytes into frames; both methods may raise ``StreamError``."""
+    """Splits bytes into frames. Both methods can raise ``StreamError``."""
 
     def feed(self, data: bytes) -> list[Frame]: ...
 
@@ -48,7 +50,7 @@ class Framing(Protocol):
 
 
 class FrameDecoder(ABC):
-    """Turns the bytes of one response into events; `typed` decodes a frame, `raw` adds a ``RawChunk`` for each.
+    """Turns the bytes of one response into events.
 
     >>> from rxllm.wire import NDJSONFraming  # or SSEDecoder
     >>> class Words(FrameDecoder):
@@ -62,7 +64,9 @@ class FrameDecoder(ABC):
     >>> [type(event).__name__ for event in decoder.feed(b'{"word": "Hi"}\\n{"last": true}\\n')]
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
-    `blocks` turns reports into ordered events. `provider` is the provider's name in the decoder's errors.
+    `framing` splits the bytes into frames, `typed` decodes each frame, and `blocks` turns what the subclass reports
+    into events. `provider` is the provider's name, for use in errors. `raw` asks the subclass to report a ``RawChunk``
+    for each frame.
     """
 
     def __init__(
@@ -74,8 +78,8 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # whether a response that was not streamed has arrived
-        self._half = b""  # the first half of a surrogate pair, as its escape, while the other half is missing
+        self._whole = False  # True once a whole response has arrived in one piece, without streaming.
+        self._half = b""  # The escape of a surrogate pair's first half, until the second half arrives.
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -94,20 +98,26 @@ class FrameDecoder(ABC):
 
     @abstractmethod
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
-        """Interpret a frame, and report to `blocks`; `kind` is the name of its event, `payload` its decoded data."""
+        """Interpret a frame and report what it means to `blocks`.
+
+        `kind` is the name of the frame's event, `payload` its decoded data, and `frame` its bytes.
+        """
 
     @abstractmethod
     def error_of(self, payload: Any) -> AdapterError:
-        """Return the error in a frame's payload, which is JSON or text."""
+        """Return the error that a frame's `payload` describes. The payload is decoded JSON, or text."""
 
     def fail(self, error: LLMError) -> None:
-        """End the stream with `error`. A subclass that keeps something back extends it to report that first."""
+        """End the stream with `error`.
+
+        A subclass that buffers anything should extend this method to report it first.
+        """
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream; `over` is whether the wire's end marker was seen.
+        """End the stream. `over` is true if the wire's end marker has arrived.
 
-        Subclasses may extend this method, just as they may extend `fail`.
+        A subclass may extend this method as well as `fail`.
         """
         self.blocks.end(over=over)
 
@@ -122,14 +132,14 @@ class FrameDecoder(ABC):
                 continue
             try:
                 self.read(kind, payload, frame)
-            except UnicodeDecodeError:  # the typed decoder skipped the field with the malformed text
+            except UnicodeDecodeError:  # invalid text in a field that the typed decoder skipped
                 self.read_plain(kind, frame.decode(errors="replace"))
 
     def _break_off(self, error: Exception) -> None:
         failure = error if isinstance(error, LLMError) else unreadable(error, self.provider)
         try:
             self.fail(failure)
-        except Exception:  # the subclass's own code fails too
+        except Exception:  # the subclass's `fail` raised as well
             self.blocks.error(failure)
 
     def _read_odd(self, kind: str, frame: bytes) -> None:
@@ -147,7 +157,10 @@ class FrameDecoder(ABC):
                 self.read_unfit(kind, data, text)
 
     def _joined(self, frame: bytes) -> bytes:
-        """Return `frame` with the pending half in place. A half at a string's end is removed and becomes pending."""
+        """Return `frame` with the pending half of a surrogate pair restored.
+
+        A half at the end of a string is removed, and becomes the pending half.
+        """
         if b"\\ud" not in frame.lower():
             return frame
         half, self._half = self._half, b""
@@ -165,7 +178,7 @@ class FrameDecoder(ABC):
         return _HALVES.sub(join, frame)
 
     def read_unfit(self, kind: str, data: Any, frame: bytes) -> None:
-        """Report a frame whose JSON does not fit the type."""
+        """Handle a frame whose JSON does not match the expected type."""
         try:
             payload = msgspec.convert(data, self._shape, strict=False)
         except msgspec.ValidationError:
@@ -176,7 +189,7 @@ class FrameDecoder(ABC):
             self.read(kind, payload, frame)
 
     def read_plain(self, kind: str, text: str) -> None:
-        """Report a frame that is not JSON."""
+        """Handle a frame that is not JSON."""
         if kind == "error":
             self.fail(self.error_of(text))
         elif text:
@@ -185,7 +198,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Return the error for a frame whose reader raised `error`."""
+    """Return the ``StreamError`` to report for a frame that could not be read because of `error`."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
@@ -193,12 +206,12 @@ def unreadable(error: Exception, provider: str) -> StreamError:
 
 
 def raw_kind(kind: str) -> str:
-    """Return the kind of a frame's raw chunk. It is never ``"usage"``, which the fold reads as counters."""
+    """Return the kind of a frame's ``RawChunk``. It is never ``"usage"``, which the fold would read as token counts."""
     return "chunk" if kind in ("message", "usage") else kind
 
 
 def decode_base64(text: str) -> bytes:
-    """Return the bytes of base64 `text`; no bytes if it is malformed."""
+    """Decode base64 `text`. If it is malformed, return empty bytes."""
     try:
         return base64.b64decode(text)
     except ValueError:

@@ -1,42 +1,45 @@
-"""Split bytes into frames (server-sent events, newline-delimited JSON, JSON arrays), and keep an unfinished frame.
+"""Split a byte stream into frames: server-sent events, newline-delimited JSON, or the elements of a JSON array.
 
-The same bytes give the same frames, no matter where the reads split them. No line, event data or element may exceed
-`max_frame` bytes, so no buffer grows without bound. Only whole lines are parsed, so a character or a BOM that two reads
-split is complete by then.
+The frames do not depend on how the bytes are divided among reads. An unfinished frame is kept until the rest of it
+arrives, so a character or a BOM that was split between two reads is complete when it is parsed. No line, event or
+element may exceed `max_frame` bytes, so the buffers cannot grow without limit.
 
 Server-sent events:
 
-1. A line ends with LF, CR or CRLF, even if a read ends between CR and LF. Nothing else ends a line: U+2028 and U+0085
-   are ordinary characters of the JSON inside. So the decoder works on bytes, and never decodes the data.
-2. A blank line dispatches the event, unless its data is empty: comments, ``id:``, ``retry:`` and empty heartbeats
-   (``data:``) never produce a frame. Data lines are joined with LF.
-3. The specification drops a last event that lacks its blank line; `close` returns it if its data is complete, because
-   servers close the connection right after the last line.
-4. A body that begins with ``{`` or ``[``, perhaps after keep-alive white space, is not an event stream but one JSON
-   document, from a server that ignores ``"stream": true``. `close` returns it as one frame.
-5. A line ``error: {...}`` is an event named ``error``: llama.cpp and gpustack report failures this way.
+1. A line ends with LF, CR or CRLF, even if one read ends after the CR and the next begins with the LF. Nothing else
+   ends a line: U+2028 and U+0085 are ordinary characters inside the JSON. The decoder therefore works on bytes and
+   never decodes the data.
+2. A blank line dispatches the event, unless its data is empty. Comments, ``id:``, ``retry:`` and empty heartbeats
+   (``data:``) therefore never produce a frame. If an event has several data lines, they are joined with LF.
+3. The specification discards a final event that is not followed by a blank line. However, servers often close the
+   connection right after the last line, so `close` returns the final event if its data is complete.
+4. A body that begins with ``{`` or ``[``, possibly after keep-alive white space, is not an event stream. It is a JSON
+   document from a server that ignores ``"stream": true``. `close` returns it as a single frame.
+5. A line such as ``error: {...}`` becomes an event named ``error``. llama.cpp and gpustack report failures this way.
 
 Newline-delimited JSON:
 
-1. A line ends with LF or CRLF. Nothing else ends a line: U+2028 and a lone CR do not.
-2. Blank lines and a BOM are skipped.
-3. The last line may lack its line ending: `close` returns it if it is complete JSON.
+1. A line ends with LF or CRLF, and with nothing else. In particular, U+2028 and a lone CR do not end a line.
+2. Blank lines are skipped, and so is a BOM at the beginning.
+3. The last line does not need a line ending: `close` returns it if it is complete JSON.
 
-The elements of a JSON array:
+JSON arrays are read by a state machine:
 
 =========  ==========================  =====================================================================
-state      input                       next state
+state      input                       action
 =========  ==========================  =====================================================================
-before     ``[``                       between (white space and a BOM before it are skipped)
-between    ``{``, ``[`` or ``"``       inside; a comma and white space are skipped
-between    ``]``                       ended
-between    anything else               odd (a number, a word or nonsense): returned, up to a comma or ``]``
-inside     the end of the element      between; the element is returned, as the bytes that were sent
-ended      anything                    ended; it is ignored
+before     ``[``                       Go to *between*. Anything before the bracket is skipped.
+between    a comma or white space      Skip it.
+between    ``{``, ``[`` or ``"``       Go to *inside*.
+between    ``]``                       Go to *ended*.
+between    anything else               Go to *odd*. This is a number, a word, or nonsense.
+odd        a comma or ``]``            Return what precedes it as an element, and go to *between*.
+inside     the end of the element      Return the element's bytes as they were sent, and go to *between*.
+ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings are text. Each byte is searched only once, so an element that arrives in many reads costs no
-more.
+Brackets inside strings have no effect. Each byte is searched only once, so an element does not cost more if it arrives
+in many reads.
 """
 
 from __future__ import annotations
@@ -57,7 +60,10 @@ _Frame = TypeVar("_Frame")
 
 
 class PendingFrame:
-    """The base class of framings. An oversized frame raises only after the frames before it are returned."""
+    """The base class for framings, which buffers an unfinished frame.
+
+    A frame that is too large raises an error, but only after the frames before it have been returned.
+    """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         self.max_frame = max_frame
@@ -76,7 +82,7 @@ class PendingFrame:
         return data
 
     def _split_lines(self, data: bytes, read: Callable[[bytes], list[_Frame]]) -> list[_Frame]:
-        """Return the frames that `read` finds in all whole lines; keep the unfinished line."""
+        """Return the frames that `read` finds in the complete lines, and keep the unfinished line."""
         end = data.rfind(b"\n") + 1
         if not end:
             self._append(data)
@@ -101,17 +107,19 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # searching for an int is faster than for bytes
+_CR = 13  # as an int, since bytes are searched faster for an int than for bytes
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
-"""An event's type, ``"message"`` by default, and its data."""
+"""The name of an event (``"message"`` by default) and its data."""
 
 
 class SSEDecoder(PendingFrame):
-    """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete frames.
+    """Decodes server-sent events incrementally.
 
-    Raises ``StreamError("oversized_frame")`` for a frame above `max_frame` bytes, once those before it are returned.
+    Call `feed` with each read, and `close` at the end of the stream. Both return the frames that are complete. For a
+    frame of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
+    returned the frames before it.
 
     >>> decoder = SSEDecoder()
     >>> decoder.feed(b'data: {"a": 1}\\n\\ndata: [DO'), decoder.feed(b"NE]\\n\\n"), decoder.close()
@@ -120,10 +128,10 @@ class SSEDecoder(PendingFrame):
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
         super().__init__(max_frame=max_frame)
-        self.is_json = False  # rule 4
+        self.is_json = False  # see rule 4 of server-sent events
         self._event = "message"
         self._data: list[bytes] = []
-        self._size = 0  # bytes in `_data`, counted from its second line on
+        self._size = 0  # bytes in `_data`, counted once it has a second line
         self._started = False
         self._after_cr = False
 
@@ -161,7 +169,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read ends its line at once; an LF at the start of the next read belongs to it.
+        # A CR at the end of a read ends its line at once. An LF at the start of the next read belongs to that CR.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -171,7 +179,7 @@ class SSEDecoder(PendingFrame):
     def _read(self, text: bytes) -> list[Frame]:
         if self._data or self._event != "message" or len(text) > self.max_frame:
             return self._read_lines(text.split(b"\n")[:-1])
-        # Nearly every event has one line; the first returns are shortcuts for those.
+        # Nearly every event is a single data line. The first two returns are shortcuts for such events.
         if text.find(b"\n") == len(text) - 2 > 6 and text.startswith(b"data: "):
             return [("message", text[6:-2])]
         if text.startswith(b"event: ") and text.endswith(b"\n\n"):
@@ -183,7 +191,7 @@ class SSEDecoder(PendingFrame):
         return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # In streams with named events nearly every event has two lines, and nearly every text consists of such events.
+        # A named event is nearly always one event line and one data line, so a regular expression finds such events.
         single = _NAMED.fullmatch(text)
         if single:
             return [(_name(single[1]), single[2])]
@@ -241,9 +249,11 @@ def _name(name: bytes) -> str:
 
 
 class NDJSONDecoder(PendingFrame):
-    """An incremental decoder: `feed` takes what was read, `close` ends the stream; both return complete lines.
+    """Decodes newline-delimited JSON incrementally.
 
-    Raises ``StreamError("oversized_frame")`` for a line above `max_frame` bytes, once those before it are returned.
+    Call `feed` with each read, and `close` at the end of the stream. Both return the lines that are complete. For a
+    line of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
+    returned the lines before it.
 
     >>> decoder = NDJSONDecoder()
     >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()
@@ -278,7 +288,7 @@ class NDJSONDecoder(PendingFrame):
 
 
 class NDJSONFraming:
-    """An `NDJSONDecoder` as the framing of a `FrameDecoder`: every frame is named ``"line"``.
+    """Makes an `NDJSONDecoder` usable as a `Framing`; every frame is named ``"line"``.
 
     >>> NDJSONFraming().feed(b'{"a": 1}\\n')
     [('line', b'{"a": 1}')]
@@ -294,23 +304,23 @@ class NDJSONFraming:
         return [("line", line) for line in self._lines.close()]
 
 
-# The elements of a JSON array
+# JSON arrays
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# A string up to its end, or up to a backslash whose escaped character is missing.
+# The rest of a string, up to its closing quote or to a final backslash whose escaped character has not arrived.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Everything except brackets; strings are skipped whole.
+# Everything except brackets. Complete strings are skipped, together with any brackets inside them.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")
 
 
 class JSONArrayDecoder(PendingFrame):
-    """An incremental decoder: `feed` takes what was read and returns the elements that are complete.
+    """Splits a JSON array into its elements incrementally.
 
-    Raises ``StreamError("oversized_frame")`` for an element of more than `max_frame` bytes, once the elements before it
-    are returned.
+    Call `feed` with each read; it returns the elements that are complete. For an element of more than `max_frame`
+    bytes, it raises ``StreamError("oversized_frame")``, but only after it has returned the elements before it.
 
     >>> decoder = JSONArrayDecoder()
     >>> decoder.feed(b'[{"a": "}"},'), decoder.feed(b'{"b"'), decoder.feed(b": 2}]"), decoder.ended
@@ -321,7 +331,7 @@ class JSONArrayDecoder(PendingFrame):
         super().__init__(max_frame=max_frame)
         self.ended = False
         self._begun = False
-        self._tail = b""  # a backslash whose escaped character has not arrived
+        self._tail = b""  # a final backslash whose escaped character has not arrived
         self._depth = 0
         self._in_string = False
         self._odd = False
@@ -337,11 +347,11 @@ class JSONArrayDecoder(PendingFrame):
 
     @property
     def is_between(self) -> bool:
-        """Whether every element that has begun is complete."""
+        """Whether the decoder is between two elements, so that none is unfinished."""
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
-        """Return nothing: an unfinished element is dropped."""
+        """Return an empty list, since an unfinished element is dropped."""
         self._check_open()
         return []
 
@@ -358,7 +368,7 @@ class JSONArrayDecoder(PendingFrame):
         if byte == b"]":
             self.ended = True
             return at
-        # Nearly every read holds one whole element: if the bytes up to the last brace are JSON, no search is needed.
+        # Nearly every read contains just one element. If the bytes up to the last brace are JSON, that is the element.
         end = data.rfind(b"}") + 1
         if byte == b"{" and end - at <= self.max_frame and _is_element(data[at:end]):
             frames.append(data[at:end])
@@ -385,13 +395,13 @@ class JSONArrayDecoder(PendingFrame):
     def _end_of_element(self, data: bytes, at: int) -> int:
         if self._in_string:
             at = self._end_of_text(data, at)
-            if not self._depth:  # a string is the element
+            if not self._depth:  # the element is itself a string
                 return at
         while at < len(data) and not self._in_string:
             plain = _PLAIN.match(data, at)
             at = plain.end() if plain else at
             mark = data[at : at + 1]
-            if mark == b'"':  # the string's end has not arrived
+            if mark == b'"':  # the string is unfinished
                 self._in_string = True
                 return self._end_of_text(data, at + 1)
             self._depth += (mark in _OPENING) - (mark in _CLOSING) if mark else 0
@@ -406,7 +416,7 @@ class JSONArrayDecoder(PendingFrame):
         if data[at : at + 1] == b'"':
             self._in_string = False
             return at + 1
-        self._tail = data[at:]  # empty, or the backslash
+        self._tail = data[at:]  # the backslash, or nothing
         return at
 
 

@@ -1,24 +1,26 @@
-"""Assemble tool calls from the deltas of any OpenAI-shaped wire, and mark calls whose arguments are not an object.
+"""Assemble tool calls from deltas in OpenAI's style, and mark those whose arguments are not a JSON object.
 
-A delta has an index, an id, a name and a piece of the arguments; providers omit, repeat or reuse each of them. This
-table decides which call it belongs to:
+A delta has an index, an id, a name and a piece of the arguments. Providers may omit, repeat or reuse any of these, so
+this table shows which call a delta belongs to:
 
-====================  ===================  ==================================================================
-index                 id                   the delta belongs to
-====================  ===================  ==================================================================
-known                 none, or its own     that index's call
-known                 new                  a new call, if it has a name or the old arguments are complete;
-                                           otherwise that index's call (some servers invent an id per delta)
-new                   known                that id's call, if it has no name; otherwise a new call
-new                   none, or new         a new call
-None, null or -1      known                that id's call
-None, null or -1      new                  a new call
-None, null or -1      none                 the latest call, unless the delta's name cannot be the call's
-====================  ===================  ==================================================================
+===================  ===================  =====================================================================
+delta's index        delta's id           the delta belongs to
+===================  ===================  =====================================================================
+known                missing, or equal    the call with that index
+known                new                  a new call, if the delta has a name or the old call's arguments are
+                                          complete; otherwise the call with that index, because some servers
+                                          invent an id for every delta
+new                  known                the call with that id, or a new call if the delta has a name
+new                  missing, or new      a new call
+missing or negative  known                the call with that id
+missing or negative  new                  a new call
+missing or negative  missing              the latest call, or a new call if the delta's name does not fit
+===================  ===================  =====================================================================
 
-A call starts once its id and name are known and the calls before it have started; until then its deltas wait. The first
-name counts: no provider sends names in pieces, but many repeat them. A call whose id is missing or already taken gets
-the id ``call_<k>``, where k is the number of calls in the thread so far plus the position in this response.
+A call starts once its id and name are known and all earlier calls have started. Until then, its deltas are held back.
+Only the first name is used: many providers repeat the name, but none sends it in pieces. A call whose id is missing or
+already taken gets the id ``call_<k>``, where k is the number of earlier calls in the thread plus the call's position in
+this response.
 """
 
 from __future__ import annotations
@@ -43,14 +45,14 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "waiting"  # then "started", then "completed"
-        self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
-        self.found = self.searched = 0  # how many objects were found, and pieces searched
+        self.state = "waiting"  # Later "started", and then "completed".
+        self.objects: JSONArrayDecoder | None = None  # Finds JSON objects in the pieces.
+        self.found = self.searched = 0  # The number of objects found, and the number of pieces searched.
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Pieces are searched only once: some servers repeat the name with each of many pieces.
+        # Search each piece only once: if a server repeats the name with each piece, this method runs for each piece.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -61,7 +63,7 @@ class _Call:
 
 
 class CallTracker:
-    """The tool calls of one response; `taken` holds the ids already used in the thread.
+    """Assembles the tool calls of one response. `taken` are the ids that the thread already uses.
 
     >>> calls = CallTracker()
     >>> calls.feed(0, "c1", "add", '{"a"')
@@ -78,12 +80,12 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # how many calls, from the first on, have started
-        self._tried = 0  # `call_<k>` is taken for every k from a call's own up to this k
+        self._started = 0  # The number of calls that have started; they start in order.
+        self._tried = 0  # Each `call_<k>` is taken, for k from a call's own number up to this one.
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return the tracker for the response to `messages`."""
+        """Return a tracker for the response to `messages`; the ids of their tool calls are taken."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
@@ -94,7 +96,7 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events of one delta. `metadata` (``{"server": True}``) is added to the call's."""
+        """Return the events for one delta. `metadata`, such as ``{"server": True}``, is added to the call's own."""
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -115,17 +117,17 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id of the call at `index` in the events; empty until the call starts."""
+        """Return the id that events use for the call at `index`. It is empty until the call starts."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Return the events that complete the call at `index`, for wires that report the end of a call."""
+        """Complete the call at `index` and return the events. Only some wires report when a call ends."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 
     def close(self, *, failed: bool = False) -> list[Event]:
-        """Return the events that complete all calls. If the stream has `failed`, the calls are marked as incomplete."""
+        """Complete all calls and return the events. If the stream has `failed`, mark unfinished calls as incomplete."""
         events = self._start(force=True)
         for call in self._calls:
             events += self._complete(call, failed=failed)

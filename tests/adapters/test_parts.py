@@ -277,7 +277,9 @@ def outcome(wire: str, role: Any, part: Part, caplog: pytest.LogCaptureFixture) 
         return forms[0]
     (record,) = caplog.records
     assert record.levelno == logging.DEBUG
-    assert re.fullmatch(r"left out of the assistant's messages, as .+ does not take them: 1 .+", record.getMessage())
+    assert re.fullmatch(
+        r"left out of the assistant's messages, because .+ does not accept them: 1 .+", record.getMessage()
+    )
     assert MARK not in record.getMessage()
     return "left out"
 
@@ -286,7 +288,7 @@ def names_the_part(error: ValidationError, role: str) -> None:
     assert error.reason == "invalid_request"
     ((path, fault),) = error.errors
     assert path == ("messages", 2 if role == "tool" else 0, "content", 1)
-    assert re.fullmatch(r"is an? \w+ \(.+\), which .+ does not take in a \w+ message; .+", fault), fault
+    assert re.fullmatch(r"is an? \w+ \(.+\), which .+ does not accept in a \w+ message; .+", fault), fault
     assert MARK not in str(error)
 
 
@@ -402,14 +404,14 @@ def test_thoughts_go_back_to_servers_that_want_them():
 @pytest.mark.parametrize(
     ("wire", "role", "name", "remedy"),
     [
-        ("ollama", "user", "image by url", "pass its data, or the path of a file, instead"),
-        ("openai", "user", "pdf by url", "pass its data, or the path of a file, instead"),
-        ("openai", "user", "text file by url", "pass its data, or the path of a file, instead"),
-        ("gemini", "user", "pdf by id", "pass its data, or the path of a file, instead"),
-        ("openai", "tool", "image", "put it into a user's message"),
-        ("openai", "system", "pdf by url", "put it into a user's message"),
-        ("gemini", "tool", "mp3", "put it into a user's message"),
-        ("anthropic", "system", "own part", "put it into a user's message"),
+        ("ollama", "user", "image by url", "pass its data or a file path instead"),
+        ("openai", "user", "pdf by url", "pass its data or a file path instead"),
+        ("openai", "user", "text file by url", "pass its data or a file path instead"),
+        ("gemini", "user", "pdf by id", "pass its data or a file path instead"),
+        ("openai", "tool", "image", "put it into a user message"),
+        ("openai", "system", "pdf by url", "put it into a user message"),
+        ("gemini", "tool", "mp3", "put it into a user message"),
+        ("anthropic", "system", "own part", "put it into a user message"),
         (
             "local",
             "user",
@@ -447,7 +449,8 @@ def test_one_line_counts_what_is_left_out(caplog: pytest.LogCaptureFixture):
     messages = (user("Hi"), Message("assistant", parts), user("?"), Message("assistant", parts), user("?"))
     local().build(Request(messages), Call())
     assert [record.getMessage() for record in caplog.records] == [
-        "left out of the assistant's messages, as the local model does not take them: 2 thinking, 4 source url_citation"
+        "left out of the assistant's messages, because the local model does not accept them: "
+        "2 thinking, 4 source url_citation"
     ]
 
 
@@ -460,7 +463,7 @@ def test_a_text_file_is_named_where_it_becomes_text():
 
 def test_a_text_file_that_is_not_utf_8_is_a_file_like_any_other():
     latin = FilePart({"mime_type": "text/csv", "data": "Café".encode("latin-1")})
-    with pytest.raises(ValidationError, match=r"is a FilePart \(file\), which Ollama does not take"):
+    with pytest.raises(ValidationError, match=r"is a FilePart \(file\), which Ollama does not accept"):
         Ollama().build(Request((user([latin]),), "m"), Call())
 
 

@@ -267,7 +267,7 @@ class OnlyRequest:
 
 @pytest.mark.parametrize("adapter", [only_request, too_many, OnlyRequest()])
 def test_a_generator_of_other_arguments_is_told_which_they_are(adapter: Any) -> None:
-    with pytest.raises(EngineError, match=r"is called with \(request, call\): (too many|missing)") as caught:
+    with pytest.raises(EngineError, match=r"cannot be called with \(request, call\): (too many|missing)") as caught:
         generate(adapter, "Hi").run()
     assert caught.value.reason == "missing_stream_adapter"
 

@@ -91,7 +91,7 @@ VALUES: dict[str, Any] = {
     "I": ToolCallCompleted("c1", "add", {}, "", {"error": "incomplete"}),
     "M": MessageCompleted(Message("assistant", "Hi", tool_calls=(CALL.tool_call,)), "tool_calls", "tool_use"),
     "H": done("Hi"),
-    "E": ErrorEvent(StreamError("adapter_error", "the source of chunks failed: ValueError: broken")),
+    "E": ErrorEvent(StreamError("adapter_error", "the chunk source failed: ValueError: broken")),
     "O": ErrorEvent(StreamError("adapter_error", "overloaded")),
     "K": ErrorEvent(StreamError("truncated")),
 }

@@ -229,7 +229,7 @@ def test_an_incomplete_answer_is_noted() -> None:
     with Loopback(Reply([chat_chunk("Hel"), chat_finish("length")])) as server:
         finished = piped("ask", "Hi", server=server)
     assert (finished.returncode, finished.stdout) == (0, "Hel\n")
-    assert finished.stderr == "the answer is not complete: length\n"
+    assert finished.stderr == "the answer is incomplete: length\n"
 
 
 def test_the_model_of_a_sandbox_serves_in_process_too(capsys, monkeypatch) -> None:

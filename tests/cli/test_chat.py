@@ -83,10 +83,10 @@ def test_ctrl_c_at_the_prompt_drops_the_line_and_twice_it_leaves() -> None:
         terminal.wait_for("> ")
         terminal.type("never mind")
         terminal.wait_for("never mind")  # Ctrl-C drops keys that are not read yet, and readline waits for them
-        terminal.interrupt_prompt("Ctrl-C again, or Ctrl-D, leaves\n> ")
+        terminal.interrupt_prompt("press Ctrl-C again, or Ctrl-D, to quit\n> ")
         terminal.type("one\n")
         terminal.wait_for("1: ONE\n> ")
-        terminal.interrupt_prompt("leaves\n> ")
+        terminal.interrupt_prompt("quit\n> ")
         terminal.interrupt_prompt("\n")
         code, rest = terminal.leave()
     assert code == 0

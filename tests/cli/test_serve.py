@@ -100,7 +100,7 @@ def test_a_key_lets_clients_in() -> None:
 def test_other_addresses_need_a_key(host: str) -> None:
     ended = piped("serve", "--port", "0", "--host", host)
     assert ended.returncode == 2
-    assert "needs a key" in ended.stderr
+    assert "a key is required" in ended.stderr
 
 
 def test_a_key_that_is_not_there_is_told() -> None:
@@ -126,7 +126,7 @@ def test_a_port_that_is_taken_is_told() -> None:
     with Loopback() as other:
         ended = piped("serve", "--port", str(urlsplit(other.url).port))
     assert ended.returncode == 2
-    assert "--port 0 takes a free one" in ended.stderr
+    assert "--port 0 chooses a free port" in ended.stderr
     assert "Traceback" not in ended.stderr
 
 

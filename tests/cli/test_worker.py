@@ -113,10 +113,10 @@ def test_what_does_not_end_is_given_back_in_time_or_at_a_second_signal(folder: P
 @pytest.mark.parametrize(
     ("place", "message"),
     [
-        ("app", "'app' is None: it must be module:name"),
+        ("app", "'app' is None: write module:name"),
         ("nowhere:runs", "there is no module 'nowhere'"),
-        ("app:number", "'app:number' is 7: it must be module:name"),
-        ("app:nothing", "'app:nothing' is None: it must be module:name"),
+        ("app:number", "'app:number' is 7: write module:name"),
+        ("app:nothing", "'app:nothing' is None: write module:name"),
     ],
 )
 def test_a_wrong_place_is_told(folder: Path, place: str, message: str) -> None:

@@ -299,7 +299,7 @@ def test_a_request_that_kills_its_workers_fails_and_the_others_do_not() -> None:
         many = list(generate_many(Fake(deadly), ["1", "13", "2"], client=client, concurrency=1))
     assert [response.output_text for response in many] == ["1", "", "2"]
     assert isinstance(many[1].error, AdapterError)
-    assert "3 workers have died with this request" in str(many[1].error)
+    assert "3 workers have died while running this request" in str(many[1].error)
 
 
 # Whoever leaves
@@ -567,12 +567,12 @@ def test_keys_do_not_travel(client: Any) -> None:
     client.run(set_key, "")
     secrets: dict[str, Any] = {"api_key": "sk-canary", "headers": {"x-api-key": "sk-canary"}}
     for options in ({name: value} for name, value in secrets.items()):
-        with pytest.raises(ValidationError, match="stays in this process; set the variable of the provider") as caught:
+        with pytest.raises(ValidationError, match="stays in this process; set the provider's variable") as caught:
             generate_many(OpenAIChat(), ["Hi"], client=client, model="m", **options)
         assert "canary" not in str(caught.value)
     for name, value in secrets.items():
         engine = Engine(OpenAIChat(base_url="http://127.0.0.1:1", **{name: value}), model="m")
-        remedy = "leave it out, and set OPENAI_API_KEY in the environment of the workers"
+        remedy = "leave it out and set OPENAI_API_KEY in the environment of the workers"
         with pytest.raises(ValidationError, match=f"{name} of the adapter OpenAIChat .*; {remedy}") as caught:
             generate_many(engine, ["Hi"], client=client)
         assert "canary" not in str(caught.value)
@@ -660,7 +660,7 @@ def test_an_engine_that_a_worker_cannot_read_is_an_error(client: Any, tmp_path: 
     only_here = __import__("only_here")
     (response,) = generate_many(Fake(only_here.shout), ["Hi"], client=client).run()
     assert isinstance(response.error, EngineError)
-    assert "No module named 'only_here'; install there what is installed here" in str(response.error)
+    assert "No module named 'only_here'; install the same packages there as here" in str(response.error)
 
 
 def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
@@ -671,8 +671,8 @@ def test_a_script_without_a_guard_is_told_of_it(tmp_path: Path) -> None:
         ran.stderr.strip()
         .splitlines()[-1]
         .endswith(
-            "EngineError: the workers on this machine cannot start: Nanny failed to start worker process; write the "
-            'call below `if __name__ == "__main__":`, in a file whose name ends in .py, or pass a client'
+            "EngineError: the workers on this machine cannot start: Nanny failed to start worker process; put the "
+            'call below `if __name__ == "__main__":` in a file whose name ends in .py, or pass a client'
         )
     )
 

@@ -234,7 +234,7 @@ def test_the_stop_button_keeps_the_partial_and_closes_the_call():
         panel = chat(engine)
         showing = panel.send("Count")
         wait(lambda: "0 1 2" in cards(panel)[1])
-        with pytest.raises(SessionError, match=r"an answer is running.*panel.stop"):
+        with pytest.raises(SessionError, match=r"an answer is still running.*panel.stop"):
             panel.send("More")
         stopped = time.monotonic()
         panel.widget.children[3].children[2].click()

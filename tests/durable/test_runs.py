@@ -152,8 +152,8 @@ def test_a_failure_is_that_of_every_watcher(path: str, caplog: pytest.LogCapture
             for name, message in {
                 "raises": "the factory 'raises' raised KeyError: 'key'",
                 "returns": "the factory 'returns' must be a function that returns a stream",
-                "emits": "the factory 'emits' emits a int, not events",
-                "chats": r"the factory 'chats' emits a ChatResult, not events; write rxllm.stream\(...\)",
+                "emits": "the factory 'emits' emits int items, not events",
+                "chats": r"the factory 'chats' emits ChatResult items, not events; use rxllm.stream\(...\)",
                 "turns": "the factory 'turns' raised TypeError: .* 'session'",
             }.items():
                 with pytest.raises(RunError, match=message) as failed:
@@ -179,7 +179,7 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
     with pytest.raises(rxllm.ValidationError, match="flush_after must be"):
         open_runs(path, FACTORIES, flush_after=-1)
     with open_runs(path, FACTORIES) as runs:
-        with pytest.raises(RunError, match=r"'caht' \(did you mean 'chat'\?\); there are: story, chat, slow"):
+        with pytest.raises(RunError, match=r"'caht' \(did you mean 'chat'\?\); the factories are: story, chat, slow"):
             runs.start("caht")
         with pytest.raises(rxllm.ValidationError, match="has no JSON form"):
             runs.start("chat", object())
@@ -187,7 +187,7 @@ def test_wrong_arguments_are_told_at_the_call(path: str) -> None:
             with pytest.raises(rxllm.ValidationError, match="after must be"):
                 runs.watch("id", wrong)  # type: ignore[arg-type]
         for wrong in ("", 7):
-            with pytest.raises(rxllm.ValidationError, match="id must be text, or None"):
+            with pytest.raises(rxllm.ValidationError, match="id must be a non-empty string, or None"):
                 runs.start("story", id=wrong)  # type: ignore[arg-type]
         with pytest.raises(rxllm.ValidationError, match="every must be"):
             runs.recover(every=0)

@@ -162,7 +162,7 @@ def test_a_session_that_is_deleted_begins_anew(make_store: MakeStore) -> None:
         for name in ("ada", "bob"):
             runs.result(runs.start("answer", "abc", session=runs.session(name).run()).run()).run()
         id = runs.start("answer", "stall", session=runs.session("ada").run(), here=False).run()
-        with pytest.raises(RunError, match="a turn of the session 'ada' is open") as caught:
+        with pytest.raises(RunError, match="the session 'ada' has an open turn") as caught:
             runs.delete_session("ada").run()
         assert caught.value.reason == "conflict"
         runs.cancel(id).run()

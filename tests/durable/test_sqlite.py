@@ -117,7 +117,7 @@ def test_nothing_happens_before_the_first_call(path: Path) -> None:
         ("no/such/folder.db", "it cannot be opened; check its folder and permissions"),
         ("file/runs.db", "it cannot be opened; check its folder and permissions"),
         (".", "it cannot be opened"),
-        ("file", "it is not a database; give another path"),
+        ("file", "it is not a SQLite database; use another path"),
     ],
 )
 def test_a_path_that_cannot_be_opened_is_an_error_that_says_what_to_do(tmp_path: Path, place: str, words: str) -> None:
@@ -173,7 +173,7 @@ def test_a_damaged_file_is_an_error(path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[4096:] = b"\xff" * (len(data) - 4096)
     path.write_bytes(data)
-    assert "it is damaged; restore a copy" in refusal(path).message
+    assert "it is damaged; restore it from a backup" in refusal(path).message
 
 
 @pytest.mark.parametrize("place", ["", ":memory:", 7, None, object, "postgres://me:secret@host"])
@@ -329,7 +329,10 @@ def test_calls_that_wait_are_bounded_in_time_and_number(path: Path, monkeypatch:
         monkeypatch.undo()
         hanging.set()
         messages = [str(error).partition("does not work: ")[2] for error in outcomes]
-        assert messages == ["there was no answer in 0.2 s"] * 6 + ["5 calls are pending; call it less often"] * 2
+        assert (
+            messages
+            == ["there was no answer within 0.2 s"] * 6 + ["5 calls are pending; make fewer calls at a time"] * 2
+        )
         assert await store.events("run") == []  # whoever waits no longer has not written
 
     with_store(path, main)  # type: ignore[arg-type]
@@ -406,7 +409,7 @@ if os.fork() == 0:
 os.wait()  # run_python bounds it
 asyncio.run(store.close())
 """
-    assert run_python(program) == "another process has opened it and forked this one; open it here as well\n"
+    assert run_python(program) == "it was opened before this process was forked; open it again in this process\n"
 
 
 @pytest.mark.parametrize("begun", ["created", "released", "held by a dead process"])

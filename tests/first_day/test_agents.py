@@ -50,9 +50,9 @@ def test_a_function_that_makes_one_to_prepare_is_not_one_to_prepare() -> None:
 
 
 def test_a_budget_is_an_operator() -> None:
-    with pytest.raises(EngineError, match=r"it is an operator: operators=\[rxllm.operators.budget\(Budget\(tokens=3"):
+    with pytest.raises(EngineError, match=r"as an operator: operators=\[rxllm.operators.budget\(Budget\(tokens=3"):
         Engine(Fake("Hi"), budget=Budget(tokens=3))  # type: ignore[call-arg]
-    with pytest.raises(EngineError, match=r"operators=\[rxllm.operators.budget\(tokens=1000\)\]\), or pass it a rxllm"):
+    with pytest.raises(EngineError, match=r"operators=\[rxllm.operators.budget\(tokens=1000\)\]\), or pass a rxllm"):
         rxllm.chat(Fake("Hi"), "Hi", budget=Budget(tokens=3))  # type: ignore[call-arg]
 
 

@@ -41,11 +41,11 @@ def test_a_tool_call_that_names_no_tool_says_which_fields_there_are() -> None:
 @pytest.mark.parametrize(
     ("options", "remedy"),
     [
-        ({"delay": 0.1}, 'put it into the script: Fake([("delay", 0.1), "Hello"])'),
-        ({"usage": Usage(3, 1)}, 'put it into the script: Fake(["Hello", rxllm.Usage(3, 5)])'),
-        ({"responses": ["a", "b"]}, 'pass an argument for each answer: Fake("first", "second")'),
-        ({"tool_calls": []}, 'put it into the script: Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")'),
-        ({"model": "m"}, 'a model belongs to the engine: Engine(Fake("Hello"), model="...")'),
+        ({"delay": 0.1}, 'put it in the script: Fake([("delay", 0.1), "Hello"])'),
+        ({"usage": Usage(3, 1)}, 'put it in the script: Fake(["Hello", rxllm.Usage(3, 5)])'),
+        ({"responses": ["a", "b"]}, 'pass one argument for each answer: Fake("first", "second")'),
+        ({"tool_calls": []}, 'put it in the script: Fake([rxllm.ToolCall("c1", "add", {"a": 1})], "done")'),
+        ({"model": "m"}, 'pass the model to the engine: Engine(Fake("Hello"), model="...")'),
         ({"scirpt": []}, "(did you mean 'script'?)"),
     ],
 )
@@ -109,7 +109,7 @@ def test_an_async_function_fails_as_a_plain_one_does() -> None:
 
     with pytest.raises(ValueError, match="not today"):
         rxllm.generate(Fake(fail), "Hi").run()
-    with pytest.raises(ValidationError, match="None is not a piece of script"):
+    with pytest.raises(ValidationError, match="None is not a valid piece of script"):
         rxllm.generate(Fake(nothing), "Hi").run()
 
 

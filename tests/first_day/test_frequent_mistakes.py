@@ -29,12 +29,21 @@ def empty_store() -> Iterator[None]:
 @pytest.mark.parametrize(
     ("value", "name", "remedy"),
     [
-        (STARTED, "choices", "; write event.delta, of a TextDelta; .pipe(ops.text()) emits the text alone"),
-        (DELTA, "choices", "; write event.delta, of a TextDelta; .pipe(ops.text()) emits the text alone"),
+        (
+            STARTED,
+            "choices",
+            "; write event.delta if the event is a TextDelta; to receive only the text, use .pipe(ops.text())",
+        ),
+        (
+            DELTA,
+            "choices",
+            "; write event.delta if the event is a TextDelta; to receive only the text, use .pipe(ops.text())",
+        ),
         (
             STARTED,
             "delta",
-            "; write isinstance(event, rxllm.TextDelta) before it; .pipe(ops.text()) emits the text alone",
+            "; write isinstance(event, rxllm.TextDelta) to check the event first; to receive only the text, "
+            "use .pipe(ops.text())",
         ),
         (DELTA, "detla", " (did you mean 'delta'?)"),
         (DELTA, "wholly_different", ""),
@@ -61,8 +70,8 @@ def test_an_event_is_copied_and_pickled_as_before(value: Any) -> None:
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        ("AuthenticationError", "rxllm.AdapterError, and look whether error.reason is 'authentication_failed'"),
-        ("RateLimitError", "rxllm.AdapterError, and look whether error.reason is 'rate_limited'"),
+        ("AuthenticationError", "rxllm.AdapterError, and check whether error.reason is 'authentication_failed'"),
+        ("RateLimitError", "rxllm.AdapterError, and check whether error.reason is 'rate_limited'"),
         ("api_key", "rxllm.keys.put('openai', ...)"),
     ],
 )

@@ -169,12 +169,12 @@ def test_a_response_alone_has_no_question() -> None:
         ([{"role": "user", "content": 5}], "messages.0.content must be text or a list of parts, not 5"),
         (
             [{"role": "user", "content": "Hi", "id": 7}],
-            r"messages.0 has 'id', which .*; Message\(..., metadata=",
+            r"messages.0 has 'id', which .*; keep other data in Message\(..., metadata=",
         ),
         ([{"role": "tool", "content": "4"}], "messages.0.tool_call_id is missing"),
         (
             [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}],
-            "messages.0.function_call is OpenAI's form before tools, .*; write tool_calls",
+            "messages.0.function_call is OpenAI's old format for function calls, .*; write tool_calls",
         ),
         ([{"role": "function", "name": "f", "content": "4"}], "write tool_calls"),
         (
@@ -196,7 +196,7 @@ def test_a_response_alone_has_no_question() -> None:
         ),
         (
             [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,?"}}]}],
-            "messages.0.content.0 must be data:, a type",
+            "messages.0.content.0 must be a data: URI",
         ),
         (
             [{"role": "user", "content": [{"type": "file", "file": {"file_data": "?"}}]}],

@@ -35,7 +35,7 @@ def fault(make: Any, *args: Any, **options: Any) -> str:
 @pytest.mark.parametrize("adapter", ADAPTERS)
 def test_a_model_belongs_to_the_engine(adapter: Any) -> None:
     name = adapter.__name__
-    expected = f"{name} has no option 'model'; a model belongs to the engine, Engine({name}(...), model=\"...\")"
+    expected = f"{name} has no option 'model'; pass the model to the engine, Engine({name}(...), model=\"...\")"
     assert fault(adapter, model="m", base_url="http://x.example").startswith(expected)
 
 
@@ -54,7 +54,7 @@ def test_an_address_is_passed_by_keyword_and_what_was_passed_may_be_a_key(adapte
         ("http_client", "; write client=..."),
         ("default_headers", "; write headers={...}"),
         ("max_retries", '; write Engine(OpenAIChat(...), retry={"max_attempts": 3})'),
-        ("temperature", '; an option of calls belongs to the call, or to the engine: params={"temperature": ...}'),
+        ("temperature", '; pass it to the call or, for all calls, to the engine: params={"temperature": ...}'),
         ("organization", "; it takes api_key, base_url, client, headers, timeout"),
     ],
 )
@@ -69,7 +69,7 @@ def test_the_local_model_has_a_name_and_no_address() -> None:
 
 def test_an_engine_says_where_things_belong() -> None:
     assert fault(Engine, "openai:gpt-5", temperature=0) == (
-        "Engine has no option 'temperature'; an option of calls goes into params={'temperature': 0}"
+        "Engine has no option 'temperature'; if it is a call option, write params={'temperature': 0}"
     )
     for name in ("base_url", "api_key", "headers", "timeout", "client"):
         message = fault(Engine, "openai:gpt-5", **{name: "secret"})

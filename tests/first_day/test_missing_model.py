@@ -29,4 +29,4 @@ def test_an_adapter_with_its_own_address_stays(adapter: Any) -> None:
 def test_a_provider_is_written_with_its_model(engine: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
     name = "groq" if engine == "groq" or isinstance(engine, Engine) else "openai"
-    assert fault(engine).endswith(f'write model="...", or "{name}:..." for the engine')
+    assert fault(engine).endswith(f'write model="...", or "{name}:..." as the engine')

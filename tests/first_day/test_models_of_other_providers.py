@@ -24,12 +24,12 @@ from rxllm.testing.loopback import Loopback, Reply, chat
 def test_the_name_of_another_engine_is_not_sent_as_a_model(engine: Any, model: str) -> None:
     with pytest.raises(ValidationError) as caught:
         rxllm.generate(engine, "Hi", model=model, api_key="k").run()
-    fault = f"{model!r} names a provider too; pass it as the engine: generate({model!r}, ...)"
+    fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
     assert (caught.value.reason, caught.value.errors) == ("invalid_option", ((("model",), fault),))
 
 
 def test_an_image_model_too() -> None:
-    with pytest.raises(ValidationError, match="names a provider too"):
+    with pytest.raises(ValidationError, match="also names a provider"):
         rxllm.generate_image(Engine(image_adapter=OpenAIImages()), "a dot", model="openai:gpt-image-1").run()
 
 

@@ -147,11 +147,11 @@ def test_many_without_a_request_are_an_empty_list() -> None:
 @pytest.mark.parametrize(
     ("stream", "remedy"),
     [
-        (rxllm.generate(engine, "Hi"), "write stream_generate(...) for the events"),
-        (rxllm.step(engine, "Hi"), "write stream_step(...) for the events"),
-        (rxllm.chat(engine, "Hi"), "write stream(...) for the events"),
-        (session.start(engine, "Hi"), "write session.stream_start(...) for the events"),
-        (reactivex.of("Hi"), "put it after stream(...) or the like"),
+        (rxllm.generate(engine, "Hi"), "write stream_generate(...) to get them"),
+        (rxllm.step(engine, "Hi"), "write stream_step(...) to get them"),
+        (rxllm.chat(engine, "Hi"), "write stream(...) to get them"),
+        (session.start(engine, "Hi"), "write session.stream_start(...) to get them"),
+        (reactivex.of("Hi"), "put it after a function such as stream(...)"),
     ],
 )
 def test_an_operator_on_events_after_a_result_is_told_which_stream_has_them(stream: Any, remedy: str) -> None:

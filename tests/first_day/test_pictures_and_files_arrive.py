@@ -47,7 +47,7 @@ def test_a_pdf_that_ollama_does_not_take_is_refused_before_anything_is_sent(ask:
     assert server.requests == []
     assert caught.value.reason == "invalid_request"
     assert str(caught.value) == (
-        "messages.0.content.1 is a FilePart (pdf), which Ollama does not take in a "
+        "messages.0.content.1 is a FilePart (pdf), which Ollama does not accept in a "
         "user message; write its content as text, or use a provider that takes it: openai, anthropic or gemini"
     )
 
@@ -68,6 +68,6 @@ def test_what_another_provider_has_answered_may_be_left_out_and_debug_logging_te
     messages = sent_to_openai(user("What is this?"), Message("assistant", parts), user("Are you sure?"))
     assert messages[1] == {"role": "assistant", "content": "It is a kestrel."}
     assert [record.getMessage() for record in caplog.records if "left out" in record.getMessage()] == [
-        "left out of the assistant's messages, as Chat Completions of openai does not take them: "
+        "left out of the assistant's messages, because Chat Completions of openai does not accept them: "
         "1 another's thinking, 1 source"
     ]

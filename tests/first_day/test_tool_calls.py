@@ -32,8 +32,8 @@ def test_text_that_is_not_an_object_is_kept_as_a_providers_is() -> None:
         (("add", {"a": 1}), 'name must be a string, not {\'a\': 1}; write ToolCall("c1", "add", {...})'),
         (("c1", None, {}), "name must be a string, not None"),
         ((None, "add", {}), "id must be a string, not None"),
-        (("c1", "add", [1]), "arguments must be a dict, or its JSON as text, not [1]"),
-        (("c1", "add", 3), "arguments must be a dict, or its JSON as text, not 3"),
+        (("c1", "add", [1]), "arguments must be a dict or JSON text, not [1]"),
+        (("c1", "add", 3), "arguments must be a dict or JSON text, not 3"),
     ],
 )
 def test_a_call_whose_fields_are_in_the_wrong_place_is_refused(fields: tuple[Any, ...], fault: str) -> None:

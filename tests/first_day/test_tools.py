@@ -439,9 +439,9 @@ def test_the_methods_of_an_object_are_tools() -> None:
 
 @pytest.mark.parametrize("method", [Shop.find, Shop.sell])
 def test_a_method_without_its_object_is_refused(method: Any) -> None:
-    with pytest.raises(ValidationError, match=r"is a method without its object; pass obj\.(find|sell) of an object"):
+    with pytest.raises(ValidationError, match=r"is a method that is not bound to an object; pass obj\.(find|sell)$"):
         chat(Fake("Hi"), "Hi", tools=[method])
-    with pytest.raises(EngineError, match=r"tools\[0\]: the tool '(find|sell)' is a method without its object"):
+    with pytest.raises(EngineError, match=r"tools\[0\]: the tool '(find|sell)' is a method that is not bound"):
         Engine(Fake("Hi"), tools=(method,))
 
 
@@ -494,9 +494,9 @@ def test_what_cannot_be_a_tool_says_what_to_write() -> None:
         ([functools.partial(lambda x, y: x, 1)], "a lambda has no name"),
         ([Shop], "must be a Tool or a function, not .*Shop"),
         (["double"], "must be a Tool or a function, not 'double'; make a tool with rxllm.tool"),
-        (double, r"must be several tools or functions, as in tools=\[function\], not <function double"),
+        (double, r"must be a list of tools or functions, as in tools=\[function\], not <function double"),
         ([print], r"the tool 'print' cannot have the parameter \*args"),
-        ([max], "the tool 'max' has no readable signature; write a function around it"),
+        ([max], "the tool 'max' has no readable signature; wrap it in a function of your own"),
     ]:
         with pytest.raises(ValidationError, match=message) as caught:
             chat(Fake("Hi"), "Hi", tools=tools)  # type: ignore[arg-type]
@@ -522,7 +522,7 @@ class Connection:
 @pytest.mark.parametrize(
     ("hint", "message"),
     [
-        (complex, "complex cannot be read from JSON; use data, or pass the object in ToolContext.context"),
+        (complex, "complex cannot be read from JSON; use plain data, or pass the object in ToolContext.context"),
         (Connection, "complex cannot be read from JSON"),
         (Item | Point, "Unable to generate pydantic-core schema for .*Point"),
         (

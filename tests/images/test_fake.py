@@ -118,12 +118,12 @@ def test_dispose_ends_a_delay() -> None:
     ],
 )
 def test_a_script_that_means_nothing(given: Any) -> None:
-    with pytest.raises(ValidationError, match="not a piece of script"):
+    with pytest.raises(ValidationError, match="not a valid piece of script"):
         FakeImages(*given)
 
 
 def test_turns_come_one_way() -> None:
-    with pytest.raises(ValidationError, match="takes its turns"):
+    with pytest.raises(ValidationError, match="needs its turns"):
         FakeImages()
-    with pytest.raises(ValidationError, match="takes its turns"):
+    with pytest.raises(ValidationError, match="needs its turns"):
         FakeImages(A, script=[B])

@@ -47,14 +47,14 @@ def test_a_pickle_has_no_session_and_no_secret_and_says_so() -> None:
         assert b"s3cret" not in data
         assert b"blue" in data
         text = outcome(calling(pickle.loads(data), "f", x=1).run())
-        assert "pickled, without the secrets in their headers and URL; list them in the process that runs them" in text
+        assert "pickled without the secrets in their headers and URL; list them in the process that runs them" in text
         assert len(server.requests) == 2
 
 
 def test_a_program_stays_where_it_is() -> None:
     with program("serve()") as connection:
         tools = mcp.tools(connection).run()
-        with pytest.raises(pickle.PicklingError, match="a Stdio is a process of this machine; list its tools where"):
+        with pytest.raises(pickle.PicklingError, match="a Stdio is a process on this machine; list its tools where"):
             pickle.dumps(Engine(Fake("Hi."), tools=tools))
 
 

@@ -129,7 +129,7 @@ def test_a_clash_of_two_servers_names_both_and_the_remedy(modern: tuple[str, See
     with pytest.raises(ValidationError) as raised:
         rxllm.chat(Fake("x"), "Hi", tools=tools)
     first, second = f"mcp.tools(HTTP({modern[0]!r}), prefix=...)", f"mcp.tools({stdio!r}, prefix=...)"
-    assert f"{first} and {second} are both 'add'" in str(raised.value)
+    assert f"{first} and {second} are both named 'add'" in str(raised.value)
 
 
 def test_the_repr_of_a_program_has_its_file_and_no_other_argument(tmp_path: Path) -> None:

@@ -427,7 +427,7 @@ def test_it_opens_after_so_many_failures_in_a_row_and_refuses_at_once() -> None:
         21.0,
         {"circuit": "open"},
     )
-    assert "tried again in 21 s" in error.message
+    assert "allowed in 21 s" in error.message
 
 
 def test_a_success_in_between_begins_the_count_anew() -> None:

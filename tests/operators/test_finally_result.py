@@ -592,7 +592,7 @@ def test_the_end_of_the_loop_cancels_an_async_function_and_says_so(caplog: pytes
         await asyncio.sleep(0.01)
 
     asyncio.run(main())
-    assert "the end of the loop cancelled" in caplog.text
+    assert "was cancelled, because the event loop ended" in caplog.text
 
 
 def test_an_async_function_that_the_end_of_the_loop_cancels_before_it_begins_is_named(
@@ -606,7 +606,7 @@ def test_an_async_function_that_the_end_of_the_loop_cancels_before_it_begins_is_
 
     asyncio.run(main())
     gc.collect()
-    assert ("the end of the loop cancelled" in caplog.text, [*recwarn]) == (True, [])
+    assert ("was cancelled, because the event loop ended" in caplog.text, [*recwarn]) == (True, [])
 
 
 def test_the_end_of_the_loop_is_a_failure_while_the_model_is_silent() -> None:
@@ -661,7 +661,7 @@ def test_a_chat_that_is_disposed_in_its_first_step_has_a_result() -> None:
     ("fn", "fold", "name", "fault"),
     [
         (None, None, "fn", "must be a function"),
-        (lambda response: None, None, "fn", "must be a function of a result and an outcome"),
+        (lambda response: None, None, "fn", "must be a function that takes a result and an outcome"),
         (print, ops.to_response, "fold", "pass, for example, ops.to_response(), "),
         (print, 3, "fold", "must be a function"),
         (print, ops.to_chat_result(), "fold", "has no result for a stream without events"),

@@ -74,7 +74,7 @@ def test_what_can_never_open_ends_with_an_error(while_open: str) -> None:
     items, switch = cold(scheduler, "-----a-b-|", {}), cold(scheduler, while_open, BOOLEANS)
     ((tick, kind, error),) = record(scheduler, lambda: items.pipe(ops.gate(switch)))
     assert (tick, kind, error.reason) == (4, "error", "cancelled")
-    assert "while_open ended" in str(error)
+    assert "while_open completed" in str(error)
     assert items.subscriptions == [ReactiveTest.subscribe(START, START + 4)]
 
 
@@ -203,7 +203,7 @@ def test_a_source_that_does_not_wait_is_cut_off() -> None:
     (error,) = consumer.ends
     assert isinstance(error, StreamError)
     assert error.reason == "overflow"
-    for remedy in ("3 items wait", "keep_latest", "conflate", "from_async_iter", "limit="):
+    for remedy in ("3 items are already waiting", "keep_latest", "conflate", "from_async_iter", "limit="):
         assert remedy in str(error)
     assert (consumer.waiting, consumer.events.observers) == ([], [])
 

@@ -152,8 +152,8 @@ class Speechless(Pairs):
     ("make", "why"),
     [
         (Unclosed, "an object with feed.item. and close.., not <.*Unclosed"),
-        (Silent, "feed.. of Silent must return an iterable, not None"),
-        (Speechless, "close.. of Speechless must return an iterable, not None"),
+        (Silent, "Silent.feed.. must return an iterable, not None"),
+        (Speechless, "Speechless.close.. must return an iterable, not None"),
     ],
 )
 def test_an_object_that_breaks_the_protocol_is_told(make: Any, why: str) -> None:

@@ -258,7 +258,7 @@ def test_a_burst_of_calls_leaves_no_more_functions_behind_than_may_run_at_once(
     refused = [error for error in errors if error is not None and error.reason == "cancelled"]
     assert (len(errors), len(refused)) == (20, 15)
     eventually(lambda: threads.left == 5)
-    assert "5 others run in threads already; pass max_concurrency=..." in refused[0].message
+    assert "5 others already run in threads; pass max_concurrency=..." in refused[0].message
     leave.set()
     eventually(lambda: threads.left == threads.running == 0)
 

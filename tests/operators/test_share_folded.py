@@ -272,7 +272,7 @@ def test_a_call_that_has_ended_does_not_begin_again() -> None:
     late = call.watch()
     assert late.events == [HELLO[0], TextDelta("H", "block_0")]
     assert [error.reason for error in late.ends if isinstance(error, StreamError)] == ["cancelled"]
-    assert "the shared call had no watchers for 0 s" in str(late.ends[0])
+    assert "the shared call was stopped after 0 s without watchers" in str(late.ends[0])
     assert len(call.source.uses) == 1
 
 
@@ -681,7 +681,7 @@ def test_a_late_watcher_does_not_wait_for_a_loop_that_is_closed() -> None:
         shared.subscribe(on_error=errors.append)
 
     asyncio.run(main())
-    with pytest.raises(StreamError, match="the event loop of the shared call is closed"):
+    with pytest.raises(StreamError, match="the shared call's event loop is closed"):
         shared.run()
     assert len(errors) == 1
 

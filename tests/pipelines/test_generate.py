@@ -338,7 +338,7 @@ def test_an_iterator_of_requests_serves_every_subscription() -> None:
 @pytest.mark.parametrize(
     ("asked", "index", "said"),
     [
-        (["a", 5, "b"], 1, "requests.1 must be a text, a message, a list of messages, a Thread or .*, not 5"),
+        (["a", 5, "b"], 1, "requests.1 must be text, a message, a list of messages, a Thread or .*, not 5"),
         (iter(["a", "b", None]), 2, "requests.2 must be .*, not None"),
         (
             ["a", [{"role": "user", "text": "hi"}]],

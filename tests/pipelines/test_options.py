@@ -140,7 +140,7 @@ def test_what_is_no_conversation_raises_at_the_call(function: Callable[..., Any]
 @pytest.mark.parametrize(
     ("asked", "fault"),
     [
-        (3, "must be a text, a message, a list of messages, a Thread or a chat's result, not 3"),
+        (3, "must be text, a message, a list of messages, a Thread or a chat's result, not 3"),
         ([user("Hi"), 3], "messages.1 must be a message, such as user("),
         ([{"role": "user", "content": [{"type": "text"}]}], "messages.0.content.0 must be a part such as"),
     ],

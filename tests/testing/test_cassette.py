@@ -468,7 +468,7 @@ def test_a_file_of_record_is_not_a_cassette_and_a_cassette_of_one_plays_as_a_fil
         replay_file(path).run()
     plain = path.with_name("plain.jsonl")
     ask(Fake("Hi")).pipe(rxllm.testing.record(plain)).run()
-    with pytest.raises(ValidationError, match="is a file of `record`"):
+    with pytest.raises(ValidationError, match="was written by `record`"):
         generate(Cassette(plain, Fake("no")), "Hi").run()
 
 

@@ -177,7 +177,7 @@ def test_text_in_a_body_is_an_error_when_it_is_met(client: httpx.Client) -> None
 
 @pytest.mark.parametrize("script", ["hello", b"hello", 5, None, ["hello"], [Reply(), None], iter([Reply()])])
 def test_a_script_that_is_none_is_refused(script: Any) -> None:
-    with pytest.raises(TypeError, match="a script must be a Reply, a list of them, or a function"):
+    with pytest.raises(TypeError, match="a script must be a Reply, a list of Replies, or a function"):
         Loopback(script)
 
 

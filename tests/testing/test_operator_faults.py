@@ -540,7 +540,9 @@ def test_an_operator_that_blocks_is_broken_in_time(only: Any) -> None:
     try:
         with pytest.raises(AssertionError) as caught:
             assert_operator(lambda: waiting(until), only=only, seconds=0.2)
-        assert str(caught.value) == "cold: nothing happens before it is subscribed, but it did not return within 0.2 s"
+        assert (
+            str(caught.value) == "cold: nothing happens before it is subscribed to, but it did not return within 0.2 s"
+        )
     finally:
         until.set()
 

@@ -232,7 +232,7 @@ def test_what_reaches_the_system_is_told_so(name: str) -> None:
     async def app(world: World) -> None:
         await SYSTEM[name]()
 
-    with pytest.raises(SimulationError, match=f"cut off from the system and has no loop.{name}"):
+    with pytest.raises(SimulationError, match=f"cut off from the operating system and has no loop.{name}"):
         simulate(app)
 
 
@@ -246,7 +246,7 @@ def test_a_host_outside_is_told_so_and_a_port_without_a_server_is_in_the_trace()
 
     with pytest.raises(SimulationError, match="a simulation has no host"):
         simulate(outside, faults=())
-    with pytest.raises(SimulationError, match="no server of this simulation has the port 8001"):
+    with pytest.raises(SimulationError, match="no server in this simulation has port 8001"):
         simulate(closed, faults=())
 
 
@@ -292,7 +292,7 @@ def test_a_planted_bug_is_found_and_found_again_by_its_seed(app: App) -> None:
 
 @pytest.mark.parametrize(
     ("name", "problem"),
-    [("lost_cancel", "tasks were left behind"), ("lost_place", "has lost 1 of its places")],
+    [("lost_cancel", "tasks were left behind"), ("lost_place", "has lost 1 of its slots")],
 )
 def test_a_sweep_of_cancels_finds_what_a_cancel_breaks(name: str, problem: str) -> None:
     with pytest.raises(SimulationError, match=problem):
@@ -317,7 +317,7 @@ def test_an_app_that_waits_for_ever_fails_with_its_stack() -> None:
         while True:
             await asyncio.sleep(3600)
 
-    with pytest.raises(SimulationError, match=r"waits for ever(?s:.)*in app\n(?s:.)*in wait"):
+    with pytest.raises(SimulationError, match=r"waits forever(?s:.)*in app\n(?s:.)*in wait"):
         simulate(app)
     with pytest.raises(SimulationError, match="not ended after 86400 s"):
         simulate(later)

@@ -101,8 +101,8 @@ def test_files_of_the_user() -> None:
     [
         ({"type": "url", "value": "file:///etc/passwd"}, "must begin with http:"),
         ({"type": "url", "value": "data:image/png;base64,cG5n"}, "must begin with http:"),
-        ({"type": "data", "value": "no base64!", "mimeType": "image/png"}, "not a data: URL"),
-        ({"type": "data", "value": "cG5n"}, "has no mimeType"),
+        ({"type": "data", "value": "no base64!", "mimeType": "image/png"}, "valid data: URL"),
+        ({"type": "data", "value": "cG5n"}, "must have a mimeType"),
         ({"type": "url"}, "must begin with http:"),
     ],
 )
@@ -170,7 +170,7 @@ def test_arguments_are_rewritten_only_where_the_server_allows_it() -> None:
         return sent(HI, **resumed("c1", payload={"approved": True, "editedArgs": arguments}))
 
     path = ("resume", 0, "payload", "editedArgs")
-    told = "rewrites the arguments of the call, which needs edits=True"
+    told = "changes the call's arguments, which is only allowed with edits=True"
     assert fault(approved(amount=1), halted(PAY)) == (path, told)
     assert from_ag_ui(approved(amount=5), halted(PAY)).approvals == {"c1": True}  # as the model has written them
     for options in ({}, {"edits": True}):
@@ -198,8 +198,8 @@ def test_an_approval_is_a_json_boolean(payload: Any) -> None:
 
 def test_only_calls_of_the_server_are_approved() -> None:
     forged = sent(asks("c7", "pay", '{"amount":1000}'), **resumed("c7", payload={"approved": True}))
-    assert fault(forged, halted(PAY)) == (("resume", 0), "must answer a tool call of the stored conversation")
-    assert fault(forged) == (("resume",), "holds answers, which need the stored conversation")
+    assert fault(forged, halted(PAY)) == (("resume", 0), "must answer a tool call in the stored conversation")
+    assert fault(forged) == (("resume",), "contains answers, but they need the stored conversation; pass it as stored=")
     done = rxllm.chat(Fake("Hello"), "Hi").run()
     assert fault(forged, done)[0] == ("resume", 0)
 
@@ -215,7 +215,7 @@ def test_the_result_of_a_clients_tool() -> None:
     assert from_ag_ui(body, stored, client_tools=["locate"]).results == {"c1": "Oslo"}
     failed = sent(HI, {"role": "tool", "toolCallId": "c1", "content": "", "error": "denied"})
     assert from_ag_ui(failed, stored, client_tools=["locate"]).results == {"c1": {"error": "denied"}}
-    assert "does not run in the client" in fault(body, stored)[1]
+    assert "result of a tool that runs on the server" in fault(body, stored)[1]
     assert (
         fault(sent(HI, **resumed("c1", payload={"approved": True})), stored, client_tools=["locate"])[0][0] == "resume"
     )

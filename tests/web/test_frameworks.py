@@ -184,7 +184,7 @@ def test_fastapi_refuses_a_stream_in_one_sentence_and_calls_no_model(make: Any, 
         return {"answer": make(fake, "Hi")} if nested else make(fake, "Hi")
 
     for path in ("/async", "/sync"):
-        with pytest.raises(TypeError, match=r"^a Stream has no JSON: .*; write return await stream, or ") as caught:
+        with pytest.raises(TypeError, match=r"^a Stream has no JSON form, .*; write return await stream or") as caught:
             asyncio.run(in_process(app, path))
         assert caught.value.__cause__ is None
         assert caught.value.__context__ is None

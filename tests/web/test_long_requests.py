@@ -66,7 +66,7 @@ def refusal(read: Callable[[], Any]) -> str:
     ],
 )
 def test_more_values_than_a_request_may_hold_are_refused_at_once(read: Any) -> None:
-    assert refusal(read) == "holds more than 100000 values"
+    assert refusal(read) == "has more than 100000 values"
 
 
 @pytest.mark.parametrize("depth", [70, 600, 40_000])
@@ -137,4 +137,4 @@ def test_a_long_request_to_the_openai_app_lets_the_loop_go_on() -> None:
     assert response.status_code == 200
     assert longest < seconds / 2
     refused, _, _ = asyncio.run(beaten(post({**body, "stop": ["a"] * 1_000_000})))
-    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "the body holds more than 100000 values")
+    assert (refused.status_code, refused.json()["error"]["message"]) == (400, "the body has more than 100000 values")

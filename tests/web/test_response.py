@@ -149,7 +149,7 @@ def test_what_is_no_event_is_refused(caplog: pytest.LogCaptureFixture) -> None:
     """Such as the text of a stream: a browser would get nothing at all."""
     response = asyncio.run(get(app_of(lambda: fake(["Hello"])().pipe(ops.text()))))  # pyright: ignore
     assert decoded(response.content) == [ErrorEvent(StreamError("unknown"))]
-    assert "a client is sent events, not str; pass rxllm.stream(...) itself" in caplog.text
+    assert "only events can be sent to a client, not str; pass rxllm.stream(...) itself" in caplog.text
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: https://platform.claude.com/docs/en/api/messages."""
+"""The adapter for Anthropic's Messages API: https://platform.claude.com/docs/en/api/messages."""
 
 from __future__ import annotations
 
@@ -25,25 +25,31 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The API version. The later 2026-10-21 has no temperature; to use that one, set the header ``anthropic-version``."""
+"""The API version that is sent by default.
+
+The newer version 2026-10-21 has no temperature. To use it, set the header ``anthropic-version``.
+"""
 
 
 class Anthropic(HTTPAdapter):
-    """``POST {base_url}/messages`` of Anthropic, or of a server that is compatible with it.
+    """An adapter for the Messages API (``POST {base_url}/messages``) of Anthropic or a compatible server.
 
-    Only Anthropic's own server needs a key: from `api_key`, the call, or ``ANTHROPIC_API_KEY``. Without a `base_url`,
-    the environment's ``ANTHROPIC_BASE_URL`` is used, which has no ``/v1``. ``Request.options`` is merged over the body,
-    so any field that a server supports can be set there; None removes a field, and ``betas`` (a list of names) becomes
-    the header ``anthropic-beta``. The API has no seed, so none is sent.
+    Only Anthropic's own server needs a key. It is looked up in the call, in `api_key` and in ``ANTHROPIC_API_KEY``. If
+    `base_url` is missing, the environment variable ``ANTHROPIC_BASE_URL`` is used; ``/v1`` is added to its value.
 
-    Only system messages at the beginning of a thread become the body's ``system``; later ones stay where they are, so
-    that the cached prefix stays valid. A model that obeys messages with the role ``system`` gets one; any other gets
-    text between ``<system>`` tags, which users can type too. The option ``system_entries`` (True, False) sets the form.
+    ``Request.options`` is merged over the body, so you can set any field that the server supports; None removes a
+    field. ``betas``, a list of names, is sent as the header ``anthropic-beta`` instead. The API has no seed, so
+    ``Request.seed`` is not sent.
 
-    A tool's ``metadata["strict"]`` makes its schema binding. Its ``metadata["anthropic"]`` is merged over the tool's
-    entry in the body (``{"eager_input_streaming": True}``). With a ``"type"``, as for tools that the server runs
-    (``{"type": "web_search_20250305"}``), it replaces everything but the name. ``metadata["cache"]`` of a part, a
-    message or a tool (True, ``"5m"``, ``"1h"``) marks the end of a prefix to cache.
+    Only the system messages at the start of a thread are sent as the body's ``system``. Later ones stay where they are,
+    so that the cached prefix remains valid. Models that obey messages with the role ``system`` receive such a message.
+    All other models receive text between ``<system>`` tags, which users could type too. To choose the form yourself,
+    set the option ``system_entries`` to True or False.
+
+    If a tool has ``metadata["strict"]``, its schema is binding. A tool's ``metadata["anthropic"]`` is merged over its
+    entry in the body, as in ``{"eager_input_streaming": True}``. Tools that the server runs have a ``"type"`` there, as
+    in ``{"type": "web_search_20250305"}``; their entry has no description and no schema. To mark the end of a prefix to
+    cache, set ``metadata["cache"]`` of a part, a message or a tool to True, ``"5m"`` or ``"1h"``.
     """
 
     provider = "anthropic"
@@ -53,15 +59,18 @@ class Anthropic(HTTPAdapter):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL with a version, which Anthropic's SDK adds to each path instead."""
+        """Return the base URL with a version. Anthropic's SDK adds the version to each path instead."""
         return versioned(text, "v1")
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
         return self._post_body("/messages", messages_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count: https://platform.claude.com/docs/en/build-with-claude/token-counting."""
+        """Return a stream that emits the server's token count.
+
+        See https://platform.claude.com/docs/en/build-with-claude/token-counting.
+        """
         build = partial(self._post_body, "/messages/count_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 

@@ -1,27 +1,28 @@
-"""Decoder for Anthropic's Messages API, and for servers that are compatible with it.
+"""Decoder for the Messages API of Anthropic and of compatible servers.
 
-https://platform.claude.com/docs/en/build-with-claude/streaming:
+The stream is described at https://platform.claude.com/docs/en/build-with-claude/streaming. The decoder follows these
+rules:
 
-* usage is cumulative: ``message_delta`` overrides ``message_start``, counter by counter, unless its value is null;
-* ``message_stop`` ends the stream, and so does an error; a stop reason does not;
-* a stop reason's details, and the container that the next request must name, are metadata;
-* pings are skipped; a frame of an unknown type, or with fields of unexpected types, becomes a ``RawChunk``;
-* a server that does not stream sends the message as one JSON document.
+* Usage is cumulative. A counter in ``message_delta`` replaces the one in ``message_start``, unless it is null.
+* The stream ends with ``message_stop`` or with an error. A stop reason does not end it.
+* The details of a stop reason become metadata. So does the container, which the next request must name.
+* Pings are skipped. A frame with an unknown type, or with fields of unexpected types, becomes a ``RawChunk``.
+* A server that does not stream sends the message as a single JSON document.
 
-Each content block is opened, filled by deltas and stopped. The opening's fields count, too: some servers put the
-whole block there, as do messages that are not streamed.
+Each content block begins with a start frame, is filled by deltas, and ends with a stop frame. The fields of the start
+frame count too: some servers put the whole block there, and a message that is not streamed has no deltas at all.
 
 =====================  ==============================================================================================
 block                  events
 =====================  ==============================================================================================
-``text``               text; its citations follow as ``SourceAdded``, though the wire puts some before it
-``thinking``,          thinking; its signature or ciphertext is in `provider_data`, to be sent back
+``text``               text, then a ``SourceAdded`` for each citation, even if the server sent it before the text
+``thinking``,          thinking; its signature or ciphertext is kept in `provider_data`, so that it can be sent back
 ``redacted_thinking``
-``tool_use``           a tool call; arguments in the opening count if no delta follows
+``tool_use``           a tool call; the arguments in the start frame are used if no delta has any
 ``server_tool_use``,   a tool call with the metadata ``{"server": True}``
 ``mcp_tool_use``
-any other              a part of the message that is sent back unchanged: results of server tools, compactions, uploads
-                       and blocks of unknown types; also, a ``SourceAdded`` for each page in search results
+any other              a message part that is sent back unchanged: a server tool's result, a compaction, an upload or
+                       a block of an unknown type; search results also emit a ``SourceAdded`` for each page
 =====================  ==============================================================================================
 """
 
@@ -49,8 +50,8 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # `pause_turn` requires another request. `compaction` does not: the caller has requested that pause, with
-    # `pause_after_compaction`. An unknown reason is "other", too.
+    # After `pause_turn`, another request is needed. After `compaction`, none is needed: the caller asked for that
+    # pause with `pause_after_compaction`. Unknown reasons are "other" as well.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -59,7 +60,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class MessagesDecoder(FrameDecoder):
-    """Decodes one response to `messages`; with `raw`, every frame is also emitted as a ``RawChunk``."""
+    """Decodes one response to `messages`. If `raw` is true, every frame is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, provider: str = "anthropic", messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(SSEDecoder(), Blocks(CallTracker.after(messages)), _FRAME, provider=provider, raw=raw)
@@ -152,9 +153,10 @@ class MessagesDecoder(FrameDecoder):
 
 
 def use_type_as_code(error: AdapterError) -> AdapterError:
-    """Return `error` with the inner type of ``{"type": "error", "error": {"type": ..., "message": ...}}`` as its code.
+    """Return `error`; if it has no code, use Anthropic's error type as its code.
 
-    Every error has this form, in an HTTP response and in a stream: https://platform.claude.com/docs/en/api/errors.
+    In HTTP responses and in streams, Anthropic sends ``{"type": "error", "error": {"type": ..., "message": ...}}``; the
+    inner type is used. See https://platform.claude.com/docs/en/api/errors.
     """
     code = error.metadata.get("type")
     if error.code is None and isinstance(code, str) and code != "error":
@@ -164,7 +166,7 @@ def use_type_as_code(error: AdapterError) -> AdapterError:
 
 
 class _Block:
-    """An open block: `data` is its opening, `position` a tool call's index among the response's tool calls."""
+    """An open block. `data` is the block in its start frame; `position` is a tool call's index among the tool calls."""
 
     __slots__ = ("citations", "data", "filled", "kind", "position")
 
@@ -172,7 +174,7 @@ class _Block:
         self.kind = kind
         self.data = data
         self.position: int | None = None
-        self.filled = False  # True once a delta had arguments
+        self.filled = False  # becomes True when a delta contains arguments
         self.citations: list[Any] = []
 
     @property
@@ -181,7 +183,7 @@ class _Block:
 
 
 class Content:
-    """The content blocks of one message, reported to `blocks`."""
+    """Collects the content blocks of one message and reports them to `blocks`."""
 
     def __init__(self, blocks: Blocks, provider: str) -> None:
         self._blocks = blocks
@@ -190,7 +192,7 @@ class Content:
         self._calls = 0
 
     def start(self, index: int, data: dict[str, Any]) -> None:
-        """Open a block at `index`, after stopping any that is still open there."""
+        """Open a block at `index`. If another block is still open there, stop it first."""
         if index in self._open:
             self.stop(index)
         self._blocks.close_block()
@@ -248,7 +250,7 @@ class Content:
                 self._blocks.complete_call(block.position)
 
     def flush(self) -> None:
-        """Report what open blocks hold at the end of the message, without completing any tool call."""
+        """Report the remaining content of blocks that are still open at the end; do not complete their tool calls."""
         for block in self._open.values():
             self._blocks.close_block()
             self._add_rest(block)
@@ -259,7 +261,7 @@ class Content:
             self._blocks.sign(signature, {"provider": self._provider, "type": "thinking"})
 
     def _metadata(self, kind: str, data: dict[str, Any]) -> dict[str, Any]:
-        # The provider's own fields are sent back with the call.
+        # The provider's own fields are kept, so that they can be sent back with the call.
         own = {k: v for k, v in data.items() if k not in ("type", "id", "name", "input") and v is not None}
         if own.get("caller") == {"type": "direct"}:
             del own["caller"]
@@ -279,7 +281,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # The pages of a web search or a fetch. Their text is ciphertext or long, and stays in the part.
+    # These are the pages of a web search or fetch. Their text is encrypted or long, so it is left in the part.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

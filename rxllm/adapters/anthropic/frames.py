@@ -1,4 +1,4 @@
-"""Types for the Messages API's frames, with only the fields we read, and their usage."""
+"""Types for the frames of the Messages API, with only the fields that we read, and a function that reads usage."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CITATIONS = (
 
 
 class Delta(msgspec.Struct, gc=False):
-    """The delta of a ``content_block_delta`` or a ``message_delta``; the two share no field names."""
+    """The delta of a ``content_block_delta`` or a ``message_delta`` frame; the two have no field in common."""
 
     text: str | None = None
     partial_json: str | None = None
@@ -40,7 +40,7 @@ class Delta(msgspec.Struct, gc=False):
 class MessageFrame(msgspec.Struct, gc=False):
     id: str | None = None
     model: str | None = None
-    provider: Any = None  # a router's
+    provider: Any = None  # set by routers
     content: list[dict[str, Any]] | None = None
     stop_reason: str | None = None
     stop_sequence: str | None = None
@@ -50,7 +50,7 @@ class MessageFrame(msgspec.Struct, gc=False):
 
 
 class Frame(MessageFrame, gc=False):
-    """An event of the stream, or, from a server that does not stream, the message itself."""
+    """A frame of the stream. If the server does not stream, this is the message itself."""
 
     type: str | None = None
     index: int = 0
@@ -67,7 +67,7 @@ _COUNTERS = {
     "cached_input_tokens": ("cache_read_input_tokens",),
     "cache_write_input_tokens": ("cache_creation_input_tokens",),
     "reasoning_tokens": ("output_tokens_details.thinking_tokens",),
-    "total_cost": ("cost",),  # a gateway's
+    "total_cost": ("cost",),  # sent by gateways
 }
 _TOOLS = "server_tool_use."
 _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_input_tokens", "total_tokens")
@@ -76,11 +76,13 @@ _SUMMED = ("input_tokens", "output_tokens", "cached_input_tokens", "cache_write_
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usage`` object as `Usage`.
 
-    Anthropic's ``input_tokens`` excludes what was read from and written to the cache, but `Usage` includes it;
-    output includes thinking in both (https://platform.claude.com/docs/en/build-with-claude/prompt-caching).
+    Anthropic's ``input_tokens`` excludes the tokens that were read from the cache or written to it; `Usage` includes
+    them. In both, the output includes thinking. See
+    https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
-    ``iterations`` has the usage of each request that the server made to produce the answer; no other counter includes
-    compactions and advisors. The counts are then sums; `extra` has each request's usage, type and model, for pricing.
+    ``iterations`` lists the usage of each request that the server made to produce the answer. No other counter includes
+    compactions and advisors. If the list is present, each count is therefore the sum over its entries. `extra` then
+    contains the usage, type and model of each request, so that the cost can be computed.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

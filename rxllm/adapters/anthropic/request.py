@@ -1,16 +1,19 @@
-"""A request as the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
+"""Conversion of a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
-1. System messages at the start of the thread become ``system``. A later one never changes that field, because that
-   would invalidate the cached prefix. It goes after the user turn that it follows; if it follows an assistant turn, it
-   goes after the next user turn. A model that obeys messages with the role ``system`` (`takes_entries`) gets one; any
-   other gets a text block between ``<system>`` tags at the end of that turn. Without such a turn, the text becomes one.
-2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are all at the beginning
-   of one user turn.
-3. The API refuses blank text, and white space at the end of a final assistant turn, so both are omitted.
-4. Another provider's parts (its thinking, its server's tools) are omitted. Anthropic's own are sent back unchanged:
-   thinking only with its signature, a server-tool call only if it is complete.
-   Files: https://platform.claude.com/docs/en/build-with-claude/files (files by id need that page's beta).
-5. Ids allow only letters, digits, ``_`` and ``-``: other characters become ``_``, in a tool call and in its result.
+1. System messages at the start of the thread become ``system``. Later ones must not change that field, because that
+   would invalidate the cached prefix. A later system message is added after the user turn that it follows. If it
+   follows an assistant turn, it is added after the next user turn; if there is none, it becomes a user turn itself. A
+   model that obeys messages with the role ``system`` (see `takes_entries`) receives it as such a message. Any other
+   model receives it as a text block between ``<system>`` tags at the end of the user turn.
+2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
+   the beginning of one user turn.
+3. The API refuses blank text, and white space at the end of a final assistant turn. Both are removed.
+4. Parts from another provider, such as its thinking or its server tools, are left out. Anthropic's own parts are sent
+   back unchanged, but thinking is left out if it has no signature, and a server-tool call if it is incomplete.
+   Files are described at https://platform.claude.com/docs/en/build-with-claude/files; to send a file by its id, set
+   the beta header named there.
+5. Ids may contain only letters, digits, ``_`` and ``-``. Any other character is replaced by ``_``, both in a tool call
+   and in its result.
 """
 
 from __future__ import annotations
@@ -41,7 +44,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# A search result is sent back in its own part, a citation with its text.
+# A search result is sent back in a part of its own. A citation is sent back with the text that it belongs to.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -53,10 +56,10 @@ CARRIES: Carries = {
 
 
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the JSON body of `request`; opaque parts are sent back if they came from `provider`.
+    """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_own` says whether the server is Anthropic's. The option ``system_entries`` (True, False) is not sent; it
-    sets the form of later system messages, which by default depends on the model and the server.
+    `is_own` is whether the server is Anthropic's own. The option ``system_entries`` is not sent. If it is True, later
+    system messages keep their role; if it is False, they become text. The default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -92,27 +95,29 @@ COUNTED = (
     *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"),
     *("cache_control", "speed", "user_profile_id", "workspace_id", "mcp_servers", "context_management", "betas"),
 )
-"""The fields that ``/messages/count_tokens`` accepts; it refuses others."""
+"""The fields that ``/messages/count_tokens`` accepts. It refuses a request with any other field."""
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
-    """Return the body of the request that counts the tokens in `request`."""
+    """Return the JSON body for a request to count the tokens in `request`."""
     body = messages_body(request, provider=provider, is_own=is_own)
     return {name: body[name] for name in COUNTED if name in body}
 
 
 def default_max_tokens(model: str) -> int:
-    """Return the default ``max_tokens``, which the API requires: the highest that a whole model generation accepts.
+    """Return the default for ``max_tokens``, which the API requires.
 
-    https://platform.claude.com/docs/en/about-claude/models/overview: 4,096 for Claude 3, at least 32,000 since
-    Claude 4; a limit that is not reached costs nothing. The limits of other models are unknown.
+    The default is the highest value that every model of a generation accepts: 4,096 for Claude 3, and 32,000 since
+    Claude 4 (https://platform.claude.com/docs/en/about-claude/models/overview). A limit that is not reached costs
+    nothing. For models whose limit is unknown, the default is 4,096.
     """
     return 32_000 if "claude" in model and not re.search(r"claude-(3|instant|v?2)", model) else 4096
 
 
 def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    # https://platform.claude.com/docs/en/build-with-claude/effort: Claude 4.6 and later take an effort. Older models,
-    # and other servers, take a budget of at least 1,024 tokens, which must leave part of the limit for the answer.
+    # Claude 4.6 and later accept an effort: https://platform.claude.com/docs/en/build-with-claude/effort. Older models
+    # and models that are not Claude accept a budget instead. It must be at least 1,024 tokens, and must leave part of
+    # the limit for the answer.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -131,7 +136,7 @@ _BUDGETS = {"low": 1024, "medium": 4096, "high": 16_384, "xhigh": 24_576, "max":
 
 
 def _container(request: Request, provider: str) -> str | None:
-    # The last turn's sandbox is reused, because the next turn may need its files.
+    # The sandbox of the last turn is reused, because the next turn might need the files in it.
     last = next((message for message in reversed(request.messages) if message.role == "assistant"), None)
     return None if last is None else last.metadata.get(f"{provider}_container")
 
@@ -169,7 +174,8 @@ def _output_format(request: Request) -> dict[str, Any]:
 
 
 def _close_objects(schema: Any) -> Any:
-    # https://platform.claude.com/docs/en/build-with-claude/structured-outputs: every object must be declared closed.
+    # Every object in the schema must forbid additional properties:
+    # https://platform.claude.com/docs/en/build-with-claude/structured-outputs.
     if isinstance(schema, list):
         return [_close_objects(item) for item in cast(list[Any], schema)]
     if not isinstance(schema, dict):
@@ -179,15 +185,16 @@ def _close_objects(schema: Any) -> Any:
 
 
 def takes_entries(model: str) -> bool:
-    """Whether `model` obeys ``{"role": "system"}`` among the messages.
+    """Whether `model` obeys a message with the role ``system`` in the middle of a thread.
 
-    Older models refuse it. Sonnet 5 and Haiku 5.5 accept it, but ignore it or mistake it for user or tool text.
+    Older models refuse such a message. Sonnet 5 and Haiku 5.5 accept it, but they ignore it or mistake it for text from
+    the user or a tool.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return system messages as a body's ``system``: text, or blocks if part of it is to be cached."""
+    """Return system messages for the field ``system``, as text, or as blocks if any of them has a cache mark."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -195,13 +202,13 @@ def system_of(messages: Iterable[Message]) -> str | list[Block]:
 
 
 def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = False) -> list[Block]:
-    """Return a body's ``messages``; opaque parts are sent back if they came from `provider`.
+    """Return the turns for the field ``messages``. Opaque parts are included only if they are from `provider`.
 
-    With `entries`, system messages stay messages, otherwise they become text blocks. As a thread grows,
-    its earlier turns stay the same.
+    If `entries` is true, system messages remain messages; otherwise, they become text blocks. When a thread grows, its
+    earlier turns do not change.
     """
     turns: list[Block] = []
-    instructions: list[Block] = []  # system messages to add at the end of the current turn
+    instructions: list[Block] = []  # the system messages to add after the current turn
     for message in messages:
         if message.role == "system":
             instructions += _mark_cached(message, _text_blocks(message))
@@ -218,18 +225,18 @@ def turns_of(messages: Iterable[Message], provider: str, *, entries: bool = Fals
     _add_instructions(turns, instructions, entries=entries)
     for turn in turns:
         content: list[Block] = turn["content"]
-        content.sort(key=lambda block: block["type"] != "tool_result")  # results first, in order
+        content.sort(key=lambda block: block["type"] != "tool_result")  # moves tool results to the front, in order
     if turns and turns[-1]["role"] == "assistant" and turns[-1]["content"][-1]["type"] == "text":
         turns[-1]["content"][-1]["text"] = turns[-1]["content"][-1]["text"].rstrip()
     return [{**turn, "content": _simplify(turn["content"])} for turn in turns]
 
 
 def _add_instructions(turns: list[Block], instructions: list[Block], *, entries: bool) -> None:
-    """Add system messages after the last turn."""
+    """Add the system messages in `instructions` after the last turn."""
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # A turn that ends with a server-tool call is paused: the server continues it.
+    # If the last turn ends with a server-tool call, it is paused: the server will continue it.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
@@ -242,7 +249,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
 
 
 def cache_control(metadata: Mapping[str, Any]) -> Block:
-    """Return the field for ``metadata["cache"]``: True, or a time to live (``"5m"``, ``"1h"``)."""
+    """Return the cache mark for ``metadata["cache"]``, whose value is True or a time to live, such as ``"5m"``."""
     match metadata.get("cache"):
         case None | False:
             return {}
@@ -253,7 +260,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # A message's mark is set on its last block; thinking cannot be marked.
+    # A message's cache mark is put on its last block that is not thinking, because thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:
@@ -309,7 +316,7 @@ def _file(file: Block) -> Block:
         case {"data": bytes(data)} if media_type == "application/pdf":
             text = Image.from_binary(data, media_type).to_base64()
             return {"type": "document", "source": {"type": "base64", "media_type": media_type, "data": text}, **title}
-        case {"data": bytes(data)}:  # the API accepts all text as plain text
+        case {"data": bytes(data)}:  # the API accepts any kind of text as plain text
             source = {"type": "text", "media_type": "text/plain", "data": data.decode()}
             return {"type": "document", "source": source, **title}
         case {"url": str(url)}:
@@ -340,7 +347,7 @@ def _assistant_blocks(message: Message, provider: str) -> list[Block]:
 
 
 def _cite(blocks: list[Block], source: Mapping[str, Any]) -> None:
-    # A citation belongs to the text before it. A search result is not a citation, and is sent back in its own part.
+    # A citation belongs to the text before it. A search result is not a citation; it is sent back in a part of its own.
     if source.get("type") in CITATIONS and blocks and blocks[-1]["type"] == "text":
         # The API sends `file_id`, but refuses it in a request.
         blocks[-1].setdefault("citations", []).append({k: v for k, v in source.items() if k != "file_id"})
@@ -366,7 +373,7 @@ def _tool_call(call: ToolCall, provider: str) -> list[Block]:
 
 
 def _call_arguments(call: ToolCall) -> dict[str, Any]:
-    # Arguments must be an object. Other text is wrapped, as the docs on fine-grained tool streaming suggest.
+    # The API requires an object. Invalid JSON is wrapped in one, as the docs on fine-grained tool streaming suggest.
     if call.metadata.get("error") and not call.arguments and call.raw_arguments:
         return {"INVALID_JSON": call.raw_arguments}
     return call.arguments

@@ -34,45 +34,51 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # a list at run time; but list[str] is not list[Piece] to a type checker
+Turn = Piece | Sequence[Piece]  # must be a list at run time, but a type checker rejects list[str] as list[Piece]
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
 
 
 class Fake:
-    """An adapter that plays turns: a single turn answers every call, several turns are played one per subscription.
+    """An adapter that plays scripted turns instead of calling a model.
+
+    A single turn answers every call. If there are several turns, each subscription plays the next one.
 
     >>> from rxllm import generate
     >>> generate(Fake("Hello"), "Hi").run().output_text
     'Hello'
 
-    Pass turns as arguments, one turn as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the
-    request that returns a turn. A turn is a piece of script, or a list of pieces:
+    Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one piece of script, or a list
+    of pieces:
 
     =================================================  =================================================================
     piece                                              meaning
     =================================================  =================================================================
     ``"Hello"``, ``("text", "Hello")``                 a text delta
     ``("thinking", "hm")``                             a thinking delta
-    a `ToolCall`, ``("tool_call", {"name": .., ..})``  a whole tool call: `name`, `arguments` or `raw_arguments`, `id`
-    ``("tool_call_delta", {"id": .., ..})``            a piece of a call: `id`, `arguments_delta`; the first has `name`
-    a `Usage`, ``("usage", {"input_tokens": 3})``      usage, with the field names of `Usage`
+    a `ToolCall`, ``("tool_call", {"name": .., ..})``  a complete tool call; the mapping can have `name`, `id`, and
+                                                       `arguments` or `raw_arguments`
+    ``("tool_call_delta", {"id": .., ..})``            part of a tool call, with `id` and `arguments_delta`; the first
+                                                       delta of a call also has `name`
+    a `Usage`, ``("usage", {"input_tokens": 3})``      the usage; the mapping has the field names of `Usage`
     ``("raw_chunk", data)``, ``(.., (kind, data))``    a ``RawChunk``
-    ``("delay", seconds)``                             a pause, on the subscription's scheduler
-    ``("error", "rate_limited")``                      an ``ErrorEvent`` with a reason of `AdapterError`, or with an
-                                                       exception; nothing follows
-    ``("finish", "stop")``                             the finish reason; nothing follows
-    an exception                                       the call fails if it comes first; later, an ``ErrorEvent``
+    ``("delay", seconds)``                             a pause, timed by the subscription's scheduler
+    ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
+                                                       `AdapterError` reason or an exception
+    ``("finish", "stop")``                             the finish reason, which ends the turn
+    an exception                                       as the first piece, a failure of the call; later in the turn, an
+                                                       ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    A function may be async. A plain function runs on the event loop, so one that sleeps blocks the loop: use
-    ``("delay", seconds)`` or an async function instead. `requests` holds all requests in order. Without an event loop,
-    turns are played on the caller's thread.
+    The function can be async. A plain function runs on the event loop and blocks it while it sleeps, so use
+    ``("delay", seconds)`` or an async function to wait. Without an event loop, turns are played on the caller's thread.
+    `requests` lists all requests in order.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; a piece that a function returns
-    is checked when its turn is played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
+    are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
     """
 
     @explains_options("Fake(...)")
@@ -83,7 +89,7 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "Fake takes its turns in one form: pass arguments, or script=, or scripts="
+            message = "Fake needs its turns in exactly one form: pass arguments, or script=, or scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
@@ -105,7 +111,7 @@ class Fake:
         return Stream(subscribe)
 
     def _play_async(self, function: Callable[[Request], Awaitable[Turn]], request: Request) -> Stream[Event]:
-        """Await the turn that `function` returns, and play it."""
+        """Await the turn that `function` returns and play it."""
 
         async def body(pump: Pump[list[Piece]]) -> None:
             pump.emit((pieces_of(await function(request)),))
@@ -131,7 +137,7 @@ class Fake:
 
 
 class _Play:
-    """Plays one subscription's turn, pausing at delays and while the consumer is behind."""
+    """Plays the turn of one subscription. It pauses at delays and while the consumer is behind."""
 
     def __init__(
         self,
@@ -156,24 +162,25 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # Not at once: the subscriber needs its disposable before the first event, so that take(1) can dispose it.
+        # The turn must not start at once: the subscriber needs its disposable before the first event. Otherwise,
+        # take(1) could not dispose it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
     def _wait_for(self, start: Callable[[], abc.DisposableBase]) -> None:
-        # Assigned before start(), which may resume on another thread.
+        # The disposable is assigned before start() runs, because start() can continue on another thread.
         waiting = self._waiting.disposable = SingleAssignmentDisposable()
         waiting.disposable = start()
 
     def _pause(self, seconds: float) -> abc.DisposableBase:
         scheduler = clock(self._scheduler)
-        if not isinstance(scheduler, LoopScheduler):  # virtual time
+        if not isinstance(scheduler, LoopScheduler):  # the scheduler has virtual time
             return scheduler.schedule_relative(seconds, self._play)
 
         async def sleep(pump: Pump[Any]) -> None:
             await asyncio.sleep(seconds)
 
-        # A task rather than a timer, because a task also ends with its loop.
+        # This is a task rather than a timer, because a task ends when its event loop does.
         waiting = pumped(sleep)
         return waiting.subscribe(on_error=self._observer.on_error, on_completed=self._play, scheduler=scheduler)
 
@@ -193,7 +200,7 @@ class _Play:
                     self._gate.when_open(self._schedule)
                     return
         except BaseException as error:
-            if self._disposed and self._delivering:  # the subscriber disposed and raised, so it receives nothing more
+            if self._disposed and self._delivering:  # a subscriber that has disposed must not receive the error
                 report_unheard(error)
             else:
                 fail(self._observer, error)
@@ -205,11 +212,11 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raise ``ValidationError("invalid_option")`` for an unknown piece."""
+    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an unknown piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
-            raise ValidationError("invalid_option", f"{shown(piece)} is not a piece of script; {_remedy(piece)}")
+            raise ValidationError("invalid_option", f"{shown(piece)} is not a valid piece of script; {_remedy(piece)}")
     return pieces
 
 
@@ -237,15 +244,15 @@ def _remedy(piece: Any) -> str:
     match piece:
         case ("error", reason):
             suggestion = did_you_mean(reason, AdapterError.REASONS) if isinstance(reason, str) else ""
-            return f"an error is an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
+            return f"an error must be an exception, or one of {', '.join(sorted(AdapterError.REASONS))}{suggestion}"
         case ("delay", _):
-            return "a delay is a number of seconds, 0 or more"
+            return "a delay must be a number of seconds, 0 or more"
         case ("tool_call_delta", _):
             return f"the fields of a delta are {', '.join(sorted(_DELTA_FIELDS))}"
         case ("tool_call", Mapping()):
-            return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; it needs the name"
+            return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; the name is required"
         case _:
-            return f"a tuple starts with one of {', '.join(_WORDS)}; put several pieces into a list"
+            return f"a tuple must start with one of {', '.join(_WORDS)}; put several pieces into a list"
 
 
 def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
@@ -257,11 +264,14 @@ def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:
 
 
 def _call_of(name: str, id: str = "", **fields: Any) -> ToolCall:
-    return ToolCall(id, name, **fields)  # a call without an id gets one, as on the wires
+    return ToolCall(id, name, **fields)  # a call without an id is given one later, as in real adapters
 
 
 def perform(pieces: list[Any], request: Request) -> Iterator[list[Event] | float]:
-    """Yield the events of each piece, and pauses in seconds. Raise the first piece if it is an exception."""
+    """Yield the events of each piece as a list, and each delay in seconds.
+
+    If the first piece is an exception, raise it.
+    """
     if pieces and isinstance(pieces[0], BaseException):
         raise pieces[0]
     blocks = Blocks(CallTracker.after(request.messages))

@@ -17,34 +17,38 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # a list at run time; but list[Image] is not list[Piece] to a type checker
+Turn = Piece | Sequence[Piece]  # must be a list at run time, but a type checker rejects list[Image] as list[Piece]
 
 
 class FakeImages:
-    """An image adapter that plays turns: a single turn answers every call, several are played one per subscription.
+    """An image adapter that plays scripted turns instead of calling a model.
+
+    A single turn answers every call. If there are several turns, each subscription plays the next one.
 
     >>> from rxllm.pipelines import generate_image
     >>> dot = Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=")
     >>> generate_image(FakeImages(dot), "a dot").run().images == (dot,)
     True
 
-    Pass turns as arguments, one turn as ``script=[...]``, several as ``scripts=[[...], ...]``, or a function of the
-    request that returns a turn. A turn is a piece of script, or a list of pieces:
+    Pass each turn as an argument, a single turn as ``script=[...]``, or several turns as ``scripts=[[...], ...]``.
+    Alternatively, pass a function that takes the request and returns a turn. A turn is one piece of script, or a list
+    of pieces:
 
-    ==========================================  =========================================================
+    ==========================================  ===============================================================
     piece                                       meaning
-    ==========================================  =========================================================
-    an `Image`                                  one image of the response
-    an `ImageUsage`, ``("usage", {..})``        the usage; by default, the number of images
-    an `ImageResponse`                          the response; only the request's metadata is added
-    ``("delay", seconds)``                      a pause, on the subscription's scheduler
-    an exception, ``("error", "timeout")``      the call fails; the reason is one of `ImageAdapterError.REASONS`
-    ==========================================  =========================================================
+    ==========================================  ===============================================================
+    an `Image`                                  an image in the response
+    an `ImageUsage`, ``("usage", {..})``        the usage; by default, it contains only the number of images
+    an `ImageResponse`                          the response, to which the request's metadata is added
+    ``("delay", seconds)``                      a pause, timed by the subscription's scheduler
+    an exception, ``("error", "timeout")``      a failure of the call; the second item is one of
+                                                `ImageAdapterError.REASONS`
+    ==========================================  ===============================================================
 
-    `requests` holds all requests in order, including requests that are refused because of `operations`.
+    `requests` lists all requests in order, including requests that are refused because of `operations`.
 
-    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table; after the last
-    turn, calls fail with ``ImageAdapterError("unknown")``.
+    Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. After the last turn, calls fail
+    with ``ImageAdapterError("unknown")``.
     """
 
     def __init__(
@@ -55,7 +59,7 @@ class FakeImages:
         operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "FakeImages takes its turns in one form: pass arguments, or script=, or scripts="
+            message = "FakeImages needs its turns in exactly one form: pass arguments, or script=, or scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)
@@ -96,7 +100,7 @@ def _pieces(turn: Any) -> list[Piece]:
 
 
 def _check_piece(piece: Any) -> Piece:
-    """Return `piece`, with usage as an `ImageUsage`. Raise for a piece that is not in the table."""
+    """Return `piece`, with usage converted to an `ImageUsage`. Raises ``ValidationError`` if the piece is not valid."""
     match piece:
         case Image() | ImageUsage() | ImageResponse() | BaseException():
             return piece
@@ -111,8 +115,9 @@ def _check_piece(piece: Any) -> Piece:
             pass
     reasons = ", ".join(sorted(ImageAdapterError.REASONS))
     message = (
-        f"{shown(piece)} is not a piece of script; write an Image, an ImageUsage, an ImageResponse, an exception, "
-        f"('delay', seconds), ('usage', {{...}}) or ('error', reason) with one of {reasons}"
+        f"{shown(piece)} is not a valid piece of script; "
+        "write an Image, an ImageUsage, an ImageResponse, an exception, ('delay', seconds), ('usage', {...}) "
+        f"or ('error', reason), where reason is one of {reasons}"
     )
     raise ValidationError("invalid_option", message)
 
@@ -123,7 +128,7 @@ def _play(
     observer: abc.ObserverBase[ImageResponse],
     scheduler: abc.SchedulerBase | None,
 ) -> abc.DisposableBase:
-    """Answer after the turn's pauses. Every exception, even the subscriber's, goes to ``on_error``."""
+    """Emit the response after the turn's delays. All exceptions, even the subscriber's, go to ``on_error``."""
     pieces: list[Piece]
     try:
         pieces = next_turn(request)
@@ -139,7 +144,7 @@ def _play(
             observer.on_completed()
 
     seconds = sum(float(piece[1]) for piece in pieces if isinstance(piece, tuple) and piece[0] == "delay")
-    waiting = SingleAssignmentDisposable()  # assigned first, because the answer may arrive on another thread
+    waiting = SingleAssignmentDisposable()  # assigned first, because the answer can arrive on another thread
     if seconds:
         waiting.disposable = clock(scheduler).schedule_relative(seconds, answer)
     else:
@@ -162,7 +167,7 @@ def _response(pieces: list[Piece], request: ImageRequest) -> ImageResponse:
                 raise piece
             case ("error", reason):
                 raise ImageAdapterError(reason, provider="fake")
-            case _:  # a delay, which is over
+            case _:  # a delay, which has already passed
                 pass
     metadata = {**request.metadata, **response.metadata}
     if response.images and not images:

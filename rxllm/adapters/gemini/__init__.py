@@ -1,4 +1,4 @@
-"""Google's Gemini API: https://ai.google.dev/api/generate-content."""
+"""The adapter for Google's Gemini API: https://ai.google.dev/api/generate-content."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ GOOGLE = "https://generativelanguage.googleapis.com/v1beta"
 
 
 class GoogleKeys(HTTPBase):
-    """The address and the key: an API key, or an access token for Vertex."""
+    """The address and key of Google's servers. For Vertex AI, the key can be an access token."""
 
     provider = "google"
     default_base_url = GOOGLE
@@ -34,7 +34,7 @@ class GoogleKeys(HTTPBase):
 
     @staticmethod
     def url_of_variable(text: str) -> str:
-        """Return the base URL with a version, which Google's SDK adds to each path instead."""
+        """Return the base URL with a version. Google's SDK adds the version to each path instead."""
         return versioned(text, "v1beta")
 
     def _key_headers(self, key: str) -> dict[str, str]:
@@ -46,23 +46,25 @@ class GoogleKeys(HTTPBase):
 
 
 class Gemini(GoogleKeys, HTTPAdapter):
-    """``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` of the Gemini API, or of Vertex AI.
+    """An adapter for the Gemini API or Vertex AI.
 
-    The key is `api_key`, the call's key, ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. Without a `base_url`,
-    the environment's ``GOOGLE_GEMINI_BASE_URL`` is used, which has no ``/v1beta``. For Vertex, pass the `base_url`
+    It sends requests to ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse``. The key is looked up in the
+    call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If `base_url` is missing, the environment
+    variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
-    ``Request.options`` is merged over the body, objects field by field: ``{"generationConfig": {"topP": 0.9}}``; its
-    ``tools`` (``[{"googleSearch": {}}]``) are added to the request's functions; None removes a field.
-    ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities, see
-    ``Response.metadata["logprobs"]``.
+
+    ``Request.options`` is merged over the body, including nested objects, as in ``{"generationConfig": {"topP":
+    0.9}}``; None removes a field. The option ``tools``, such as ``[{"googleSearch": {}}]``, is added to the request's
+    functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities, which
+    arrive in ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
         return self._post_body("streamGenerateContent?alt=sse", gemini_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count: https://ai.google.dev/api/tokens."""
+        """Return a stream that emits the server's token count; see https://ai.google.dev/api/tokens."""
         build = partial(self._post_body, "countTokens", partial(count_body, is_vertex="aiplatform." in self.base_url))
         return counted(self, request, call, build, "totalTokens")
 
@@ -80,7 +82,7 @@ class Gemini(GoogleKeys, HTTPAdapter):
 
 
 def model_path(model: str) -> str:
-    """Return the path of `model`: in the collection that its name starts with, by default in ``models/``.
+    """Return the URL path for `model`. It begins with ``models/``, unless the name begins with another collection.
 
     >>> model_path("gemini-2.5-pro"), model_path("tunedModels/mine"), model_path("a/b?c")
     ('models/gemini-2.5-pro', 'tunedModels/mine', 'models/a%2Fb%3Fc')

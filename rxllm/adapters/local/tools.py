@@ -1,20 +1,26 @@
-"""Tools for models whose chat template has none, such as SmolLM2: examples in the prompt, and JSON replies.
+"""Tool calls for models whose chat template does not support tools, such as SmolLM2.
+
+The tools are shown to the model as examples in the prompt, and the model replies with JSON. The prompt depends on the
+last messages of the thread:
 
 ======================================================  ===========================================================
-thread                                                  the model's prompt, and the form of its reply
+thread                                                  prompt and reply
 ======================================================  ===========================================================
-ends with a user's message, and there are tools         for each tool an example, with its description as the
-                                                        question and a call to it as the answer; then the thread.
-                                                        The reply is the JSON of one call
-ends with tool results                                  the results as facts, and the question. The reply is text
-any other, and always with ``tool_choice="none"``       the thread as it is. The reply is text
+It ends with a user message, and tools can be called.   The prompt has one example for each tool: its description
+                                                        as the question, and a call to it as the answer. The thread
+                                                        follows. The reply is the JSON of one call.
+It ends with tool results.                              The prompt has the question, and the results as facts. The
+                                                        reply is text.
+It ends in any other way.                               The prompt is the text of the thread. The reply is text.
 ======================================================  ===========================================================
 
-SmolLM2-135M chooses well among tools with such examples, and badly with a list in the system prompt. It cannot choose
-between a call and an answer, so under ``"auto"`` it always calls.
+Under ``tool_choice="none"``, no tool can be called. With the examples, SmolLM2-135M chooses well among tools; with a
+list of tools in the system prompt, it chooses badly. It cannot choose between a call and an answer, so under ``"auto"``
+it always calls a tool.
 
-The JSON is ``{"name": "add", "arguments": {...}}``, with the keys in this order. Trailing braces are held back, because
-the last brace does not belong to the arguments. Text that never becomes a call stays text.
+The JSON is ``{"name": "add", "arguments": {...}}``, with the keys in this order. Closing braces at the end of the text
+are held back, because the last one does not belong to the arguments. If the text never becomes a call, it is emitted as
+text.
 """
 
 from __future__ import annotations
@@ -49,20 +55,20 @@ ANSWERS = (
     assistant("The capital of Peru is Lima."),
 )
 ANSWER_TOKENS = 200
-"""The default `max_tokens` for a model that may repeat itself endlessly."""
+"""The default `max_tokens` for a model that might repeat itself endlessly."""
 
-# A small model that repeats itself would never close an unbounded string or list.
+# Without these limits, a small model that repeats itself would never close a string or a list.
 MAX_LENGTH = 200
 MAX_ITEMS = 8
 
 
 def must_call(request: Request) -> bool:
-    """Whether the reply to `request` is a tool call."""
+    """Whether the reply to `request` must be a tool call."""
     return bool(_select_tools(request)) and not _latest_results(request.messages)
 
 
 def write_tools_as_text(request: Request) -> Request:
-    """Return `request` with text, and a JSON schema for the reply, instead of tools and tool messages."""
+    """Return `request` with text instead of tools and tool messages. If a call is expected, add its JSON schema."""
     tools, results = _select_tools(request), _latest_results(request.messages)
     plain = replace(request, tools=(), tool_choice=None)
     if results:
@@ -70,7 +76,8 @@ def write_tools_as_text(request: Request) -> Request:
         return replace(_fix_sampling(plain), max_tokens=request.max_tokens or ANSWER_TOKENS)
     if not tools:
         return replace(plain, messages=tuple(_as_text(request.messages, calls=False)))
-    ranked = sorted(tools, key=lambda tool: _count_shared_words(tool, request.messages))  # the last example weighs most
+    # The last example has the most weight.
+    ranked = sorted(tools, key=lambda tool: _count_shared_words(tool, request.messages))
     pairs = ((user(tool.description or tool.name), assistant(_call_json(tool.name, {}))) for tool in ranked)
     examples = (message for pair in pairs for message in pair)
     messages = (_system(request.messages, CALL), *examples, *_as_text(_without_system(request.messages), calls=True))
@@ -78,7 +85,7 @@ def write_tools_as_text(request: Request) -> Request:
 
 
 def call_schema(tools: tuple[Tool, ...]) -> dict[str, Any]:
-    """Return the JSON schema for a call to one of `tools`: the name, then the arguments.
+    """Return the JSON schema for a call to one of `tools`, with the name before the arguments.
 
     >>> call_schema((Tool("now"),))["properties"]["name"]
     {'const': 'now'}
@@ -101,7 +108,7 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Return `schema` with missing bounds added, empty objects closed, and `prefix` before referenced names."""
+    """Return `schema` with missing limits added, empty objects closed, and `prefix` put before referenced names."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
@@ -132,7 +139,7 @@ def _select_tools(request: Request) -> tuple[Tool, ...]:
 
 
 def _count_shared_words(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return the number of words that `tool` shares with the last question; one more if both have numbers."""
+    """Return the number of words that `tool` shares with the last question, plus one if both have numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -185,7 +192,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. With `calls`, an assistant's turn is its first tool call; otherwise, its text."""
+    """Yield the thread as text. If `calls` is true, an assistant message with tool calls becomes the first call."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":
@@ -222,7 +229,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a decoder of chat completions, and converts their text to a tool call."""
+    """Wraps a decoder for chat completions and converts the text of the answer to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner
@@ -230,7 +237,7 @@ class CallDecoder:
         self._id = f"call_{sum(len(message.tool_calls) for message in request.messages)}"
         self._name: str | None = None
         self._text = ""
-        self._begun = False  # True once some of the arguments have been reported
+        self._begun = False  # becomes True when the first arguments are reported
 
     def feed(self, data: bytes) -> list[Event]:
         return self._convert(self._inner.feed(data))

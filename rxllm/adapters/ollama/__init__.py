@@ -1,4 +1,4 @@
-"""Ollama's own API: https://docs.ollama.com/api/chat."""
+"""The adapter for Ollama's own API: https://docs.ollama.com/api/chat."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ PORT = 11434
 
 
 class Ollama(HTTPAdapter):
-    """``POST {base_url}/api/chat`` of an Ollama server. A local server needs no key; ollama.com needs one.
+    """An adapter for Ollama's own API (``POST {base_url}/api/chat``).
 
-    Without a `base_url`, the environment's ``OLLAMA_HOST`` is used, in every form that Ollama accepts: ``my-gpu``,
-    ``:11500``, ``0.0.0.0``, ``https://ollama.example/proxy``.
+    A local server needs no key, but ollama.com does. If `base_url` is missing, the environment variable ``OLLAMA_HOST``
+    is used. It can have any form that Ollama accepts, such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or
+    ``https://ollama.example/proxy``.
 
-    ``Request.options`` is merged over the body, objects field by field: ``{"keep_alive": "5m", "options":
-    {"num_ctx": 8192}}``; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests
-    log-probabilities, see ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged over the body, including nested objects, as in ``{"keep_alive": "5m", "options":
+    {"num_ctx": 8192}}``; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities,
+    which arrive in ``Response.metadata["logprobs"]``.
     """
 
     provider = "ollama"
@@ -45,7 +46,7 @@ class Ollama(HTTPAdapter):
         return host_url(text)
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raise ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
         if not request.model:
             raise missing_model(self.provider, self)
         key = self.key(call)
@@ -60,14 +61,14 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Loopback addresses for a server that listens on an unspecified address."""
+"""Maps the unspecified addresses on which a server can listen to the addresses at which a client can reach it."""
 
 
 def host_url(host: str) -> str:
-    """Return the URL for a value of ``OLLAMA_HOST``, as Ollama reads it.
+    """Return the URL that Ollama would use if ``OLLAMA_HOST`` were set to `host`.
 
-    Without a scheme, the default port is 11434 (https://github.com/ollama/ollama, envconfig/config.go). Raises
-    ``ValueError`` for a port that is not a number.
+    If `host` has no scheme, the default port is 11434 (see envconfig/config.go in https://github.com/ollama/ollama).
+    Raises ``ValueError`` if the port is not a number.
 
     >>> host_url("my-gpu"), host_url("0.0.0.0:11500"), host_url("https://ollama.example/proxy/")
     ('http://my-gpu:11434', 'http://127.0.0.1:11500', 'https://ollama.example/proxy')

@@ -1,13 +1,16 @@
-"""Decoder for Ollama's own API: the responses of ``/api/chat`` and ``/api/generate``.
+"""Decoder for Ollama's own API, for responses from ``/api/chat`` and ``/api/generate``.
 
-https://docs.ollama.com/api/chat. A line is a JSON object; in ``/api/generate``, text and thinking are top-level fields:
+The API is described at https://docs.ollama.com/api/chat. Each line of a response is a JSON object. The decoder follows
+these rules:
 
-* text and thinking arrive in pieces, a tool call whole, with its arguments as an object. Its id is missing before
-  version 0.12.10, and some versions give every call the ``index`` 0, so each entry counts as a separate call;
-* the line with ``done`` is the last, and has the usage; without a ``done_reason`` (older servers) it means ``stop``;
-* log-probabilities are in the completed message's metadata, for thinking under ``reasoning_logprobs``;
-* an ``error`` ends the stream: the model's runner has failed, unless the message describes another error;
-* a line without a known field becomes a ``RawChunk``.
+* Text and thinking arrive in pieces. In responses from ``/api/generate``, they are top-level fields.
+* A tool call arrives whole, with its arguments as an object. Before version 0.12.10, it has no id, and some versions
+  give every call the ``index`` 0. Each entry therefore counts as a separate call.
+* The line with ``done`` is the last one, and it contains the usage. Older servers send no ``done_reason``, so a missing
+  one means ``stop``.
+* Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.
+* An ``error`` ends the stream. It means that the model's runner has failed, unless the message describes another error.
+* A line without any known field becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -33,7 +36,7 @@ _LINE = msgspec.json.Decoder(Line)
 
 
 class OllamaDecoder(FrameDecoder):
-    """Decodes one response to `messages`; with `raw`, every line is also emitted as a ``RawChunk``."""
+    """Decodes one response to `messages`. If `raw` is true, every line is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, messages: Iterable[Message] = (), raw: bool = False) -> None:
         super().__init__(NDJSONFraming(), Blocks(CallTracker.after(messages)), _FIRST, provider=PROVIDER, raw=raw)

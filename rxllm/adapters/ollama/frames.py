@@ -1,4 +1,4 @@
-"""Types for the lines of Ollama's responses, with only the fields we read, and their usage."""
+"""Types for the lines of Ollama's responses, with only the fields that we read, and a function that reads usage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""The `provider_data` of Ollama's thinking: nothing is signed, but only its own thinking is sent back."""
+"""Marks thinking as Ollama's, in its `provider_data`. Ollama signs nothing, but only its own thinking is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -33,7 +33,7 @@ class MessageDelta(msgspec.Struct, gc=False):
 
 class Line(msgspec.Struct, gc=False):
     message: MessageDelta | None = None
-    response: str | None = None  # this field and the next are /api/generate's
+    response: str | None = None  # only /api/generate sends this field and the next
     thinking: str | None = None
     logprobs: Any = None
     done: bool | None = None
@@ -41,7 +41,7 @@ class Line(msgspec.Struct, gc=False):
 
 
 class FirstLine(Line, gc=False):
-    """A line with the model's name, used only until that is known."""
+    """A line with the model's name. Lines are decoded as this type only until the name is known."""
 
     model: str | None = None
 
@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the counters of the last line, with times in nanoseconds. A cached prompt has no count."""
+    """Return the usage in the last line, with times in nanoseconds. There is no count for a cached prompt."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)

@@ -1,6 +1,6 @@
-"""A request as the body of ``/api/chat``: https://docs.ollama.com/api/chat.
+"""Conversion of a request to the body of ``/api/chat``: https://docs.ollama.com/api/chat.
 
-Images are sent as base64 (https://docs.ollama.com/capabilities/vision); other files are not supported.
+Images are sent as base64 (https://docs.ollama.com/capabilities/vision). Other files are not supported.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ CARRIES: Carries = {
 
 
 def ollama_body(request: Request) -> dict[str, Any]:
-    """Return the JSON body of `request`.
+    """Return the JSON body for `request`.
 
-    Ollama has no tool choice: ``"none"`` sends no tools, and a name sends that tool alone.
+    Ollama has no tool choice. If the choice is ``"none"``, no tools are sent; if it is a name, only that tool is sent.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {
@@ -69,7 +69,7 @@ def _message(message: Message, names: Mapping[str, str]) -> dict[str, Any]:
     if thinking:
         entry["thinking"] = thinking
     if message.role == "tool":
-        # Older servers match a result to its call by the tool's name, newer ones by the call's id.
+        # Older servers match a result to its call by the tool's name, and newer servers by the call's id.
         id = message.tool_call_id or ""
         entry |= {"tool_call_id": id, "tool_name": names.get(id) or message.name or id}
     return entry
@@ -99,7 +99,8 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # https://docs.ollama.com/capabilities/thinking: some models have levels, the others only on and off.
+    # Some models have several levels of thinking; for the others, thinking is only on or off. See
+    # https://docs.ollama.com/capabilities/thinking.
     match effort:
         case None | "low" | "medium" | "high":
             return effort

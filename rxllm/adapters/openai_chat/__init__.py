@@ -1,4 +1,4 @@
-"""OpenAI's Chat Completions, and every server that speaks it: https://platform.openai.com/docs/api-reference/chat."""
+"""The adapter for the Chat Completions API: https://platform.openai.com/docs/api-reference/chat."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ _IS_OPENAI = re.compile(r"https://(api\.openai\.com|[^/]+\.(openai|cognitiveserv
 
 
 class OpenAIChat(HTTPAdapter):
-    """``POST {base_url}/chat/completions`` of OpenAI, or of a server that is compatible with it.
+    """An adapter for Chat Completions (``POST {base_url}/chat/completions``) from OpenAI or a compatible server.
 
-    Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``. Without a `base_url`,
-    the environment's ``OPENAI_BASE_URL`` is used. ``Request.options`` is merged over the body, and may have any field
-    that a server supports; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests
-    log-probabilities, see ``Response.metadata["logprobs"]``. A ``Tool("patch", metadata={"openai": {"type":
-    "custom"}})`` is a custom tool: its handler receives the model's free text as ``{"input": ...}``.
+    Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. If
+    `base_url` is missing, the environment variable ``OPENAI_BASE_URL`` is used.
 
-    Azure's `base_url` is ``https://NAME.openai.azure.com/openai/v1``, with the resource's key as `api_key`. The dated
-    versions of its API are ``.../openai/deployments/MODEL?api-version=2024-10-21``, with ``headers={"api-key": KEY}``;
-    a header of that name replaces every other key.
+    ``Request.options`` is merged over the body and can contain any field that the server supports; None removes a
+    field. For example, ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities, which arrive in
+    ``Response.metadata["logprobs"]``. A tool such as ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a
+    custom tool: the model calls it with free text, and its handler receives ``{"input": ...}``.
+
+    For Azure, use the `base_url` ``https://NAME.openai.azure.com/openai/v1`` and the resource's key as `api_key`. For
+    the dated versions of Azure's API, use ``.../openai/deployments/MODEL?api-version=2024-10-21`` and
+    ``headers={"api-key": KEY}``. If there is a header with this name, no other key is sent.
     """
 
     provider = "openai"
@@ -44,10 +46,10 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The assistant-message field in which thoughts are sent back, for servers that require them."""
+    """The field of an assistant message in which thoughts are sent back, for servers that require them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
         if not request.model:
             raise missing_model(self.provider, self)
         headers = bearer(self, call)
@@ -63,7 +65,7 @@ class OpenAIChat(HTTPAdapter):
 
 
 def bearer(adapter: HTTPBase, call: Call) -> dict[str, str]:
-    """Return the header with the key; none if the adapter's or the call's headers have Azure's own."""
+    """Return the header with the key, or no header if the adapter or the call already sets Azure's ``api-key``."""
     if any(name.lower() == "api-key" for name in (*adapter.headers, *call.headers)):
         return {}
     key = adapter.key(call)

@@ -1,22 +1,24 @@
-"""Decoder for Chat Completions, from OpenAI and the many servers that are compatible with it.
+"""Decoder for Chat Completions from OpenAI and the many compatible servers.
 
-https://platform.openai.com/docs/api-reference/chat-streaming:
+The stream is described at https://platform.openai.com/docs/api-reference/chat-streaming. The decoder follows these
+rules:
 
-* only choice 0 is read; chunks without choices have usage, or nothing;
-* thinking is the first non-empty of ``reasoning_content``, ``reasoning``, ``reasoning_details``: some servers send it
-  twice;
-* opaque ``reasoning_details`` (signatures, ciphertext) are kept, to be sent back;
-* a refusal is text, with the finish reason ``content_filter``;
-* log-probabilities (for thoughts, ``reasoning_logprobs``) and the server's notes on its answer are in the completed
-  message's metadata;
-* ``message`` is read if there is no ``delta``, and in an answer that is not streamed. Some streams have both, with all
-  of the text so far in ``message``. Azure's older "On Your Data" answers have ``messages``;
-* a custom tool's free text is one argument, ``{"input": ...}``; Gemini's signature for a call is in its metadata, to be
-  sent back; tools that Groq runs (``executed_tools``) are calls with the metadata ``{"server": True}``, and their
-  results are in the completed message's metadata;
-* an error or ``[DONE]`` ends the stream; a finish reason does not, but if it means failure (``network_error``), the
-  stream ends with an error;
-* a chunk with unexpected types, or without a known field, becomes a ``RawChunk``.
+* Only choice 0 is read. A chunk without choices contains the usage, or nothing.
+* Thinking is read from the first of ``reasoning_content``, ``reasoning`` and ``reasoning_details`` that is not empty,
+  because some servers send it twice.
+* Opaque ``reasoning_details``, such as signatures and ciphertext, are kept so that they can be sent back.
+* A refusal becomes text, and the finish reason becomes ``content_filter``.
+* The metadata of the completed message contains log-probabilities (``reasoning_logprobs`` for thoughts), and other
+  details that the server reports about its answer.
+* ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; in these,
+  ``message`` contains all of the text so far. Azure's older "On Your Data" answers have ``messages`` instead.
+* A custom tool's free text becomes a single argument, ``{"input": ...}``. Gemini's signature for a tool call is kept in
+  the call's metadata, so that it can be sent back.
+* A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``. Its result is put
+  into the metadata of the completed message.
+* An error or ``[DONE]`` ends the stream. A finish reason does not, but if it means failure, as ``network_error`` does,
+  the stream ends with an error.
+* A chunk with fields of unexpected types, or without any known field, becomes a ``RawChunk``.
 """
 
 from __future__ import annotations
@@ -82,17 +84,17 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "insufficient_system_resource": "error",
 }
 _FAILURES = {"network_error": "network_error", "insufficient_system_resource": "provider_unavailable"}
-"""The ``AdapterError`` reasons for finish reasons that mean failure; the default is ``unknown``."""
+"""Maps finish reasons that mean failure to ``AdapterError`` reasons. The default is ``unknown``."""
 
 _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The first index for calls that Groq ran, which are numbered separately."""
+"""The index of the first tool call that Groq ran. These calls are numbered separately."""
 
 
 class ChatDecoder(FrameDecoder):
-    """Decodes one response to `messages`; with `raw`, every frame is also emitted as a ``RawChunk``."""
+    """Decodes one response to `messages`. If `raw` is true, every frame is also emitted as a ``RawChunk``."""
 
     def __init__(self, *, provider: str = "openai", messages: Iterable[Message] = (), raw: bool = False) -> None:
         self._sse = SSEDecoder()
@@ -148,7 +150,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Keep the metadata in a frame's `parts`, and any costs outside the usage object."""
+        """Store the metadata in `parts` of a frame, and any costs that are not in the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)
@@ -208,7 +210,7 @@ class ChatDecoder(FrameDecoder):
         if content:
             if isinstance(content, str):
                 blocks.text(content)
-            elif isinstance(content, dict):  # Cloudflare's answers in JSON
+            elif isinstance(content, dict):  # Cloudflare sends a JSON answer as an object
                 blocks.text(json_text(content))
             else:
                 self._read_parts(content)
@@ -232,7 +234,7 @@ class ChatDecoder(FrameDecoder):
             blocks.note({"channel": delta.channel})
 
     def _read_input(self, call: CallDelta, custom: Custom) -> None:
-        # Free text is streamed as the JSON of an object with this one argument.
+        # The free text is streamed as the JSON of an object that has only the field "input".
         index, opening = call.index, ""
         if index not in self._inputs or call.id not in (None, "", self._inputs[index]):
             self._close_input(index)
@@ -292,7 +294,7 @@ class ChatDecoder(FrameDecoder):
         for image in delta.images or ():
             self.blocks.file(file_of(image))
         for name, value in (delta.audio or {}).items():
-            if value:  # some servers send an empty field
+            if value:  # some servers send empty fields
                 self._audio.setdefault(name, []).append(value)
 
     def _read_sources(self, chunk: Chunk) -> None:
@@ -327,7 +329,7 @@ class ChatDecoder(FrameDecoder):
 
 
 def _failure(provider: str, raw: str, chunk: Mapping[str, Any]) -> AdapterError:
-    # OpenRouter has the real reason in native_finish_reason.
+    # OpenRouter puts the real reason into native_finish_reason.
     choices = cast(list[dict[str, Any]], chunk["choices"])
     natives = (choice["native_finish_reason"] for choice in choices if choice.get("native_finish_reason"))
     code = str(next(natives, raw))

@@ -1,6 +1,7 @@
-"""Types for Chat Completions chunks, the names of their counters, and readers for log-probabilities and media.
+"""Types for Chat Completions chunks, names of usage counters, and functions that read log-probabilities and media.
 
-The types accept whatever any supported server sends. They have only the fields we read: other fields cost nothing.
+The types accept the chunks of every supported server. They have only the fields that we read, so that no time is spent
+on decoding the others.
 """
 
 from __future__ import annotations
@@ -46,12 +47,15 @@ class Delta(msgspec.Struct, gc=False):
     annotations: list[dict[str, Any]] | None = None
     images: list[dict[str, Any]] | None = None
     audio: dict[str, Any] | None = None
-    executed_tools: list[dict[str, Any]] | None = None  # Groq's
-    channel: Any = None  # Groq's
+    executed_tools: list[dict[str, Any]] | None = None  # only Groq sends this field and the next
+    channel: Any = None
 
 
 class AzureMessage(Delta, gc=False):
-    """A message of Azure's older "On Your Data" answers: a delta if streamed; the tool's message has citations."""
+    """A message in one of Azure's older "On Your Data" answers.
+
+    If the answer is streamed, the message contains a delta. The tool's message contains the citations.
+    """
 
     role: str | None = None
     delta: AzureMessage | None = None
@@ -81,7 +85,7 @@ class Chunk(msgspec.Struct, gc=False):
 
 
 class FirstChunk(Chunk, gc=False):
-    """A chunk while the response's id and model are unknown; later chunks are decoded without these fields."""
+    """A chunk that arrives before the response's id and model are known. Later chunks are decoded as `Chunk`."""
 
     id: str | None = None
     model: str | None = None
@@ -109,14 +113,14 @@ USAGE = {
     "output_cost": ("cost.output_tokens_cost",),
     "total_cost": ("cost", "cost.total_cost", "cost.usd", "gateway.cost"),
 }
-"""The servers' names for each field of `Usage`."""
+"""Maps each field of `Usage` to the names that servers use for it."""
 
 
 def to_logprobs(logprobs: Any) -> Iterable[tuple[str, list[Any]]]:
-    """Yield the tokens of a choice's ``logprobs``, under ``"logprobs"`` or ``"reasoning_logprobs"``.
+    """Yield each list of tokens in a choice's ``logprobs``, with its name: ``logprobs`` or ``reasoning_logprobs``.
 
     The usual form is ``{"content": [{"token", "logprob", "bytes", "top_logprobs"}, ...], "refusal": [...]}``. Legacy
-    completions have ``{"tokens": [...], "token_logprobs": [...], ...}``, which is converted to it.
+    completions use ``{"tokens": [...], "token_logprobs": [...], ...}``, which is converted to the usual form.
     """
     match logprobs:
         case {"tokens": list(), "token_logprobs": list()}:
@@ -137,7 +141,7 @@ def texts_of(parts: list[Any]) -> str:
 
 
 def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the image of an ``image_url`` part: its bytes, or its URL."""
+    """Return the image in an ``image_url`` part as a file, with its bytes or its URL."""
     value = part.get("image_url")
     url = str(cast(dict[str, Any], value).get("url") if isinstance(value, dict) else value)
     head, _, text = url.partition(";base64,")
@@ -147,8 +151,8 @@ def file_of(part: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
-    """Return the audio of a response; `fields` has, for each field, the values from all deltas."""
-    # Audio is streamed as 16-bit PCM, the only format the API streams; each piece is base64 by itself.
+    """Return the audio of a response as a file. `fields` maps each field's name to its values from all deltas."""
+    # The API streams audio only as 16-bit PCM. Each piece is a base64 string of its own.
     audio = {name: values[-1] for name, values in fields.items()}
     audio["data"] = b"".join(decode_base64(str(piece)) for piece in fields.get("data", ()))
     audio["transcript"] = "".join(str(piece) for piece in fields.get("transcript", ()))
@@ -156,13 +160,13 @@ def audio_of(fields: Mapping[str, list[Any]]) -> dict[str, Any]:
 
 
 def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
-    """Return the citations in a message of Azure's own tool: the JSON text ``{"citations": [...], ...}``."""
+    """Return the citations in `content`, a message from Azure's tool with the JSON ``{"citations": [...], ...}``."""
     found = read_arguments(content) if isinstance(content, str) else None
     return dicts((found or {}).get("citations"))
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that a tool run by Groq found or visited."""
+    """Return the pages that were found or visited by a tool that Groq ran."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

@@ -1,7 +1,8 @@
-"""OpenAI's image API, and every server that is compatible with it.
+"""The adapter for OpenAI's image API and compatible servers.
 
-https://platform.openai.com/docs/api-reference/images. Images from a prompt are requested as JSON, edits and variations
-as a form with files. The accepted fields depend on the model's `Family`.
+The API is described at https://platform.openai.com/docs/api-reference/images. A request to generate an image is sent as
+JSON. A request for an edit or a variation is sent as a form with files. The `Family` of a model decides which fields it
+accepts.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ _MIME_TYPES = {"svg": "image/svg+xml"}
 
 @dataclass(frozen=True)
 class Family:
-    """The operations of a family of models, and the fields that it accepts besides prompt, n and size."""
+    """The operations that a family of models supports, and the fields it accepts besides prompt, n and size."""
 
     operations: tuple[str, ...] = tuple(_PATHS)
     fields: tuple[str, ...] = ("quality", "style", "background", "response_format")
@@ -46,11 +47,12 @@ _FAMILIES = {
 
 
 class OpenAIImages(HTTPImageAdapter):
-    """``POST {base_url}/images/{generations,edits,variations}`` of OpenAI, or of a server that is compatible with it.
+    """An adapter for OpenAI's image API (``POST {base_url}/images/...``) or a compatible server.
 
-    The key is `api_key`, the call's key, or ``OPENAI_API_KEY``. Fields that the model's family does not accept are not
-    sent; ``ImageRequest.options`` is merged over the body (``output_format``, ``moderation``, ``user``, ...), and None
-    removes a field. Inputs that are URLs are fetched and sent as files.
+    The key is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. Fields that the model's family does not
+    accept are left out. ``ImageRequest.options`` is merged over the body, so you can set other fields there, such as
+    ``output_format``, ``moderation`` and ``user``; None removes a field. If an input image is a URL, the image is
+    fetched and sent as a file.
     """
 
     provider = "openai"
@@ -60,16 +62,16 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` for an operation that the model lacks, or URLs that it does not return."""
+        """Raise ``ImageAdapterError`` if the model lacks the operation or cannot return the requested URLs."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
         if request.response_format == "url" and "response_format" not in family.fields:
-            message = f"{request.model} does not return URLs; ask for response_format='binary' or 'base64'"
+            message = f"{request.model} does not return URLs; use response_format='binary' or 'base64'"
             raise ImageAdapterError("invalid_request", message, provider=self.provider)
 
     def build(self, request: ImageRequest, call: Call) -> httpx.Request:
-        """Return the HTTP request. Raises ``ValidationError`` for inputs that are URLs: nothing is fetched here."""
+        """Return the HTTP request. Raises ``ValidationError`` if an input is a URL, because `build` fetches nothing."""
         self.refuse(request)
         headers = bearer(self, call)
         path, body = _PATHS[request.operation], image_body(request)
@@ -102,7 +104,7 @@ class OpenAIImages(HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body of `request`, or the fields of its form without the files."""
+    """Return the JSON body for `request`, or, if it is sent as a form, the form's fields without the files."""
     optional = {
         "quality": request.quality,
         "style": request.style,
@@ -121,7 +123,7 @@ def image_body(request: ImageRequest) -> dict[str, Any]:
 
 
 def image_size(size: tuple[int, int] | str | None) -> str | None:
-    """Return a size as OpenAI writes it.
+    """Return `size` in the form that OpenAI expects.
 
     >>> image_size((1024, 1536))
     '1024x1536'
@@ -160,7 +162,7 @@ def _image(item: _Item, request: ImageRequest, answer: _Answer) -> Image:
 
 
 def _files(request: ImageRequest) -> Iterator[File]:
-    # One image is `image`, several are `image[]`, as in OpenAI's own SDK.
+    # The field is named `image` for one image and `image[]` for several, as in OpenAI's own SDK.
     name = "image" if len(request.input_images) == 1 else "image[]"
     for i, image in enumerate(request.input_images):
         yield name, _file(image, ("input_images", i))
@@ -169,7 +171,7 @@ def _files(request: ImageRequest) -> Iterator[File]:
 
 
 def _file(image: Image, path: tuple[str | int, ...]) -> tuple[str, bytes, str]:
-    """Return the name, bytes and type of `image`; `path` is its place in the request."""
+    """Return a file name, the bytes and the MIME type of `image`. `path` is its place in the request."""
     if image.mime_type is None:
         raise ValidationError("invalid_image_request", errors=[(path, "missing_mime_type")])
     extension = image.mime_type.partition("/")[2].partition("+")[0]

@@ -1,7 +1,7 @@
-"""A request as the JSON body of Chat Completions.
+"""Conversion of a request to the JSON body of Chat Completions.
 
-Files: https://developers.openai.com/api/docs/guides/file-inputs (only PDF, and no URLs; text files are sent as text);
-sound: https://developers.openai.com/api/docs/guides/audio.
+OpenAI accepts only PDF files, and not by URL (https://developers.openai.com/api/docs/guides/file-inputs). Text files
+are sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ CARRIES: Carries = {
     "assistant": {"text", "tool call"},
     "tool": {"text", "own part"},
 }
-"""The parts that OpenAI accepts. It rejects its own thoughts."""
+"""The kinds of parts that OpenAI accepts. It rejects thoughts, even its own."""
 
 OTHERS_CARRY: Carries = {
     "system": _CONTENT,
@@ -40,16 +40,16 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The parts for other servers. Many accept more than OpenAI does, and refuse the rest themselves."""
+"""The kinds of parts that are sent to other servers. Many accept more than OpenAI, and refuse the rest themselves."""
 
 
 def chat_body(
     request: Request, *, provider: str = "openai", is_openai: bool = True, thoughts_field: str | None = None
 ) -> dict[str, Any]:
-    """Return the body of `request`; opaque parts are sent if they came from `provider`.
+    """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    Only OpenAI itself has ``max_completion_tokens``, and it rejects ``reasoning_details``. `thoughts_field` is the
-    field in which the server expects its thoughts back.
+    `is_openai` is whether the server is OpenAI's own: only OpenAI has the field ``max_completion_tokens``, and it
+    rejects ``reasoning_details``. `thoughts_field` is the message field in which the server expects its thoughts back.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY
     if thoughts_field:
@@ -142,13 +142,13 @@ def _tool_call(call: ToolCall, provider: str, *, with_details: bool) -> dict[str
 
 
 def _thoughts(message: Message) -> str:
-    # A thought of another wire has that wire's signature or data, and is omitted.
+    # A thought with a signature or provider data is from another API, so it is left out.
     thoughts = (part for part in message.parts if isinstance(part, ThinkingPart))
     return "".join(part.text for part in thoughts if part.signature is None and not part.provider_data)
 
 
 def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
-    # The decoder keeps only opaque fields: the text is in the part itself.
+    # The decoder keeps only the opaque fields, because the text is already in the part itself.
     for part in message.parts:
         if not isinstance(part, ThinkingPart) or not part.provider_data:
             continue
@@ -158,12 +158,15 @@ def _reasoning_details(message: Message) -> Iterable[dict[str, Any]]:
 
 
 def _custom(tool: Tool, provider: str) -> dict[str, Any] | None:
-    """Return a custom tool's fields, which its metadata has in the Responses API's form; None for a function."""
+    """Return a custom tool's fields, or None for a function.
+
+    The tool's metadata contains the fields in the form of the Responses API.
+    """
     own: dict[str, Any] = tool.metadata.get(provider) or {}
     if own.get("type") != "custom":
         return None
     match own.get("format"):
-        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # nested only here
+        case {"type": "grammar", "syntax": syntax, "definition": definition}:  # only this API nests them
             form = {"type": "grammar", "grammar": {"syntax": syntax, "definition": definition}}
         case form:
             pass

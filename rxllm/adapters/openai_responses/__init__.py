@@ -1,4 +1,4 @@
-"""OpenAI's Responses API, and servers that speak it: https://platform.openai.com/docs/api-reference/responses."""
+"""The adapter for the Responses API: https://platform.openai.com/docs/api-reference/responses."""
 
 from __future__ import annotations
 
@@ -24,20 +24,24 @@ __all__ = ["OpenAIResponses"]
 
 
 class OpenAIResponses(HTTPAdapter):
-    """``POST {base_url}/responses`` of OpenAI, or of a server that is compatible with it.
+    """An adapter for the Responses API (``POST {base_url}/responses``) of OpenAI or a compatible server.
 
-    Only OpenAI itself needs a key: from `api_key`, the call, or ``OPENAI_API_KEY``; for Azure see `OpenAIChat`.
-    Every request sends the whole thread, so nothing is stored (``"store": False``), and the model's thoughts are
-    requested in encrypted form, to be sent back. If ``Request.options`` relies on the server's memory
-    (``store``, ``previous_response_id``, ``conversation``, ``background``), both settings are up to you.
+    Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. For
+    Azure, see `OpenAIChat`.
 
-    ``Request.options`` is merged over the body, objects field by field: ``{"reasoning": {"summary": "auto"}}`` can be
-    combined with a `reasoning_effort`. None removes the field. ``{"include": ["message.output_text.logprobs"],
-    "top_logprobs": 2}`` requests log-probabilities, see ``Response.metadata["logprobs"]``.
+    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``). Models
+    that think are asked for their thoughts in encrypted form, so that these can be sent back. If ``Request.options``
+    uses the server's memory (``store``, ``previous_response_id``, ``conversation`` or ``background``), it is up to you
+    to set ``store``.
 
-    Pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools as
-    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. Only tools that run on your machine need a
-    handler (``apply_patch``, ``local_shell``, ``computer``).
+    ``Request.options`` is merged over the body; None removes a field. Objects are merged too, so that
+    ``{"reasoning": {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass
+    ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``; they arrive in
+    ``Response.metadata["logprobs"]``.
+
+    You can pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools, as
+    ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. A handler is needed only for tools that run on
+    your machine: ``apply_patch``, ``local_shell`` and ``computer``.
     """
 
     provider = "openai"
@@ -46,11 +50,14 @@ class OpenAIResponses(HTTPAdapter):
     base_url_variable = "OPENAI_BASE_URL"
 
     def build(self, request: Request, call: Call) -> httpx.Request:
-        """Return the request as it will be sent. Raise ``EngineError("missing_model")`` without a model."""
+        """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""
         return self._post_body("/responses", responses_body, request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Emit the server's token count: https://developers.openai.com/api/docs/guides/token-counting."""
+        """Return a stream that emits the server's token count.
+
+        See https://developers.openai.com/api/docs/guides/token-counting.
+        """
         build = partial(self._post_body, "/responses/input_tokens", count_body)
         return counted(self, request, call, build, "input_tokens")
 

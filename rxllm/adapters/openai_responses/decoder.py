@@ -1,7 +1,7 @@
-"""Decoder for the Responses API: typed deltas, from ``response.created`` to the end of the response.
+"""Decoder for the Responses API, which streams typed deltas.
 
-``response.completed``, ``response.incomplete``, ``response.failed`` and ``error`` end the stream, and so does
-``[DONE]``. Sequence numbers are ignored, because some servers repeat or omit them.
+A stream begins with ``response.created``. It ends with ``response.completed``, ``response.incomplete``,
+``response.failed``, ``error`` or ``[DONE]``. Sequence numbers are ignored, because some servers repeat or omit them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _HANDLERS: dict[str, Callable[[Output, Frame, bytes], None]] = {
     "response.output_item.added": Output.on_item_added,
     "response.output_item.done": Output.on_item_done,
     "response.content_part.added": Output.on_part_added,
-    "response.reasoning_part.added": Output.on_part_added,  # vLLM's
+    "response.reasoning_part.added": Output.on_part_added,  # sent by vLLM
     "response.output_text.delta": Output.on_text,
     "response.output_text.done": Output.on_text_done,
     "response.output_text.annotation.added": Output.on_annotation,
@@ -71,13 +71,13 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""Frames that only repeat other frames, or keep the connection open."""
+"""The frame types that are skipped, because they only repeat other frames or keep the connection open."""
 
 
 class ResponsesDecoder(FrameDecoder):
-    """Decodes one response to `messages`; `offered` has the names of the request's tools.
+    """Decodes one response to `messages`. `offered` contains the names of the request's tools.
 
-    With `raw`, every frame is also emitted as a ``RawChunk``.
+    If `raw` is true, every frame is also emitted as a ``RawChunk``.
     """
 
     def __init__(
@@ -158,5 +158,5 @@ def _repair_indices(parsed: Any) -> bytes:
 
 
 def _raw_kind(frame: Frame) -> str:
-    # Raw chunks of the kind "usage" are folded as counters, so a frame with that type gets another kind.
+    # A raw chunk of the kind "usage" would be read as counters, so a frame of that type is given another kind.
     return frame.type if frame.type not in ("", "usage") else "chunk"

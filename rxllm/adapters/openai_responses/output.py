@@ -1,14 +1,14 @@
-"""Reader for a response's output items, which become events in order of arrival.
+"""Conversion of a response's output items to events, in the order in which they arrive.
 
-1. A frame belongs to the item with its id or, if the id is new, to the latest item with its index: some servers invent
-   an id per frame, others send index 0 for everything.
-2. ``response.output_item.done`` has the final item. Ciphertext is read only from there, because it differs from frame
-   to frame. Text that was in no delta is emitted then, or at the end of the stream, because some servers omit deltas or
-   whole items.
-3. Each text or thought is a block. If it continues after another block has begun, the rest is a new block, so that
-   nothing is overwritten. If a server announces parts, an index that it did not announce does not begin another part.
-4. A tool that the provider runs is a call with the metadata ``{"server": True}``. The whole item, with its result, is a
-   message part that is sent back to this provider.
+1. A frame belongs to the item that has its id. If no item has it, the frame belongs to the latest item with its index.
+   Some servers invent a new id for each frame, and others send index 0 for everything.
+2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs
+   from frame to frame. Some servers omit deltas or whole items, so text that was in no delta is emitted when this frame
+   arrives, or at the end of the stream.
+3. Each text or thought is a block. If another block begins in the middle of it, the rest becomes a new block, so that
+   nothing is overwritten. If a server announces parts, an index that it has not announced does not begin a new block.
+4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item, including its
+   result, becomes a message part that is sent back to this provider.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from rxllm.wire.event_order import Blocks
 
 
 class Output:
-    """The items of one response; `offered` has the names of the request's tools."""
+    """Collects the output items of one response. `offered` contains the names of the request's tools."""
 
     def __init__(self, blocks: Blocks, provider: str, offered: Collection[str]) -> None:
         self.provider = provider
@@ -48,17 +48,18 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # by wire id; the first call with an id is kept
-        self._open: tuple[str, int, int] | None = None  # the block of the last delta: its kind, slot and part
+        self._calls: dict[str, Slot] = {}  # By `wire_id`; if several calls have the same one, the first is kept.
+        self._open: tuple[str, int, int] | None = None  # The block of the last delta: its kind, slot and part.
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # the number of blocks, by id without suffix
+        self._begun: Counter[str] = Counter()  # the number of blocks for each id, without its suffix
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End those items of the final response that no frame has ended."""
+        """End the items of the final response that have not been ended by a frame."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # If an id is new, the server invented it: the item belongs to the next unmatched slot of its kind.
+        # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
+        # slot of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -70,12 +71,12 @@ class Output:
                 self._end_item(slot, item)
 
     def _slot_of(self, item: Item) -> Slot | None:
-        """Return the slot with the item's id, or with its call's id."""
+        """Return the slot that has the item's id or its call id."""
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
     def report_progress(self, frame: Frame, fields: Item) -> bool:
-        """Emit `fields` as progress of the frame's call. Return False if the frame has no call."""
+        """Emit `fields` as progress of the frame's tool call. Return False if the frame does not belong to a call."""
         slot = self._slot(frame)
         call = slot.call if slot is not None else None
         if call is None or not frame.type.startswith("response."):
@@ -110,7 +111,7 @@ class Output:
 
     def _read_delta(self, report: Callable[[str, str], None], kind: str, item: str, frame: Frame, part: int) -> None:
         if isinstance(frame.delta, str) and frame.delta:
-            # A resumed stream may begin in the middle of an item.
+            # A resumed stream can begin in the middle of an item, so the item might be unknown.
             slot = self._slot(frame) or self._begin(frame.output_index, {"type": item, "id": frame.item_id})
             slot.pieces[kind].append(frame.delta)
             report(frame.delta, self._block(kind, slot, part))
@@ -166,7 +167,7 @@ class Output:
             self._blocks.call(slot.number, None, None, delta)
 
     def _add_free_text(self, argument: str, slot: Slot | None, delta: str | Item | None) -> None:
-        # Free text is streamed as the JSON of an object with this one argument.
+        # The free text is streamed as the JSON of an object that has only this argument.
         if slot is not None and isinstance(delta, str) and delta:
             escaped = json_text(delta)[1:-1]
             self._add_arguments(slot, escaped if slot.open_argument else f'{{"{argument}":"{escaped}')
@@ -188,7 +189,7 @@ class Output:
         elif "call_id" in item:  # the item is a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The next request must say which messages were the answer.
+            # The next request must contain the phase, which marks the messages that were the answer.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -230,7 +231,8 @@ class Output:
             match part:
                 case {"type": "output_text", "text": str()}:
                     self._blocks.text(rest, id)
-                    if part.get("logprobs"):  # the part has all of them, so those in the deltas are not read
+                    # The finished part contains all log-probabilities, so the ones in the deltas are ignored.
+                    if part.get("logprobs"):
                         self._blocks.append("logprobs", as_items(part["logprobs"]))
                 case {"type": "refusal", "refusal": str()}:
                     self._blocks.refusal(rest, id)
@@ -270,11 +272,11 @@ class Output:
 
 
 class Slot:
-    """An output item while it is being streamed.
+    """An output item that is being streamed.
 
-    `pieces` has the deltas so far, by kind, and `parts` the indices of announced parts. A call also has the name of its
-    `tool`, the `call_id` of its events, and the `open_argument` whose free text is being streamed. For a call and for
-    its result, `call` is the call's slot.
+    `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. For a
+    tool call, `tool` is the name of the tool, `call_id` is the id in the events, and `open_argument` is the argument
+    whose free text is being streamed. For a tool call and for its result, `call` is the slot of the call.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -292,9 +294,10 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return, for each of the item's final `texts`, the rest that no delta of that `kind` contained.
+        """Return the rest of each of the item's final `texts`: the part that no delta of this `kind` contained.
 
-        Texts are compared rather than indices, as some servers count parts over the whole response, or per delta.
+        The texts are compared instead of their indices, because some servers number the parts of the whole response, or
+        give each delta a number of its own.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]
@@ -310,8 +313,8 @@ class Slot:
             elif text.startswith(streamed):
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # the deltas began with a later text
-            else:  # the deltas had this text, perhaps worded differently
+                rest = text  # The deltas began with a later text.
+            else:  # The deltas contained this text, perhaps with other words.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

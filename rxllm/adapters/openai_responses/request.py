@@ -1,16 +1,16 @@
-"""A request as the JSON body of the Responses API.
+"""Conversion of a request to the JSON body of the Responses API.
 
 Messages become input items by these rules:
 
-1. Texts and calls are sent without the server's ids. An id makes the server require the stored item, or the reasoning
-   before it, and a thread may have neither.
-2. A thought is sent back as its item, if it is this provider's and has content: ciphertext or text. Without storage it
-   is sent without its id, for the same reason.
-3. This provider's ``ProviderPart``s are sent back as items, unchanged. Other providers' are left out, and so are calls
-   to tools that those providers ran themselves.
-4. A call is sent back in its own form (function, custom, computer, ...), and so is its result.
+1. Texts and tool calls are sent without the server's ids. With an id, the server would require the stored item or the
+   reasoning before it, and the thread might contain neither.
+2. A thought from this provider is sent back as its original item. If the server does not store its responses, the item
+   is sent without its id, for the same reason, and only if it has content (ciphertext or text).
+3. ``ProviderPart``s from this provider are sent back as items, unchanged. Parts from other providers are left out, and
+   so are calls to tools that those providers ran themselves.
+4. A tool call is sent back in its original form, such as a function call or a computer call. So is its result.
 
-Files: https://developers.openai.com/api/docs/guides/file-inputs.
+Files are described at https://developers.openai.com/api/docs/guides/file-inputs.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.json_text import json_text
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
-"""The names of models that think. Other models reject a request for their encrypted thoughts."""
+"""Matches the names of models that think. Other models reject a request for encrypted thoughts."""
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
 
@@ -54,10 +54,10 @@ _CACHE = {"prompt_cache_breakpoint": {"mode": "explicit"}}
 
 
 def responses_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body of `request`.
+    """Return the JSON body for `request`.
 
-    OpenAI has neither ``stop`` nor ``seed``. They are sent anyway, because other servers have them, and an error is
-    better than an option that is silently ignored.
+    OpenAI supports neither ``stop`` nor ``seed``. They are sent anyway, because other servers support them, and because
+    an error is better than an option that is silently ignored.
     """
     request = select_parts(request, f"the Responses API of {provider}", provider, CARRIES)
     options = request.options
@@ -93,7 +93,7 @@ COUNTED = (
 
 
 def count_body(request: Request, *, provider: str = "openai") -> dict[str, Any]:
-    """Return the body of the request that counts the tokens in `request`."""
+    """Return the JSON body for a request to count the tokens in `request`."""
     body = responses_body(request, provider=provider)
     return {name: body[name] for name in COUNTED if name in body}
 
@@ -108,7 +108,7 @@ def _tool(tool: Tool, provider: str) -> Item:
     if own:
         names = {"name": tool.name, "description": tool.description} if own.get("type") == "custom" else {}
         return {**names, **own}
-    # `strict` is True by default, and then schemas that are not strict are rejected.
+    # The API's default for `strict` is True, which would make it reject schemas that are not strict.
     return {
         "type": "function",
         "name": tool.name,
@@ -128,7 +128,7 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    """Return the input items of `messages`; `is_stored` says whether the server keeps its responses."""
+    """Return the input items for `messages`. `is_stored` is whether the server stores its responses."""
     items: list[Item] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
@@ -158,7 +158,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the file id in a Chat Completions ``file`` part, which a history in OpenAI's form may have."""
+    """Return the file id in a ``file`` part of Chat Completions, which a history in OpenAI's form can contain."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -206,7 +206,7 @@ def _assistant_items(message: Message, provider: str, *, is_stored: bool) -> Ite
 
     def take_text() -> Iterable[Item]:
         if texts:
-            # Simpler servers than OpenAI's require this long form.
+            # OpenAI accepts a shorter form, but simpler servers require this one.
             content: list[Item] = [{"type": "output_text", "text": "".join(texts), "annotations": []}]
             yield {"type": "message", "role": "assistant", "content": content, **phase}
             texts.clear()
@@ -251,7 +251,7 @@ def _call_item(call: ToolCall, provider: str) -> Item:
 
 
 def _original_item(call: ToolCall | None, provider: str) -> Item:
-    """Return what was kept of the call's original item, if this provider sent it; otherwise an empty item."""
+    """Return the fields that were kept of a call's original item, or an empty item if another provider sent it."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})
@@ -263,7 +263,7 @@ def _result_item(message: Message, call: ToolCall | None, provider: str) -> Item
     fields = message.content if isinstance(message.content, dict) else {}
     has_files = any(isinstance(part, ImagePart | FilePart) for part in message.parts)
     if has_files and kind not in ("function_call", "custom_tool_call"):
-        fault = f"have a file in the result of {message.tool_call_id!r}, a {kind}, which is sent as text; leave it out"
+        fault = f"have a file in the result of {message.tool_call_id!r}, but a {kind} takes only text; leave it out"
         raise ValidationError("invalid_request", errors=[(("messages",), fault)])
     match kind:
         case "function_call" | "custom_tool_call":

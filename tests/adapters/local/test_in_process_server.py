@@ -64,7 +64,7 @@ def test_without_xllamacpp_the_error_says_what_to_install(monkeypatch: pytest.Mo
 def test_a_broken_file_is_an_error_and_no_crash(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("xllamacpp")
     (tmp_path / "broken.gguf").write_bytes(b"GGUF" + b"\3" * 4096)
-    with pytest.raises(EngineError, match=r"broken.gguf does not load") as caught:
+    with pytest.raises(EngineError, match=r"broken.gguf cannot be loaded") as caught:
         serve(tmp_path / "broken.gguf", 8192)
     assert caught.value.reason == "invalid_engine"
     assert capfd.readouterr() == ("", "")
