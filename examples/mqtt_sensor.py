@@ -1,7 +1,7 @@
 """Read a sensor over MQTT, ask a model for a remark on the newest reading, and publish the remark over MQTT.
 
 The sensor is faster than the model. While the model answers, only the newest reading is kept. To stop the remarks,
-publish "off" on the topic room/remarks/switch. "on" starts them again, with the newest reading.
+publish "off" on the topic room/remarks/switch. To start them again with the newest reading, publish "on".
 
     pip install rxllm[local] aiomqtt
     mosquitto -p 1883 &
