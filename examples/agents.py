@@ -1,7 +1,7 @@
-"""Two agents, a person who approves an order, and a correction that is typed while the model answers.
+"""Two agents, a person who approves an order, and a correction that the user types while the model answers.
 
-A desk calls a botanist and a florist, each a chat with its own model. The florist's order waits for approval, and the
-whole chat waits with it, stored as JSON. The models are scripted. An argument replaces all three with a real one:
+A desk calls two agents, a botanist and a florist, each with its own model. The florist's order needs approval. Until a
+person approves it, the whole chat is stored as JSON. The models are scripted. To replace all three, name a real model:
 python examples/agents.py openai:gpt-5
 """
 
@@ -16,8 +16,8 @@ from rxllm import operators as ops
 
 @rxllm.tool(approval=True)
 def order(flower: str, number: int) -> str:
-    """Order flowers, which are delivered today."""
-    return f"{number} {flower} are on their way, and arrive at five"
+    """Order flowers for delivery today."""
+    return f"{number} {flower} are on their way and will arrive at five"
 
 
 def model(*script: str | ToolCall | list[str | ToolCall | tuple[str, float]]) -> rxllm.Engine:
@@ -33,11 +33,11 @@ florist = model(ToolCall("c1", "order", {"flower": "peonies", "number": 20}), "T
 desk = model(
     ToolCall("c1", "botanist", {"prompt": "Which flowers are in season?"}),
     ToolCall("c2", "florist", {"prompt": "Twenty peonies for today, please."}),
-    ["Your peonies come today. ", ("delay", 0.2), "The peony is named after Paeon, ", "who healed the gods, ", "and"],
+    ["Your peonies arrive today. ", ("delay", 0.2), "The peony is named after Paeon, ", "who healed the gods, ", "and"],
     "At five o'clock.",
 ).with_tools(botanist, florist)
 
-typed = Subject[str]()  # what a person types; a window or a web socket would push here
+typed = Subject[str]()  # what the user types; in an app, a window or a web socket would push it
 
 
 def show(event: Event) -> None:
@@ -60,7 +60,7 @@ question = "Please order twenty flowers that are in season."
 print(f"> {question}")
 halted = rxllm.stream(desk, question).pipe(ops.tap(show), ops.to_chat_result()).run()
 
-stored = serializer.to_json(halted)  # it may wait in a database for days, and continue in another process
+stored = serializer.to_json(halted)  # it can stay in a database for days, and another process can continue the chat
 halted = serializer.from_json(stored, rxllm.ChatResult)
 answers = {}
 for call in halted.pending_tool_calls:

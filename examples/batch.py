@@ -1,11 +1,13 @@
-"""Answer the prompts of a file, a JSON object on each line, and append the answers to another as they arrive.
+"""Answer the prompts in a file, and append each answer to a second file as soon as it arrives.
+
+Each line of the first file is a JSON object with an `id` and a `prompt`:
 
     echo '{"id": 1, "prompt": "Name three primes."}' > prompts.jsonl
-    python examples/batch.py prompts.jsonl answers.jsonl                     # a small model on this machine
-    python examples/batch.py prompts.jsonl answers.jsonl openai:gpt-5-mini   # or another
+    python examples/batch.py prompts.jsonl answers.jsonl                     # with a small model on this machine
+    python examples/batch.py prompts.jsonl answers.jsonl openai:gpt-5-mini   # or with another model
 
-Run it again after a Ctrl-C, a crash or failures: answered prompts are not sent again. Each line of the answers has the
-`id` and the `response`, which `rxllm.serializer.from_data` reads.
+After a Ctrl-C, a crash or failed calls, run it again: it sends only the prompts that have no answer yet. Each line of
+the second file has an `id` and a `response`, which you can read with `rxllm.serializer.from_data`.
 """
 
 import json
@@ -16,8 +18,8 @@ import rxllm
 from rxllm import operators as ops
 
 AT_A_TIME = 8
-MAX_TOKENS = 300  # per answer: a small model may never stop
-LIMIT = ops.rate_limited(requests_per_minute=5_000, tokens_per_minute=2_000_000)  # the limits of your account
+MAX_TOKENS = 300  # per answer, because a small model might never stop
+LIMIT = ops.rate_limited(requests_per_minute=5_000, tokens_per_minute=2_000_000)  # put your account's limits here
 
 
 def read(path: Path) -> dict[str | int, str]:

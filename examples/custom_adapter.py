@@ -1,4 +1,4 @@
-"""Write an adapter: an async generator of chunks, around anything that produces text. Here that is a function."""
+"""Turn anything that produces text into an adapter, an async generator of chunks. Here a function produces it."""
 
 import re
 from collections.abc import AsyncIterator, Iterator
@@ -9,7 +9,7 @@ from rxllm import operators as ops
 
 
 def words(text: str) -> Iterator[str]:
-    """Stand in for a model: answer `text`, word by word."""
+    """Stand in for a model: answer `text` word by word."""
     yield from re.findall(r"\S+\s*", f"That makes {text}." if text.isdigit() else f"You said: {text}")
 
 

@@ -1,10 +1,10 @@
-"""A chat that survives its process: kill it at any moment, start it again, and the answer continues.
+"""A chat that survives the death of its process. Kill it at any moment and start it again: the answer continues.
 
-    python examples/durable_chat.py                             # a small model on this machine
-    python examples/durable_chat.py chat.db openai:gpt-5-mini   # or another
+    python examples/durable_chat.py                             # with a small model on this machine
+    python examples/durable_chat.py chat.db openai:gpt-5-mini   # or with another model
 
-Ask it to roll a die, and end it with ``kill -9`` or by closing the terminal. Finished rolls and answers are kept, and
-an answer that was cut off is requested again.
+Ask it to roll a die, then end it with ``kill -9`` or close the terminal. When you start it again, finished rolls and
+answers are still there. If an answer was cut off, it is requested again.
 """
 
 import random
@@ -15,10 +15,10 @@ import rxllm
 from rxllm import durable
 from rxllm.session import stream_reply
 
-LEASE = 3.0  # seconds after the death of a process until another one continues its answer
+LEASE = 3.0  # seconds until another process continues the answer of a process that died
 
 
-@rxllm.tool(idempotent=True)  # the user has not seen a roll that was cut off, so it may be repeated
+@rxllm.tool(idempotent=True)  # an unfinished roll can be repeated, because the user has not seen it
 def roll(sides: int) -> int:
     """Roll a die.
 

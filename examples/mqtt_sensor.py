@@ -1,12 +1,12 @@
-"""Read a sensor over MQTT, let a model remark on the newest reading, and publish the remarks over MQTT.
+"""Read a sensor over MQTT, ask a model for a remark on the newest reading, and publish the remark over MQTT.
 
-The sensor is faster than the model: while the model answers, newer readings replace older ones. "off" on the topic
-room/remarks/switch stops the remarks, and "on" continues with the newest reading.
+The sensor is faster than the model. While the model answers, only the newest reading is kept. To stop the remarks,
+publish "off" on the topic room/remarks/switch. To start them again with the newest reading, publish "on".
 
     pip install rxllm[local] aiomqtt
     mosquitto -p 1883 &
-    python examples/mqtt_sensor.py localhost 1883                    # a small model on this machine
-    python examples/mqtt_sensor.py localhost 1883 openai:gpt-5-mini  # or another
+    python examples/mqtt_sensor.py localhost 1883                    # with a small model on this machine
+    python examples/mqtt_sensor.py localhost 1883 openai:gpt-5-mini  # or with another model
     mosquitto_sub -t room/remarks & mosquitto_pub -t room/temperature -m 31.5
 """
 

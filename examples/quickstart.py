@@ -1,6 +1,6 @@
 """Ask a real model on this machine, print its answer as it streams, and keep the result.
 
-The first run downloads the model, 93 MB, into the user's cache.
+The first run downloads the model (93 MB) into your user cache.
 """
 
 import rxllm

@@ -1,7 +1,8 @@
-"""Type questions: each answer streams, and a new question cancels the answer that is still streaming.
+"""Type questions and watch the answers stream. A new question cancels the answer that is still streaming.
 
-Cancelling closes the connection, so the model stops working on the old answer. The app shows errors and continues.
-Ctrl-D or Ctrl-C ends it. An argument chooses another model: python examples/reactive_app.py openai:gpt-4.1-mini
+When an answer is cancelled, its connection is closed, so the model stops working on it. If a call fails, the app shows
+the error and continues. To end the app, press Ctrl-D or Ctrl-C. To choose another model, name it:
+python examples/reactive_app.py openai:gpt-4.1-mini
 """
 
 import asyncio
@@ -24,15 +25,15 @@ async def questions() -> AsyncIterator[str]:
 
 
 def answer(question: str) -> Observable[str]:
-    """Stream the text of an answer; an error becomes part of that text."""
+    """Stream the text of an answer. An error becomes part of that text."""
     text = rxllm.stream_generate(ENGINE, question).pipe(ops.text())
     text_or_error = text.catch(lambda error, _: of(f"[{error}]"))
     return concat(of(f"\n> {question}\n"), text_or_error, of("\n"))
 
 
 def main() -> None:
-    answers = rxllm.from_async_iter(questions).switch_map(answer)  # switch_map drops the old answer for the new one
-    # Without a question there is no answer, and run() needs at least one item: the empty string.
+    answers = rxllm.from_async_iter(questions).switch_map(answer)  # switch_map cancels the previous answer
+    # run() needs at least one item, but without a question there is no answer. So the empty string comes first.
     rxllm.run(answers.start_with("").pipe(ops.tap(lambda text: print(text, end="", flush=True))))
 
 

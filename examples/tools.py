@@ -1,4 +1,4 @@
-"""A chat in which a real model on this machine calls a tool: it asks for the weather, gets it, and answers."""
+"""A chat with a real model on this machine. The model calls a weather tool, reads the result, and answers."""
 
 import rxllm
 from rxllm import StepCompleted, ToolExecutionCompleted, ToolExecutionStarted

@@ -1,11 +1,11 @@
-"""A window that answers while you type: three models race for each question, and the first to answer wins.
+"""A terminal window that answers while you type. Three models race to answer, and the first wins.
 
-Each pause in your typing asks again and cancels the old answer. The first model to answer cancels the others, down to
-their connections. Ctrl-Q ends it.
+Whenever you pause, it asks the question in the box and cancels the previous answer. As soon as one model begins to
+answer, the calls to the others are cancelled and their connections closed. To quit, press Ctrl-Q.
 
     pip install rxllm textual
-    python examples/type_ahead.py                                               # three stand-ins, no key
-    python examples/type_ahead.py openai:gpt-5-mini anthropic:claude-haiku-4-5  # models of your own
+    python examples/type_ahead.py                                               # three stand-ins, which need no key
+    python examples/type_ahead.py openai:gpt-5-mini anthropic:claude-haiku-4-5  # or your own models
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from rxllm import Engine, Fake, Response
 from rxllm import operators as ops
 
 PAUSE = 0.4
-"""Seconds without a key before a question is asked."""
+"""Seconds without a keystroke before the question is asked."""
 
 
 def stand_in(name: str) -> Engine:
@@ -47,7 +47,7 @@ class TypeAhead(App[None]):
     def compose(self) -> ComposeResult:
         yield Input(placeholder="Why is the sky blue?")
         yield Static(id="answer", markup=False)
-        yield Label("Ask, and continue typing", id="asked")
+        yield Label("Ask a question, and keep typing", id="asked")
 
     def on_mount(self) -> None:
         answers = rxllm.Stream.of(self.questions).debounce(PAUSE).distinct_until_changed().switch_map(self.ask)
@@ -60,7 +60,7 @@ class TypeAhead(App[None]):
         self.questions.on_next(typed.value.strip())
 
     def ask(self, question: str) -> Observable[Response]:
-        """Stream the answer so far, twenty times a second; a failure becomes a part of it."""
+        """Stream the answer so far, twenty times a second. A failure becomes part of the answer."""
         if not question:
             return empty()
         self.query_one("#asked", Label).update(f"Asked {', '.join(self.engines)}")

@@ -61,7 +61,7 @@ def test_agents_wait_for_an_approval_and_take_a_correction():
         "florist {'prompt': 'Twenty peonies for today, please.'}",
         "    order {'flower': 'peonies', 'number': 12}",
         "    They arrive at five.",
-        "Your peonies come today.",
+        "Your peonies arrive today.",
         "> When exactly?",
         "At five o'clock.",
         "(completed)",

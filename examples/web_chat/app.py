@@ -1,9 +1,11 @@
-"""A chat in the browser: answers, thinking and tools while they stream, approvals, stop, reload, two models at once.
+"""A chat in the browser, with one model or with two models side by side.
 
-    pip install '.[local,web]' && python examples/web_chat/app.py                 # and open http://127.0.0.1:8000
+It shows answers, thinking and tool calls while they stream. You can approve calls, stop an answer, or reload the page.
+
+    pip install '.[local,web]' && python examples/web_chat/app.py                 # then open http://127.0.0.1:8000
     python examples/web_chat/app.py openai:gpt-5-mini anthropic:claude-haiku-4-5  # or with other models
 
-The system prompt and the history stay on the server, which accepts only texts and approvals from a browser.
+The system prompt and the history stay on the server. The server accepts only texts and approvals from the browser.
 """
 
 import html
@@ -32,11 +34,11 @@ PAGE = Path(__file__).with_name("page.html").read_text("utf-8")
 CSP = "default-src 'none'; img-src data:; connect-src 'self'; style-src 'unsafe-inline'; script-src 'unsafe-inline'"
 HEADERS = {"content-security-policy": CSP, "cache-control": "no-store", "referrer-policy": "no-referrer"}
 BEGIN = rxllm.Session(thread=rxllm.Thread().add_system("You are a friendly assistant."))
-VISITS, TURNS, BYTES = 100, 100, 20_000  # maximum conversations in memory, turns of a conversation, bytes of a request
+VISITS, TURNS, BYTES = 100, 100, 20_000  # limits: visits in memory, turns in a chat, bytes in a request
 
 
 class Answer(msgspec.Struct, forbid_unknown_fields=True):
-    """A message from the browser: a text, or the approvals of pending calls by their ids."""
+    """A message from the browser: either a text, or approvals of pending calls by the calls' ids."""
 
     text: str = ""
     approvals: dict[str, bool] = {}
@@ -50,7 +52,7 @@ class Chat:
         self.turns: list[rxllm.Stream[rxllm.Event]] = []
 
     def start_turn(self, answer: Answer, runs: web.Runs) -> None:
-        """Start a turn. Raises ``LLMError`` if the conversation does not wait for this answer."""
+        """Start a turn. Raises ``LLMError`` if the conversation is not waiting for this answer."""
         if answer.approvals:
             self.session.require("resume")
             self.session.require_pending(answer.approvals)
@@ -59,7 +61,7 @@ class Chat:
             self.session.require("reply")
             events = session.stream_reply(self.engine, self.session, answer.text)
         keep = ops.finally_result(self.keep, ops.to_session(self.session, keep_partial=True))
-        # Browsers that reconnect get the kept events, so only events that a client may see are kept.
+        # A browser that reconnects receives the kept events, so keep only events that a client is allowed to see.
         run = runs.start(self.id, events.pipe(keep, web.for_client())).pipe(ops.errors_as_events())
         begin = rxllm.Custom("turn", {"number": len(self.turns), "text": answer.text})
         pending = reactivex.defer(lambda _: reactivex.of(rxllm.Custom("pending", self.pending())))
@@ -74,21 +76,21 @@ class Chat:
 
 
 class Visit:
-    """An address: its chats, and the number of pages that show them."""
+    """The chats at one address, and the number of open pages that show them."""
 
     def __init__(self, engines: Iterable[rxllm.Engine]) -> None:
         self.chats, self.pages = [Chat(engine) for engine in engines], 0
 
 
 def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
-    """Return the application for `models`, by the names that its page shows."""
+    """Return the application. Its page shows the names in `models`."""
     runs, visits = web.Runs(grace=10), dict[str, Visit]()
     content = PAGE.replace("MODELS", html.escape(json.dumps(list(models))))
 
     def find(request: Request) -> tuple[Visit, Chat]:
         visit, model = visits.get(request.path_params["visit"]), request.path_params.get("model", 0)
         if visit is None or model >= len(visit.chats):
-            raise HTTPException(404, "There is no such chat; the server may have forgotten it.")
+            raise HTTPException(404, "This chat does not exist. The server may have deleted it.")
         return visit, visit.chats[model]
 
     async def enter(request: Request) -> Response:
@@ -104,7 +106,7 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
         return HTMLResponse(content, headers=HEADERS)
 
     async def leave(request: Request) -> Response:
-        """Stop when the last page is closed. A reload opens its new page before it closes the old one."""
+        """Stop the chats once their last page is closed. A reload opens the new page before it closes the old one."""
         visit, _ = find(request)
         visit.pages -= 1
         for chat in visit.chats if visit.pages <= 0 else ():
@@ -123,14 +125,14 @@ def web_app(models: Mapping[str, rxllm.Engine]) -> Starlette:
             if len(body) > BYTES:
                 raise HTTPException(413, "This message is too long.")
         if len(chat.turns) == TURNS:
-            raise HTTPException(409, "This chat is full: begin a new one.")
+            raise HTTPException(409, "This chat is full. Start a new one.")
         try:
             answer = msgspec.json.decode(body, type=Answer)
             if bool(answer.text) == bool(answer.approvals):
-                raise HTTPException(422, "A message has either a text or approvals.")
+                raise HTTPException(422, "A message must have either a text or approvals.")
             chat.start_turn(answer, runs)
         except (msgspec.DecodeError, UnicodeError, RecursionError) as error:
-            raise HTTPException(422, f"This is not a message: {error}") from error
+            raise HTTPException(422, f"This is not a valid message: {error}") from error
         except rxllm.LLMError as error:
             raise HTTPException(409, str(error)) from error
         return web.streaming_response(chat.turns[-1])

@@ -1,4 +1,4 @@
-"""The models of this example and their tools: a small model on this machine, and a scripted model."""
+"""This example's models and their tools: a small model on this machine, and a scripted model."""
 
 import asyncio
 from typing import Any
@@ -27,9 +27,9 @@ def slow(kind: str, *pieces: Any) -> list[Any]:
 
 
 def scripted(request: rxllm.Request) -> list[Any]:
-    """Play a model that orders, asks an expert, or repeats what the user has written so far."""
+    """Play a model that places an order, asks an expert, or repeats what the user has written so far."""
     texts = [message.text for message in request.messages if message.role == "user"]
-    thoughts = slow("thinking", "An order, ", "a question to the expert, ", "or else ", "what I remember?")
+    thoughts = slow("thinking", "An order, ", "a question for the expert, ", "or should I say ", "what I remember?")
     if request.messages[-1].role == "tool":
         return slow("text", "I hear: ", request.messages[-1].text)
     if "order" in texts[-1].lower():
@@ -50,6 +50,6 @@ LOCAL = rxllm.Engine.from_model("local", params={"temperature": 0.0, "max_tokens
 AGENT = rxllm.Engine(rxllm.Fake(expert)).with_tools(weather).as_tool(name="expert", description="Ask for the weather.")
 MODELS = {
     "local": LOCAL,
-    "local with tools": LOCAL.with_tools(weather, order),  # a small model: it calls a tool whatever you write
+    "local with tools": LOCAL.with_tools(weather, order),  # a model this small calls a tool whatever you write
     "scripted": rxllm.Engine(rxllm.Fake(scripted)).with_tools(order, AGENT),
 }

@@ -46,9 +46,9 @@ def end(reason: str = "COMPLETE", **more: Any) -> list[bytes]:
 
 
 class TestConformance(HTTPAdapterConformance):
-    """rxllm's cases on the wire of Cohere."""
+    """Run rxllm's conformance tests against Cohere's wire format."""
 
-    breaks = "unknown"  # its streams do not report the kind of an error
+    breaks = "unknown"  # its streams do not state what kind of error occurred
     without: ClassVar[dict[str, str]] = {"content_filter": "none of its finish reasons means it"}
 
     def adapter(self, url: str, **connection: Any) -> Cohere:

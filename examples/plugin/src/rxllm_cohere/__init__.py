@@ -7,5 +7,5 @@ __all__ = ["Cohere", "citations", "connect"]
 
 
 def connect(model: str) -> Cohere:
-    """Return the adapter for ``"cohere:<model>"``. The request has the model, so the adapter does not need it."""
+    """Return the adapter for ``"cohere:<model>"``. The request names the model, so the adapter does not need it."""
     return Cohere()

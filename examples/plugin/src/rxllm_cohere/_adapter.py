@@ -1,4 +1,4 @@
-"""Build the HTTP request of ``/v2/chat``, see https://docs.cohere.com/reference/chat-stream."""
+"""Build the HTTP request for ``/v2/chat``. See https://docs.cohere.com/reference/chat-stream."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def _message(message: Message) -> dict[str, Any]:
 
 
 def _assistant(message: Message) -> dict[str, Any]:
-    # Thinking of other providers has other provider_data, and is omitted.
+    # Thinking from other providers has different provider_data, and is omitted.
     thinking = [part for part in message.parts if isinstance(part, ThinkingPart)]
     thoughts = [{"type": "thinking", "thinking": part.text} for part in thinking if part.provider_data == THOUGHT]
     fields = {
@@ -105,7 +105,7 @@ def _result_text(message: Message) -> str:
 
 
 def _available_tools(request: Request) -> list[Tool]:
-    # Cohere cannot be forced to call a tool by name, so a tool's name as tool_choice sends only that tool.
+    # Cohere cannot be forced to call a tool by name. If tool_choice is a tool's name, send only that tool.
     chosen = [tool for tool in request.tools if tool.name == request.tool_choice]
     return chosen or list(request.tools)
 
@@ -130,7 +130,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _thinking(effort: str | None) -> dict[str, Any] | None:
-    # Cohere has no levels of effort, only a budget of tokens, which `options` can set.
+    # Cohere has no effort levels, only a token budget. Set the budget in `options`.
     return None if effort is None else {"type": "disabled" if effort == "none" else "enabled"}
 
 

@@ -33,7 +33,7 @@ def citations() -> Callable[[Observable[Event]], Stream[Mapping[str, Any]]]:
 
 
 class _Distinct:
-    """The state of one subscription: `lift` feeds it each item, and closes it at the end."""
+    """The state of one subscription. `lift` feeds it each item and closes it at the end."""
 
     def __init__(self) -> None:
         self._seen: list[Mapping[str, Any]] = []

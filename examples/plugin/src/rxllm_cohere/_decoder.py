@@ -1,11 +1,12 @@
-"""Decode the stream of ``/v2/chat``, see https://docs.cohere.com/v2/docs/streaming.
+"""Decode the stream of ``/v2/chat``. See https://docs.cohere.com/v2/docs/streaming.
 
-* ``message-start`` has the id; ``message-end`` the usage and the finish reason, or the error. ``[DONE]`` may follow.
+* ``message-start`` has the id.
+* ``message-end`` has the usage and the finish reason, or the error. ``[DONE]`` may follow.
 * Text and thinking arrive in ``content-delta``, between the start and the end of their block.
-* The model's plan for its tools arrives in ``tool-plan-delta``, and becomes thinking. Plan and thinking go back to
-  Cohere in different fields, so their `provider_data` has the kind.
-* Tool calls arrive in pieces by index, and each has its own end.
-* Any other frame becomes a ``RawChunk``: nothing is lost.
+* The model's plan to use tools arrives in ``tool-plan-delta`` and becomes thinking. The next request returns plans and
+  thinking to Cohere in different fields, so `provider_data` records which of the two a part is.
+* Tool calls arrive in pieces. Each call has an index and its own end.
+* Any other frame becomes a ``RawChunk``, so nothing is lost.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ class ToolCall(msgspec.Struct):
 
 
 class MessageDelta(msgspec.Struct):
-    """A piece of the message, with one field at a time. In ``message-start`` all fields are present, as empty lists."""
+    """A piece of the message, with only one field. In ``message-start`` all fields are present, as empty lists."""
 
     content: Content | list[Any] | None = None
     tool_plan: str | None = None
@@ -77,7 +78,7 @@ _FRAME = msgspec.json.Decoder(Frame)
 
 
 class CohereDecoder(FrameDecoder):
-    """Decode one response to `messages`. `Blocks` makes the events from its parts, and keeps their order."""
+    """Decode one response to `messages`. `Blocks` makes events from its parts and keeps them in order."""
 
     def __init__(self, messages: Iterable[Message] = (), *, raw: bool = False) -> None:
         blocks = Blocks(CallTracker.after(messages))
@@ -93,7 +94,7 @@ class CohereDecoder(FrameDecoder):
                 pass
             case "content-start" | "content-delta" | "tool-plan-delta" | "tool-call-start" | "tool-call-delta":
                 if frame.type == "content-start":
-                    self.blocks.close_block()  # ends a plan, which has no end of its own
+                    self.blocks.close_block()  # ends a plan, for which Cohere sends no end
                 self._read_message(delta.message or MessageDelta(), frame.index)
             case "citation-start" if delta.message and isinstance(delta.message.citations, dict):
                 self.blocks.source(delta.message.citations)
