@@ -297,7 +297,7 @@ def test_a_name_that_two_packages_use_is_an_error_that_names_both_and_what_to_do
     for name in ("zeta", "Alpha"):
         module = "raise AssertionError('imported')"
         install(name, "1.0", operator("mine", f"{name}:mine") + adapter("ours", f"{name}:connect"), module=module)
-    what = r"is used by Alpha 1\.0 \(Alpha:{0}\) and zeta 1\.0 \(zeta:{0}\)\. Uninstall a package, or import"
+    what = r"is used by Alpha 1\.0 \(Alpha:{0}\) and zeta 1\.0 \(zeta:{0}\)\. Uninstall one of the packages, or"
     for use in (lambda: operators.plugins.mine, lambda: plugins.load("rxllm.operators", "mine")):
         with pytest.raises(EngineError, match=r"the name 'mine' in rxllm\.operators " + what.format("mine")) as caught:
             use()

@@ -388,7 +388,7 @@ _RULES: dict[str, _Rule] = {
     "tools": ("a sequence of tools or functions", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
-    "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),
+    "top_p": ("a number above 0 and at most 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
     "stop": ("a string or a sequence of strings", _is_strings),
     "seed": ("a whole number", is_whole),
