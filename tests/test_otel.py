@@ -791,7 +791,7 @@ def test_an_observer_is_copied_with_its_engine() -> None:
 
 
 def test_an_observer_with_providers_of_its_own_stays_in_its_process(seen: Seen) -> None:
-    with pytest.raises(TypeError, match="leave tracer_provider and meter_provider out, and set OpenTelemetry's global"):
+    with pytest.raises(TypeError, match="omit tracer_provider and meter_provider, and set OpenTelemetry's global"):
         pickle.dumps(seen.observer)
 
 

@@ -325,7 +325,7 @@ def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(
         rxllm.adapters.providers()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is not used" in told[1]
+    assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is ignored" in told[1]
     assert "usurper" not in sys.modules
 
 
@@ -335,7 +335,7 @@ def test_asking_for_that_name_logs_it_too(install: Install, tmp_path: Path) -> N
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
     ran = python("-c", code, env=path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("of usurper 1.0 is not used") == 1
+    assert ran.stderr.count("of usurper 1.0 is ignored") == 1
 
 
 # What is damaged on the disk

@@ -90,12 +90,12 @@ def test_every_option_has_a_meaning_and_a_default(options: type[Any], name: str)
     ("name", "unit"),
     [
         ("temperature", "from 0 to 2"),
-        ("top_p", "up to 1"),
+        ("top_p", "at most 1"),
         ("max_tokens", "in tokens"),
-        ("timeout", "in seconds"),
-        ("tool_timeout", "in seconds"),
+        ("timeout", "number of seconds"),
+        ("tool_timeout", "number of seconds"),
         ("max_turns", "steps"),
-        ("max_concurrency", "at a time"),
+        ("max_concurrency", "at the same time"),
     ],
 )
 def test_a_number_has_a_unit(name: str, unit: str) -> None:
