@@ -11,7 +11,7 @@ Start with these names:
 Call a model
     ``generate(engine, "Hi")``: make one request and get a `Response`
     ``chat(engine, thread)``: call the model and run its tools until the chat halts, and get a `ChatResult`
-    ``stream_generate`` and ``stream``: do the same as these two, but get each event as it arrives
+    ``stream_generate`` and ``stream``: do the same, but get the events as they arrive
 Choose a model
     `Engine`: an adapter, a model, tools and options; a string such as ``"openai:gpt-5"`` is often enough
     `Fake`: an adapter that plays back a script, for tests and first steps
@@ -31,8 +31,8 @@ restarts. `cluster` calls models from many machines. `mcp` adds tools from MCP s
 that observers receive, and `otel` writes traces. Types that you rarely need to name are in ``rxllm.values``, and base
 classes for adapters are in ``rxllm.adapters``.
 
-For more help, use ``help(rxllm.generate)`` for one function, ``help(rxllm.operators)`` for all operators, and
-``help(rxllm.keys)`` for the way API keys are looked up. ``dir(rxllm)`` lists all names.
+For more help, call ``help`` with any of these names, as in ``help(rxllm.generate)``. ``help(rxllm.operators)`` lists
+all operators, and ``help(rxllm.keys)`` explains how API keys are looked up. ``dir(rxllm)`` lists all names.
 """
 
 from __future__ import annotations
@@ -215,7 +215,7 @@ __all__ = [
 __all__ += events.__all__
 _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
-    del __all__  # `__getattr__` returns it
+    del __all__  # `__getattr__` below returns it
 
 _LAZY_MODULES = (
     "adapters",
@@ -234,7 +234,7 @@ _LAZY_MODULES = (
     "web",
 )
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # if type checkers saw this function, they would accept any name
 
     def __getattr__(name: str) -> Any:
         # Modules that need an optional package, or that few programs need, are imported on first use.
@@ -248,7 +248,7 @@ if not TYPE_CHECKING:  # a type checker would accept every name
 
 
 def _draw(value: Any) -> str | None:
-    # Only notebooks need the module.
+    # The module is imported here because only notebooks need it.
     return import_module("rxllm.display").value_html(value)
 
 
@@ -261,7 +261,7 @@ class _Module(_ModuleType):
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return import_module, (__name__,)  # cloudpickle handles plain modules only
+        return import_module, (__name__,)  # cloudpickle can only handle plain modules
 
 
 _sys.modules[__name__].__class__ = _Module

@@ -49,8 +49,8 @@ class Prepared:
 
     `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread and the
     next call can read it. `event` is emitted once the answer has begun. `usage` is the usage of any calls that the
-    function itself has made. It is added to the answer's usage. If the answer fails before it begins, it becomes the
-    error's ``metadata["usage"]`` instead.
+    function itself has made. It is added to the answer's usage or, if the answer fails before it begins, stored in the
+    error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -75,9 +75,9 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
     Add it to an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
-    awaitable or Observable of one verdict, as for ``ops.guard``: None and True let the answer pass; False, a string
-    that states the reason, and any other value refuse it. If the check refuses or fails, ``on_error`` receives a
-    ``StreamError`` (``guard_tripped`` or ``guard_failed``) or the exception that `check` raised. In that case, none of
+    awaitable or Observable of one verdict, as for ``ops.guard``. If it is None or True, the answer passes. If it is
+    False, a string with the reason, or anything else, the answer is refused. Then ``on_error`` receives a
+    ``StreamError`` (``guard_tripped`` or ``guard_failed``) or, if `check` raised an exception, that exception. None of
     the answer's events are emitted, and its connection is closed. The answer pauses while 1,024 of its events are
     waiting for the verdict.
 
@@ -113,10 +113,10 @@ class Engine:
     `params`                                   default options for every call
     `context`                                  data that tools receive as ``ToolContext.context``
     `operators`                                middleware: operators that are applied, in order, to every response
-    `prepare`                                  functions that are called in order, each with the `Request` that the one
-                                               before it returned; each returns a new `Request` or a `Prepared`, or an
-                                               awaitable or Observable of either. A function can raise an error to
-                                               refuse the request. See also `alongside`
+    `prepare`                                  functions that change, check or refuse each request before it is sent.
+                                               They are called in order. Each receives the last `Request` and returns
+                                               the next one, or a `Prepared`, or an awaitable or Observable of either.
+                                               To refuse the request, it raises an error. See also `alongside`
     `observers`                                functions that are called with telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter that generates images
@@ -186,7 +186,7 @@ class Engine:
         for name in ("tools", "operators", "prepare", "observers"):
             object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
 
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, dir(self))

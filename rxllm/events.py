@@ -74,7 +74,7 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, self.__struct_fields__)
@@ -372,16 +372,15 @@ EVENT_TAGS: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cl
 
 
 _PINGS = frozenset({UsageUpdated, RawChunk})
-"""Events that a provider sends while its model is silent."""
+"""Events that a provider can send while its model is silent."""
 
 _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is model output, so that it breaks a silence and counts as the first token.
+    """Whether `event` counts as model output, which ends a period of silence and can be the first token.
 
-    Everything an agent does also counts as output, even the start and the end of its responses, but its provider's
-    pings do not.
+    An agent's events count as output, even the start and the end of its responses, but its provider's pings do not.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:
@@ -398,7 +397,7 @@ def is_prelude(event: Event) -> bool:
 
 
 def current_form(event: Event) -> Event:
-    """Return the event that has replaced an older use of ``RawChunk``; return any other event unchanged.
+    """Convert an older use of ``RawChunk`` to the event that has replaced it. Return any other event unchanged.
 
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))

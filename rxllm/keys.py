@@ -73,7 +73,7 @@ _PROVIDERS = {
 
 
 class _Dotenv:
-    """The variables that were in the dotenv file when it was read. The process's environment does not get them."""
+    """The variables that were in the dotenv file when it was read. They are not added to the environment."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -121,11 +121,11 @@ def clear() -> None:
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Read a dotenv file, so that keys are looked up in it too. Return whether the file exists.
+    """Read a dotenv file, and look for keys in it from now on. Return whether the file exists.
 
-    The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read once,
-    and the process's environment does not change. Raises ``EngineError("missing_dependency")`` without
-    ``rxllm[dotenv]``.
+    The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
+    once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if
+    ``rxllm[dotenv]`` is not installed.
     """
     try:
         dotenv = import_module("dotenv")

@@ -20,9 +20,10 @@ a capability is False             A call that needs the capability is refused be
 prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-If a model has no entry, or a field of its entry is not set, rxllm does not check, and the provider decides. The name of
-an entry begins with the provider of the adapter or, if it has none, with the name of the adapter's class or function.
-The provider's case does not matter. If an adapter always uses the same model, the name is the provider alone.
+If a model has no entry, or a field of its entry is not set, rxllm checks nothing and leaves the decision to the
+provider. The name of an entry begins with the adapter's provider or, if it has none, with the name of the adapter's
+class or function. The provider's case does not matter. If an adapter always uses the same model, the name is the
+provider alone.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 
 
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
-    """Return a function that adds costs to a usage at the prices in `entry`.
+    """Return a function that adds costs to a `Usage`, at the prices in `entry`.
 
     If another model ran one of the usage's iterations, that iteration is charged at the other model's prices.
     """
@@ -205,7 +206,7 @@ _CONTEXT = ("service_tier", "speed")
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, at the prices for `response_model` or else for `name`."""
+    """Return `usage` with its missing costs filled in, using the prices for `response_model` or else for `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
@@ -216,7 +217,7 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with its missing costs filled in, at the prices for the first known model in `models`."""
+    """Return `usage` with its missing costs filled in, using the prices of the first model that genai-prices knows."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
@@ -268,7 +269,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return `token_counts`, the searches, and the counts that some models price separately, such as audio tokens.
+    """Return `token_counts`, plus searches and the counts that only some models price separately, such as audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2
@@ -286,7 +287,7 @@ def price_context(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _searches(tool_usage: Mapping[str, Any]) -> int:
-    match tool_usage:  # Anthropic, and OpenAI's Responses API
+    match tool_usage:  # in the form of Anthropic or of OpenAI's Responses API
         case {"web_search_requests": count} | {"web_search": {"num_requests": count}}:
             return _number(count)
         case _:

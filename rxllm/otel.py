@@ -18,8 +18,8 @@ A span ends as soon as its stream completes, fails or is disposed. The parent of
 no context token has to be kept from one event to the next. A tool runs in a copy of the context, and its span is the
 current span there.
 
-The names in the conventions are still changing. The tables in this module contain all names that it uses, as of
-November 2026 (https://github.com/open-telemetry/semantic-conventions-genai).
+The names in the conventions are still changing. All of them are in the tables of this module, as of November 2026
+(https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
 from __future__ import annotations
@@ -136,10 +136,10 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
 
-    It also observes calls by the engine's agents, and by any engine that answers in its place. By default, it uses
-    OpenTelemetry's global providers. If a span is current when a call is subscribed to, that span is the parent of the
-    call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a ``traceparent`` header,
-    unless the caller sets that header.
+    It also observes the calls that the engine's agents make, and the calls of any engine that answers in its place. By
+    default, it uses OpenTelemetry's global providers. If a span is current when a call is subscribed to, that span is
+    the parent of the call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a
+    ``traceparent`` header, unless the caller sets that header.
 
     `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, the
     environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides: ``span_only``,
@@ -339,8 +339,8 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # The span is added to the ended spans before it leaves the open ones. So a child that starts in another thread
-        # always finds it.
+        # The span is added to the ended spans before it is removed from the open ones, so that a child that starts in
+        # another thread always finds it.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -364,7 +364,7 @@ class Traces(rxllm.telemetry.Tracer):
 class _Open:
     """An open span and the labels for its metrics.
 
-    `steps` counts the steps so far if the span is a chat's. `agent` is the agent's name if the span is an agent's tool.
+    In a chat's span, `steps` counts the steps so far. In the span of a tool that is an agent, `agent` is its name.
     """
 
     span: trace.Span
@@ -375,7 +375,10 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """The tool that runs in a context, and the context around it. Of several observers, the last one sets this."""
+    """The tool that runs in a context, and the context around it.
+
+    If there are several observers, the last one sets the tool.
+    """
 
     owner: Traces
     tool_id: str
@@ -388,17 +391,17 @@ def _body(here: Context) -> _Body | None:
 
 
 def _around(value: Any) -> Context:
-    """Return the current context or, if it belongs to a tool that `value` is not part of, the context around it."""
+    """Return the current context. If it belongs to a tool that `value` is not part of, return the context around it."""
     here = context.get_current()
-    while (body := _body(here)) is not None and body.depth > len(value.path):  # as in a step that a tool's end starts
+    while (body := _body(here)) is not None and body.depth > len(value.path):  # the next step starts when a tool ends
         here = body.around
     return here
 
 
 class _Metrics:
-    """The metric instruments. Their names are the released ones by default.
+    """The metric instruments. By default, they have the released names.
 
-    ``OTEL_SEMCONV_STABILITY_OPT_IN`` can opt in to the newest names.
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` can opt in to the newest names.
     """
 
     def __init__(self, meter: metrics.Meter) -> None:
@@ -426,7 +429,7 @@ class _Metrics:
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # without a span, as an exemplar for each chunk would double the cost
+        nowhere = Context()  # no span, because an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:

@@ -10,8 +10,8 @@
 
 A plugin is imported when it is first used. If it fails, the error names its package, and plugins in other packages
 still work. If rxllm already uses a plugin's name, the plugin is ignored, and a warning is logged once. If two packages
-register the same name, using it raises an error that names both. The meaning of a name must not depend on which other
-packages are installed.
+register the same name, using that name raises an error that lists both packages, because the meaning of a name must not
+depend on which other packages are installed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxy
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # the package has usually registered a class; upgrading it might not help
+    if fault is not None:  # usually, the package has registered a class; upgrading it might not help
         remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
@@ -105,7 +105,7 @@ def tell_taken(group: Group, taken: Iterable[str]) -> None:
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(f"{_describe(point)} is ignored: rxllm uses its name. Import it from its module")
+            _warn_once(f"{_describe(point)} is ignored, because rxllm has that name itself; import it from its module")
 
 
 def _point(group: Group, name: str) -> EntryPoint:

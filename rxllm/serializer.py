@@ -91,7 +91,7 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""The fields that hold an object from a tool, which can be anything that JSON can express."""
+"""Fields that hold an object from a tool. It can be anything that JSON can express."""
 
 T = TypeVar("T")
 
@@ -103,7 +103,8 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
     >>> to_json(user("Hi"))
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
-    Raises ``ValidationError("not_serializable")``, which has the path, if an object inside cannot be written as JSON.
+    Raises ``ValidationError("not_serializable")`` if an object inside cannot be written as JSON. The error has the path
+    of that object.
     """
     try:
         data = to_data(value)
@@ -172,8 +173,8 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     send it to a provider. Pass ``local_files=True`` if the program itself has stored the text.
 
     Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
-    If an answer does not fit `response_format`, a ``ValidationError("invalid_output")`` is raised for a Response. A
-    result is returned with this error in its field `error`.
+    If an answer does not fit `response_format`, the error is a ``ValidationError("invalid_output")``. It is raised for
+    a `Response`. A result is returned, and has this error as its `error`.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -339,6 +340,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` would create these on every call. That takes as long as all other work on a delta.
+# ``json.dumps`` and ``json.loads`` would create these on every call, which takes as long as all other work on a delta.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

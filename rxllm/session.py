@@ -235,7 +235,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return `input` if it is a session; otherwise, return a new session with the call's context and id."""
+    """Return `input` if it is a session. Otherwise, start a new session with `input` and the call's context and id."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:

@@ -14,7 +14,7 @@ value                              when it is emitted
 
 Every start is followed by exactly one finish, whose `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
 Durations are in seconds, measured by the subscription's scheduler. Observers are called immediately. Values never
-contain an API key. They contain no questions and answers either, except in `content`, which a `Tracer` can request. An
+contain an API key. Questions and answers appear only in `content`, which is empty unless a `Tracer` requests it. An
 `error` is the exception that was raised.
 
 `session_id` identifies the conversation. All values that result from one call to a function such as ``rxllm.chat`` have
@@ -81,10 +81,10 @@ class _ModelSpan(_RequestSpan, frozen=True):
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
     """Details of a call. The first five fields are set when the call starts, and the others when it finishes.
 
-    `parameters` maps the names of the fields that the `Request` sets to their values, without the schema. `metadata` is
-    what the caller passed as `metadata`. `address` and `port` identify the server. `queued` is the number of seconds
-    that the call waited in ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` has the time
-    at which each chunk of the answer arrived, in seconds since the request was sent; it stays empty unless a `Tracer`
+    `parameters` contains the fields that are set in the `Request`, by name, but not its schema. `metadata` is the
+    metadata that the caller passed. `address` and `port` identify the server. `queued` is the number of seconds that
+    the call waited in ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` contains the time
+    at which each chunk of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer`
     observes the call. `response_id` and `response_model` are the id and the model that the provider returned.
     """
 
@@ -116,7 +116,7 @@ class FirstToken(_ModelSpan, frozen=True):
 
 
 class CallFinished(_ModelSpan, frozen=True):
-    """The response has ended. `finish_reason` and `usage` belong to the `Response`, even if it is incomplete.
+    """The response has ended. `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete.
 
     `content` is a message with the response's text and tool calls, or None if the response has neither.
     """
@@ -139,13 +139,13 @@ class RetryAttempt(_ModelSpan, frozen=True):
 
 
 class StepStarted(_RequestSpan, frozen=True):
-    """A step has started. `metadata` is what the caller passed as `metadata`."""
+    """A step has started. `metadata` is the metadata that the caller passed."""
 
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step and its tools have ended. `usage` is the usage in the `StepResult`, and it includes the step's agents."""
+    """A step and its tools have ended. `usage` is taken from the `StepResult`, and includes the step's agents."""
 
     outcome: Outcome
     seconds: float
@@ -180,13 +180,16 @@ class ToolFinished(_RequestSpan, frozen=True):
 
 
 class ChatStarted(_RequestSpan, frozen=True):
-    """A chat has started. `metadata` is what the caller passed as `metadata`."""
+    """A chat has started. `metadata` is the metadata that the caller passed."""
 
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended after the given number of `steps`. `halted_reason` and `usage` belong to the `ChatResult`."""
+    """A chat has ended.
+
+    `steps` is the number of its steps. `halted_reason` and `usage` are taken from the `ChatResult`.
+    """
 
     outcome: Outcome
     seconds: float
@@ -205,7 +208,7 @@ class ImagesStarted(_ModelSpan, frozen=True):
 
 
 class ImagesFinished(_ModelSpan, frozen=True):
-    """An image call has ended. `images` is the number of images, and `usage` belongs to the `ImageResponse`."""
+    """An image call has ended. `images` is the number of images, and `usage` is taken from the `ImageResponse`."""
 
     operation: str
     outcome: Outcome

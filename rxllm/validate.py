@@ -1,4 +1,4 @@
-"""Check that values follow the rules before they are sent.
+"""Check requests, messages and other values before they are sent.
 
 Each function returns None, or raises a ``ValidationError`` that lists all faults. Each of its `errors` is a pair of a
 path and a code, such as ``(("messages", 0, "role"), "unknown")``, and the message describes every fault in words. Rules
@@ -10,9 +10,8 @@ function                    codes for each field
 `request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range`` (0 to 2 is
                             allowed); top_p: ``out_of_range`` (above 0 and up to 1 is allowed); max_tokens:
                             ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
-                            ``requires_json_schema``. Its messages and tools are checked too. So is the order of its
-                            messages, as in `thread`, unless its `options` contain ``previous_response_id`` or
-                            ``conversation``
+                            ``requires_json_schema``. Its messages and tools are checked too. So are its tool results,
+                            as in `thread`, unless its `options` contain ``previous_response_id`` or ``conversation``
 `thread`                    tool_call_id: ``result_without_call`` (no earlier message has the call that a tool message
                             answers). Its messages are checked too
 `message`                   role: ``unknown``; content: ``invalid_type`` or ``invalid_part_type``; tool_call_id:
@@ -22,12 +21,12 @@ function                    codes for each field
 `session`                   status: ``unknown``; pending_question and pending_tool_calls: ``required_for_status``;
                             metadata: ``error_required_for_status``. Its thread is checked too
 `image_request`             operation, style, background and response_format: ``unknown``; n: ``must_be_positive``;
-                            size: ``invalid_shape``; input_images and mask: ``invalid_image``. To generate or edit,
-                            prompt: ``required_for_operation``. For a variation, prompt:
-                            ``not_allowed_for_operation``. To generate, input_images: ``must_be_empty``. To edit,
-                            input_images: ``invalid_count`` if there are none; for a variation, ``invalid_count`` if
-                            there is not exactly one. Unless editing, mask: ``not_allowed_for_operation``
-`capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model's entry denies
+                            size: ``invalid_shape``; input_images and mask: ``invalid_image``; prompt:
+                            ``required_for_operation`` (to generate or edit) or ``not_allowed_for_operation`` (for a
+                            variation); input_images: ``must_be_empty`` (to generate) or ``invalid_count`` (an edit
+                            needs at least one image, and a variation needs exactly one); mask:
+                            ``not_allowed_for_operation`` (unless it is an edit)
+`capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model lacks
 `data`                      faults that jsonschema-rs finds in JSON data, in its own words
 all functions               ``wrong_type`` for any field, or for the value itself
 ==========================  ===========================================================================================
@@ -81,7 +80,7 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""Words with a meaning in `tool_choice`. A tool cannot have one of them as its name."""
+"""Words that have a special meaning in `tool_choice`, so they cannot be tool names."""
 
 
 def request(value: Request) -> None:
@@ -126,8 +125,8 @@ def capabilities(value: Request, model: ModelInfo) -> None:
 def data(value: Any, schema: Mapping[str, Any]) -> None:
     """Raise ``ValidationError("invalid_output")`` if the JSON data in `value` does not match the JSON schema.
 
-    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. If jsonschema-rs is not installed, the
-    data is not checked, and a warning is logged once. To install it, use ``rxllm[schema]``.
+    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. Without jsonschema-rs, which
+    ``rxllm[schema]`` installs, the data is not checked, and a warning is logged once.
     """
     try:
         errors = schema_faults(schema, value)
@@ -183,7 +182,7 @@ _EXPECTED = {
     "must_be_positive": "a whole number of at least 1",
     "too_large": "a whole number of at most 63 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
-    "size invalid_shape": "a (width, height) pair, or a size that the provider has a name for",
+    "size invalid_shape": "a (width, height) pair, or the name of a size that the provider defines",
     "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
     "invalid_part_type": "a part, such as TextPart(...)",
     "invalid_format": "1 to 64 letters, digits, _ or -",
@@ -267,7 +266,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result whose call is missing, as it can be in ``thread[2:]``. Providers refuse it."""
+    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``. Providers refuse such results."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):

@@ -47,7 +47,7 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""A function of a request's index, the name of its line, and the stored response (None if the response is new)."""
+"""A callback that receives a request's index, the name of its line, and the stored response (None if it is new)."""
 
 WAIT = 1.0
 """The number of seconds to wait for the lock. A stream that was disposed might still be closing the file."""
@@ -78,7 +78,7 @@ def _read_line(text: bytes) -> _Line:
 class Journal:
     """The journal for one subscription to a batch of `requests`.
 
-    `complete` fills in a request's fields, so that the request is the one that `provider` receives.
+    `complete` fills in the fields of a request, as they are sent to `provider`.
     """
 
     def __init__(
@@ -101,8 +101,10 @@ class Journal:
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        self._lines: list[_Line] = []  # one line for each request, without the response
-        self._places: dict[int, tuple[int, int]] = {}  # the start and size of each line in the file, by request index
+        # `_lines` has one line for each request, without the response. `_places` has the start and the size of each
+        # line in the file, by request index.
+        self._lines: list[_Line] = []
+        self._places: dict[int, tuple[int, int]] = {}
 
     async def open(self) -> None:
         """Lock the file, cut off an unfinished last line, and find the answered requests.
@@ -290,7 +292,8 @@ else:
     import fcntl
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        # A POSIX lock would not do. It is lost as soon as any code in the process, such as a reader, closes the file.
+        # This is not a POSIX lock, which would be lost as soon as any code in the process, such as a reader, closed the
+        # file.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

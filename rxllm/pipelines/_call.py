@@ -65,7 +65,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # these budgets already count the call by the adapter that uses this engine
+        if scope.counted:  # these budgets already count the call of the adapter that uses this engine
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -147,7 +147,7 @@ def _check(setup: Setup, sent: Request) -> None:
 
 
 def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
-    """Return the answer that the subscription's journal has recorded, or else `events`."""
+    """Return the answer that the subscription's journal has recorded, or `events` if there is none."""
     scope = current_scope.get()
     journal = scope.journal
     assert journal is not None

@@ -5,7 +5,7 @@ Many models cannot use tools and follow a JSON schema in the same request: they 
 ``response_format``. If it completes, or if ``max_turns`` or ``halt_when`` halts it, the model receives one more
 request. This request has the format, but no tools. It ends with a user message that asks for the answer, which
 ``structured_finalize_nudge`` can replace; ``""`` omits it. If ``structured_finalize`` is not set, a chat with tools and
-a schema runs in this way if the model has ``tools_with_schema=False`` in ``rxllm.models``.
+a schema works this way only if the model has ``tools_with_schema=False`` in ``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -161,7 +161,7 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
     validate.request(request)
     model = setup.model_info(request)
     if model is not None:
-        validate.capabilities(replace(request, tools=()), model)  # before the first tool runs
+        validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
     # The nudge is added to the chat's thread only once the model has answered it, so a failed chat can be run again.

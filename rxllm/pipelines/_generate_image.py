@@ -120,7 +120,7 @@ def edit_image(
 
 @with_options(ImageOptions)
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
-    """Return variations of an image. There is no prompt."""
+    """Return variations of an image. This needs no prompt."""
     return _responses(
         "image_variations", engine, lambda: ImageRequest("variation", input_images=_check_images((image,))), opts
     )
@@ -160,8 +160,8 @@ def _response(
     def ask() -> Observable[Any]:
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # Retries and spans work as they do for event streams. The response counts as the first content, so nothing is held
-    # back.
+    # Retries and spans work as they do for event streams. The response counts as the first content, so there are no
+    # earlier events to hold back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))

@@ -157,7 +157,7 @@ def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
     """Open `journal`, run the requests, and close the journal."""
-    # All requests can end while they are subscribed to, so `running` and `closing` can be set in either order.
+    # All requests can end during their own subscription, so `running` and `closing` can be set in either order.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:

@@ -55,14 +55,14 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message before the summary, which is sent as an answer. Chat templates require that roles alternate."""
+"""The user message that the summary is sent as an answer to, because chat templates require that roles alternate."""
 
 
 @with_options(GenerateOptions)
 def count_tokens(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[TokenCount]:
-    """Return the number of tokens that `request` has for its model, including the engine's tools and options.
+    """Count the tokens of `request` for its model, including the engine's tools and options.
 
     >>> from rxllm import Fake
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
@@ -235,7 +235,7 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of the messages, which does not depend on their metadata."""
+    """Return a hash of the messages that ignores their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]
@@ -292,7 +292,7 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # the index of the last result that any call so far has
+    answered = -1  # the index of the last result for any call so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)

@@ -145,7 +145,7 @@ def watch_stream(
     *,
     is_shared: bool = False,
 ) -> Stream[Event]:
-    """Return `source` with a span around each subscription. It is the parent of any span that begins inside it.
+    """Return `source` with a span around each subscription. The span is the parent of all spans that begin inside it.
 
     With `is_shared`, calls inside the span have the same request id as the span, as in a chat or a step.
     """
@@ -262,11 +262,11 @@ class Span:
         self._began = now()
 
     def begin_attempt(self, call: Call) -> Call:
-        """Return `call` as the attempt that begins now should make it."""
+        """Return the `call` to use for the attempt that begins now."""
         return call
 
     def see(self, event: Any) -> None:
-        """Look at one of the stream's events."""
+        """Handle one of the stream's events."""
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         """Notify the observers that the stream has ended."""

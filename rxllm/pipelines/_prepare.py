@@ -41,9 +41,9 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions from `index` on to `request`, one after the other, and return the answer to the result.
+    """Apply the functions, starting at `index`, to `request` one after the other, and return the answer to the result.
 
-    Synchronous functions run immediately, and add no step to the stream.
+    Synchronous functions run immediately, without adding a layer to the stream.
     """
     if index == len(functions):
         return answer(request)
@@ -168,7 +168,8 @@ class _HeldBack:
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer
-        self._lock = threading.Lock()  # check and answer can run on different threads; never held while events are sent
+        # The check and the answer can run on different threads. The lock is never held while an event is emitted.
+        self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
         self._end: Callable[[], None] | None = None  # ends the stream if the answer ended while its events waited

@@ -6,7 +6,8 @@ unanswered tool call                  outcome
 The caller passes a result.           The call is answered with this result (``ToolResultEncoded``).
 The caller approves it.               The tool runs once, as in ``run_tools`` (``ToolExecutionStarted`` and so on).
 The caller changes its arguments.     The tool runs once with these arguments, which are checked before any tool runs.
-The caller denies it.                 ``on_tool_error`` passes a ``ToolError("denied")`` to the model, or handles it.
+The caller denies it.                 A ``ToolError("denied")`` is handled by ``on_tool_error``. By default, the model
+                                      receives the error.
 The caller leaves it to `approve`.    ``approve`` decides, as in a chat that has not halted. The call can stay open.
 Its agent has halted.                 The agent's chat continues with the answers to its own pending calls.
 None of these is true.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
