@@ -130,7 +130,7 @@ def load_dotenv(path: str | Path | None = None) -> bool:
     try:
         dotenv = import_module("dotenv")
     except ImportError as error:
-        message = "reading a dotenv file needs python-dotenv: pip install 'rxllm[dotenv]'"
+        message = "reading a dotenv file needs python-dotenv; run pip install 'rxllm[dotenv]'"
         raise EngineError("missing_dependency", message) from error
     file = str(path) if path is not None else dotenv.find_dotenv(usecwd=True)
     _dotenv.path = os.path.abspath(file or ".env")

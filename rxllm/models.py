@@ -253,7 +253,7 @@ def price_list() -> tuple[Callable[..., PriceCalculation], type]:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
     except ImportError as error:
-        message = "prices need the package genai-prices; write pip install 'rxllm[cost]'"
+        message = "prices need the package genai-prices; run pip install 'rxllm[cost]'"
         raise EngineError("missing_dependency", message) from error
     return calc_price, Counts
 

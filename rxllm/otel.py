@@ -150,7 +150,7 @@ def traces(
     opentelemetry-api is not installed or `cost` is on and genai-prices is not installed.
     """
     if _missing is not None:
-        message = "traces need opentelemetry-api, which is not installed; write pip install 'rxllm[otel]'"
+        message = "traces need opentelemetry-api, which is not installed; run pip install 'rxllm[otel]'"
         raise EngineError("missing_dependency", message) from _missing
     check_instance("content", content, bool | None, "True, False or None")
     check_instance("cost", cost, bool, "True or False")

@@ -188,7 +188,7 @@ _EXPECTED = {
     "invalid_format": "1 to 64 letters, digits, _ or -",
     "not_a_string": "a string",
     "not_a_map": "a mapping",
-    "invalid_image": "an Image, made by Image.from_file or another of its constructors",
+    "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
 """The expected value for each fault code. If it depends on the field, the key is the field and the code."""
 

@@ -319,7 +319,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # raw usage with unknown keys; the caller's own fold fails as well
+        with suppress(Exception):  # raw usage with unknown keys raises an error here, and in the caller's own fold
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True

@@ -1,9 +1,9 @@
 """Prepare a request before it is sent: change it, refuse it, or check it while the model answers.
 
-The answer depends on the state of the check that runs alongside it:
+If a check runs alongside the answer, its state decides what happens to the answer:
 
 ===============  =========================================  ========================================================
-check            events of the answer                       end of the answer
+check            answer's events                            answer's end
 ===============  =========================================  ========================================================
 running          They are held back.                        It is held back, too.
 passed           They are released in order.                It follows the last event.
@@ -54,7 +54,7 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
             return annotate_answer(answer_result(result.request), result)
         if isinstance(result, Request):
             return prepare_request(functions, result, answer, index + 1)
-        fault = must_be("a function that returns the Request, changed or not", result)
+        fault = must_be("a function that returns a Request, changed or unchanged", result)
         raise ValidationError(
             "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse it, raise an error")]
         )

@@ -77,7 +77,7 @@ class Setup(msgspec.Struct, frozen=True):
         return cls(engine, options, own_options, observers, Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
-        """Return a copy that has another engine and lacks the options with these names."""
+        """Return a copy with another engine and without the named options."""
         options, own_options = (
             {name: value for name, value in values.items() if name not in names}
             for values in (self.options, self.own_options)
@@ -114,7 +114,7 @@ class Setup(msgspec.Struct, frozen=True):
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
-        """Return the call's own option or, if it is not set, the request's `value` or else the engine's option."""
+        """Return the first of these that is set: the call's own option, the request's `value`, the engine's option."""
         if name in self.own_options:
             return self.own_options[name]
         return value if value not in (None, ()) else self.options.get(name)
@@ -189,7 +189,7 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the `Call` that the adapter receives, with this id."""
+        """Return the `Call` to pass to the adapter, with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),

@@ -105,7 +105,7 @@ class PlainOptions(TypedDict, total=False):
     session_id: str | None
     """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
-    """The call's id in results and telemetry (`rxllm.request.id`). Default: a new id."""
+    """The call's id, which appears in results and in telemetry (as `rxllm.request.id`). Default: a new id."""
     retry: Retry
     """The policy for retrying a call that fails before its first content: a `RetryPolicy`, a mapping of its fields,
     True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
@@ -149,13 +149,13 @@ class PlainStepOptions(PlainOptions, total=False):
     max_concurrency: int | None
     """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     tool_executor: Executor | None
-    """A function that runs the tools, instead of their handlers. Default: the engine's."""
+    """A function that runs each tool, in place of the tool's own handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
     """A function that turns a tool's result into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
-    """A function that decides about calls to tools with ``approval=True``. It returns True to run the tool; False or a
-    reason to refuse the call; a mapping to run the tool with other arguments; or ``halt("approval")`` to halt the chat.
-    It can also return an awaitable or an Observable. Default: such a call halts the chat."""
+    """A function that decides whether to run a tool with ``approval=True``. It returns True to run the tool, False or a
+    reason to refuse the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
+    It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
     """The number of seconds that `approve` can take before the call is refused. None means no limit. Default:
     ``None``."""
@@ -277,7 +277,7 @@ def _with_table(docstring: str | None, options: type[Any]) -> str:
 @cache
 def _table(options: type[Any]) -> str:
     annotations = _annotations(options)
-    lines = ["Options are passed by keyword. None means the default, unless it is described as no limit:\n"]
+    lines = ["Options are passed by keyword. None means the default, unless the option gives it another meaning:\n"]
     for name, text in meanings(options).items():
         meaning = fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
         lines.append(f"{name} : {annotations[name]}\n{meaning}")
@@ -298,7 +298,7 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the option `request_id`. If it is not set, return the enclosing chat's id, or a new id outside a chat."""
+    """Return the option `request_id` if it is set, or else the id of the enclosing chat, or else a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 
@@ -363,7 +363,7 @@ def _fault(name: str, value: Any) -> str | None:
         return None
     if name != "headers" and not is_secret_name(name):
         return must_be(expected, value)
-    wrong = type(value).__name__  # the value may be secret
+    wrong = type(value).__name__  # the value might be secret
     if name == "headers" and isinstance(value, Mapping):
         header, text = next(pair for pair in cast(Mapping[Any, Any], value).items() if not _is_strings(pair))
         wrong = f"{header!r}: {type(text).__name__}"

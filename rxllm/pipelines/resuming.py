@@ -180,15 +180,15 @@ def resume(
     question to the user, pass a string in `results` (or a mapping, for a form), under the id of the tool call that
     asks it. A question that has no answer stays open.
 
-    The first of the result's `steps` is the halted step, which is now complete. It does not count towards
-    ``max_turns``, and its usage is empty, because it does not call the model again. If the model fails after tools have
-    run, the result has an `error`, so that the tools' results are not lost. If a chat has halted without unanswered
-    calls, for example at ``max_turns``, the model is called immediately. A chat that ends with the model's answer
-    cannot be resumed.
+    The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this
+    step, so it does not count towards ``max_turns``, and its usage is empty. If the model fails after tools have run,
+    the result has an `error`, so that the tools' results are not lost. If a chat has halted without unanswered calls,
+    for example at ``max_turns``, the model is called immediately. A chat that ends with the model's answer cannot be
+    resumed.
 
-    Raises ``EngineError("missing_tool_results")`` at once if calls are left unanswered, and names them. Raises
-    ``ValidationError("invalid_option")`` at once if no unanswered call has one of the ids, if arguments do not fit the
-    tool, or if there is nothing to resume.
+    Raises ``EngineError("missing_tool_results")`` at once if any call is left unanswered; the error names these calls.
+    Raises ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if arguments do
+    not fit the tool, or if there is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -244,7 +244,7 @@ def _faults(name: str, by_id: Any, expected: str, types: Any) -> list[tuple[tupl
 
 
 class AgentChats:
-    """Runs the chats of agents for ``rxllm.tools``, whose protocol ``Chats`` it implements."""
+    """The implementation of ``Chats``, the protocol that ``rxllm.tools`` uses to run the chats of agents."""
 
     def engine_with(self, engine: Engine, options: Mapping[str, Any]) -> Engine:
         setup = Setup.of(engine, ChatOptions, options)
