@@ -114,9 +114,10 @@ class Engine:
     `context`                                  data that tools receive as ``ToolContext.context``
     `operators`                                middleware: operators that are applied, in order, to every response
     `prepare`                                  functions that change, check or refuse each request before it is sent.
-                                               They are called in order. Each receives the last `Request` and returns
-                                               the next one, or a `Prepared`, or an awaitable or Observable of either.
-                                               To refuse the request, it raises an error. See also `alongside`
+                                               They are called in order. Each receives the `Request` from the function
+                                               before it, and returns a `Request` or a `Prepared`, or an awaitable or
+                                               Observable of either. To refuse the request, a function raises an error.
+                                               `alongside` makes a function that runs while the model answers
     `observers`                                functions that are called with telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter that generates images
@@ -257,11 +258,11 @@ class Engine:
         arguments as JSON. An agent has no timeout, and is never run by a ``tool_executor``. It uses the outer chat's
         `approve` unless it has its own. Its tools receive the outer chat's context, overridden by the agent's own.
 
-        The outer chat's stream emits each of the agent's events as it arrives, as a ``Nested`` with the ids of the
-        enclosing tool calls. The agent's usage is counted in the step's `agent_usage`. If the agent's chat fails, the
-        outer model receives the error. If it stops early, for example at `max_turns`, the outer model receives the text
-        so far and the reason. If it halts for an approval, a manual tool or a question, so does the outer chat. Answer
-        with ``rxllm.resume``, and use the ids from the result, such as ``"c1/c2"``.
+        The outer chat's stream emits the agent's events as they arrive. Each is wrapped in a ``Nested``, which has the
+        ids of the enclosing tool calls. The agent's usage is counted in the step's `agent_usage`. If the agent's chat
+        fails, the outer model receives the error. If it stops early, for example at `max_turns`, the outer model
+        receives the text so far and the reason. If it halts for an approval, a manual tool or a question, so does the
+        outer chat. Answer with ``rxllm.resume``, and use the ids from the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """

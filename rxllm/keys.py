@@ -16,7 +16,7 @@ The first three sources also accept a function that returns the key, for tokens 
 every attempt at a call. It runs in a thread or, if it is async, is awaited.
 
 Whitespace around a key is removed, and an empty string does not count as a key. Keys are kept only in this module, in
-calls, and in request headers.
+adapters, in calls, and in request headers.
 """
 
 from __future__ import annotations
