@@ -380,7 +380,8 @@ _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 def is_content(event: Event) -> bool:
     """Whether `event` counts as model output, which ends a period of silence and can be the first token.
 
-    An agent's events count as output, even the start and the end of its responses, but its provider's pings do not.
+    An agent's events count as output too, even the start and the end of its responses. Its usage updates and raw chunks
+    do not count.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:

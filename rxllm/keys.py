@@ -235,7 +235,7 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for an adapter that lost its key when it was pickled, if no other source has a key."""
+    """Return the error to raise if a pickled adapter has lost its key and no other source has one."""
     variable = " or ".join(_variables(provider, variable))
     message = (
         f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "

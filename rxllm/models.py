@@ -287,7 +287,7 @@ def price_context(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _searches(tool_usage: Mapping[str, Any]) -> int:
-    match tool_usage:  # in the form of Anthropic or of OpenAI's Responses API
+    match tool_usage:  # Anthropic and OpenAI's Responses API use different names
         case {"web_search_requests": count} | {"web_search": {"num_requests": count}}:
             return _number(count)
         case _:

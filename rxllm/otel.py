@@ -393,7 +393,8 @@ def _body(here: Context) -> _Body | None:
 def _around(value: Any) -> Context:
     """Return the current context. If it belongs to a tool that `value` is not part of, return the context around it."""
     here = context.get_current()
-    while (body := _body(here)) is not None and body.depth > len(value.path):  # the next step starts when a tool ends
+    # The end of a tool starts the next step, which is not part of the tool.
+    while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
 

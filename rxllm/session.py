@@ -11,8 +11,8 @@ first event is ``Custom("session_turn")``. It holds the whole session and its co
 same applies to ``StepCompleted`` and ``ChatCompleted``.
 
 If a stream is stopped, it emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is
-called no matter how the stream ends. With `keep_partial`, the session includes the text that has arrived so far, and
-not only the user's message::
+called no matter how the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not
+just the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
@@ -72,8 +72,8 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
     A new session keeps the call's `context` and `session_id` for its later turns. If you store the session, its context
-    must be data. Put objects such as a connection into the engine's context instead. If you pass a `Session`, it keeps
-    its own context and id.
+    must be JSON data. Put objects such as connections into the engine's context instead. If you pass a `Session`, it
+    keeps its own context and id.
 
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'

@@ -207,11 +207,11 @@ _STATEMENTS = {
     "must_be_empty": "must be empty to generate an image",
     "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""The text for each fault that has no value to show, or whose value would not help the reader."""
+"""Fault descriptions that do not show a value, because there is none or it would not help the reader."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Describe a fault in `root`: where it is, which value was expected there, and which was found."""
+    """Describe a fault in `root`: where it is, what was expected there, and what was found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"

@@ -219,7 +219,7 @@ class Journal:
         head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
             data = serializer.to_json(replace(response, parsed=None))
-        except ValidationError as error:  # an operator has added an object to the metadata
+        except ValidationError as error:  # an operator has put an object that is not data into the metadata
             raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():

@@ -98,7 +98,7 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 
 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
-    """Return the response to `request`. If the request has a format, the response has `parsed`."""
+    """Return the response to `request`. If the request has a format, `parsed` is set."""
     return model_events(setup, request).pipe(ops.to_response(setup.response_format(request)))
 
 

@@ -55,7 +55,7 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message that the summary is sent as an answer to, because chat templates require that roles alternate."""
+"""The user message that is sent before the summary, because chat templates require that roles alternate."""
 
 
 @with_options(GenerateOptions)

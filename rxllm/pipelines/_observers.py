@@ -133,7 +133,7 @@ class Ids(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The ids that every telemetry value takes as keywords."""
+        """The ids as keyword arguments, which every telemetry value accepts."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
@@ -186,7 +186,7 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return the function that notifies the observers of a retry. ``retry_before_content`` calls it before it waits."""
+    """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
         scope = current_scope.get()  # inside the call's span

@@ -265,7 +265,7 @@ _LEFT_OUT = (
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return `engine` as it answers in place of `caller`: without its own tools, but with the caller's observers."""
+    """Return a copy of `engine` to answer for `caller`: without its own tools, but with the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(

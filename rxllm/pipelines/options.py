@@ -67,8 +67,8 @@ class PlainOptions(TypedDict, total=False):
     model: str | None
     """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
-    """Tools that the model can call, in addition to the engine's. A function becomes a tool, as with ``rxllm.tool``. A
-    tool replaces an engine's tool with the same name, and needs approval if that tool did. Default: none."""
+    """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
+    replaces an engine's tool with the same name, and needs approval if that tool did. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
     """"auto", "none", "required" or the name of the tool to call. Default: the provider's, usually "auto"."""
     temperature: float | None
@@ -305,7 +305,7 @@ def request_id(options: Mapping[str, Any]) -> str:
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments for ``repeat_until_halt``.
 
-    If the option `max_turns` is not set, it is taken from ``RXLLM_MAX_TURNS``. If that is not set either, it is 8.
+    If the option `max_turns` is not set, ``RXLLM_MAX_TURNS`` is used. If that is not set either, the default is 8.
     """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
