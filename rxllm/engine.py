@@ -117,7 +117,7 @@ class Engine:
                                                They are called in order. Each receives the `Request` from the function
                                                before it, and returns a `Request` or a `Prepared`, or an awaitable or
                                                Observable of either. To refuse the request, a function raises an error.
-                                               `alongside` makes a function that runs while the model answers
+                                               `alongside` adds a check that runs while the model answers
     `observers`                                functions that are called with telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
     `image_adapter`                            the adapter that generates images

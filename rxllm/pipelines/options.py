@@ -1,8 +1,8 @@
 """The options that calls accept. ``help(...)`` and signatures show them, and they are checked when a call is made.
 
 If an option is set in several places, the call takes precedence over the request, and the request over the engine. If
-it is set nowhere, the default applies. None means that an option is not set, so a wrapper can pass on its own options.
-For the options in `UNLIMITED`, None means that there is no limit.
+it is set nowhere, the default applies. None means that an option is not set, so a wrapper can pass on an option that
+its caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
 
 The docstring under each field explains the option, and editors show it. ``help(...)`` and the signatures read these
 docstrings from the source file. If there is no source file, they contain only names and types. A default in double
