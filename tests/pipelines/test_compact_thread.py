@@ -375,7 +375,7 @@ def test_a_count_that_is_no_number_is_the_developer_s_error() -> None:
         ({"keep": 0}, "keep must be a whole number"),
         ({"keep": "all"}, "keep must be a whole number"),
         ({"on_error": "ignore"}, 'on_error must be "raise" or "continue"'),
-        ({"instructions": None}, "instructions must be a text"),
+        ({"instructions": None}, "instructions must be a string"),
         ({"count": 3}, "count must be a function"),
         ({"temperature": 3}, "temperature"),
     ],
