@@ -300,7 +300,7 @@ def test_any_function_of_prepare_may_tell_in_this_way() -> None:
 def test_what_it_cannot_tell_is_refused(notes: Any) -> None:
     with pytest.raises(ValidationError, match=f"{next(iter(notes))} must be"):
         Prepared(Request(), **notes)
-    with pytest.raises(ValidationError, match=r"prepare\.0 must be a function that returns the Request"):
+    with pytest.raises(ValidationError, match=r"prepare\.0 must be a function that returns a Request"):
         rxllm.generate(Engine(Fake("Hi"), prepare=[lambda request: Prepared("Hi")]), "Hi").run()  # type: ignore[arg-type]
 
 

@@ -105,7 +105,7 @@ def test_an_error_refuses_the_request_before_anybody_is_asked(call: Any, functio
 
 @pytest.mark.parametrize("function", [lambda request: None, lambda request: of("Hi"), lambda request: later])
 def test_what_is_no_request_is_named(function: Any) -> None:
-    with pytest.raises(ValidationError, match=r"prepare\.1 must be a function that returns the Request"):
+    with pytest.raises(ValidationError, match=r"prepare\.1 must be a function that returns a Request"):
         rxllm.generate(Engine(Fake("Hello"), prepare=[brief, function]), "Hi").run()
 
 
