@@ -8,30 +8,31 @@ Response('2, 3, 5.', stop, 0 tokens)
 
 Start with these names:
 
-Ask a model
-    ``generate(engine, "Hi")``: one request, one `Response`
-    ``chat(engine, thread)``: requests and tool runs until the chat halts, one `ChatResult`
-    ``stream_generate`` and ``stream``: the events of the same two, as they arrive
+Call a model
+    ``generate(engine, "Hi")``: make one request and get a `Response`
+    ``chat(engine, thread)``: call the model and run its tools until the chat halts, and get a `ChatResult`
+    ``stream_generate`` and ``stream``: do the same, but get the events as they arrive
 Choose a model
-    `Engine`: adapter, model, tools and options; often the string ``"provider:model"`` is enough
-    `Fake`: an adapter that plays a script, for tests and first steps
+    `Engine`: an adapter, a model, tools and options; a string such as ``"openai:gpt-5"`` is often enough
+    `Fake`: an adapter that plays back a script, for tests and first steps
 Write the request
-    `user` and `system`: messages; a plain string is a user's message
+    `user` and `system`: create messages; a plain string is a user message
     `Thread`: the messages of a conversation so far
-    `tool`: the decorator that makes a function a tool of the model
+    `tool`: a decorator that turns a function into a tool for the model
 Work with the answer
-    `operators`: everything for ``.pipe(...)``: look, filter, run tools, fold, retry, race
-    `TextDelta`: a piece of text, the most frequent of the events; ``rxllm.events`` has them all
+    `operators`: functions to use in ``.pipe(...)``: inspect, filter, run tools, fold, retry, race
+    `TextDelta`: a piece of text, the most common event; all events are in ``rxllm.events``
     `LLMError`: the base class of all errors
 
-For later: `session` keeps conversations between turns, `serializer` turns every value into JSON and back, `show`
-displays a stream in Jupyter, `display` draws it elsewhere, `images` generates pictures, `testing` is a kit for authors
-of adapters and operators, `web` streams to browsers, `durable` keeps runs across restarts, `cluster` calls models from
-many machines, `mcp` adds the tools of MCP servers, `telemetry` defines the values that observers receive, `otel` writes
-traces. Types that programs seldom name are in ``rxllm.values``, the bases of adapters in ``rxllm.adapters``.
+You can leave these modules for later: `session` keeps conversations between turns. `serializer` converts values to JSON
+and back. `show` displays a stream in Jupyter, and `display` has other ways to display one. `images` generates images.
+`testing` helps you test programs, adapters and operators. `web` streams to browsers. `durable` keeps runs alive across
+restarts. `cluster` calls models from many machines. `mcp` adds tools from MCP servers. `telemetry` defines the values
+that observers receive, and `otel` writes traces. Types that you rarely need to name are in ``rxllm.values``, and base
+classes for adapters are in ``rxllm.adapters``.
 
-More help: ``help(rxllm.generate)`` explains one name, ``help(rxllm.operators)`` all operators, ``help(rxllm.keys)`` the
-lookup of API keys; ``dir(rxllm)`` lists all names.
+For more help, call ``help`` with any of these names, as in ``help(rxllm.generate)``. ``help(rxllm.operators)`` lists
+all operators, and ``help(rxllm.keys)`` explains how API keys are looked up. ``dir(rxllm)`` lists all names.
 """
 
 from __future__ import annotations
@@ -214,7 +215,7 @@ __all__ = [
 __all__ += events.__all__
 _PUBLIC = sorted(__all__)
 if not TYPE_CHECKING:
-    del __all__  # `__getattr__` returns it
+    del __all__  # `__getattr__` below returns it
 
 _LAZY_MODULES = (
     "adapters",
@@ -233,7 +234,7 @@ _LAZY_MODULES = (
     "web",
 )
 
-if not TYPE_CHECKING:  # a type checker would accept every name
+if not TYPE_CHECKING:  # if type checkers saw this function, they would accept any name
 
     def __getattr__(name: str) -> Any:
         # Modules that need an optional package, or that few programs need, are imported on first use.
@@ -247,30 +248,31 @@ if not TYPE_CHECKING:  # a type checker would accept every name
 
 
 def _draw(value: Any) -> str | None:
-    # Only notebooks need the module.
+    # The module is imported here because only notebooks need it.
     return import_module("rxllm.display").value_html(value)
 
 
 class _Module(_ModuleType):
-    """The class of this module: an assignment to ``rxllm.api_key``, which would have no effect, raises."""
+    """The class of this module. It refuses an assignment to ``rxllm.api_key``, because that would have no effect."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name == "api_key":
-            raise AttributeError(f"rxllm has no api_key: write {_advice('rxllm', name)}")
+            raise AttributeError(f"rxllm has no api_key; write {_advice('rxllm', name)}")
         super().__setattr__(name, value)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return import_module, (__name__,)  # cloudpickle handles plain modules only
+        return import_module, (__name__,)  # cloudpickle can only handle plain modules
 
 
 _sys.modules[__name__].__class__ = _Module
-# Lower layers receive these two functions here; `values.drawing` and `tools._agent` give the reasons.
+# Lower layers need these two objects but cannot import them; `values.drawing` and `tools._agent` explain why.
 _drawing.draw_with(_draw)
 _run_agents_with(_Chats())
 
 
 def _is_help() -> bool:
-    # pydoc prints every class of the module, 14,000 lines; without names it prints only the docstring above.
+    # pydoc would print every class in the module, which is 14,000 lines. If the module lists no names, pydoc prints
+    # only the docstring.
     frame = _sys._getframe(2)  # pyright: ignore[reportPrivateUsage]
     callers = (frame, frame.f_back, frame.f_back and frame.f_back.f_back)
     return any(caller is not None and caller.f_code.co_name == "docmodule" for caller in callers)

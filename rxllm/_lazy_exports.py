@@ -1,4 +1,4 @@
-"""Import the names of a package when they are first used (PEP 562)."""
+"""Import a package's names when they are first used (PEP 562)."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ def lazy_exports(
 ) -> Callable[[str], Any]:
     """Return the ``__getattr__`` of a package.
 
-    `files` has the names of each file, separated by spaces; a file of another package is named in full. `refused` makes
-    the error for an unknown name; without it, the error lists similar names.
+    `files` maps each file to the names it exports, separated by spaces. A file in another package is given by its full
+    name. `refused` returns the error for an unknown name; without it, the error suggests similar names.
     """
     places = {name: file for file, names in files.items() for name in names.split()}
     namespace = vars(sys.modules[package])
@@ -31,6 +31,6 @@ def lazy_exports(
 
 
 def _no_attribute(package: str, name: str, names: list[str]) -> AttributeError:
-    from rxllm.values.advice import no_attribute  # needed for errors only
+    from rxllm.values.advice import no_attribute  # only errors need it
 
     return no_attribute(f"module {package!r}", name, names)

@@ -1,12 +1,12 @@
-"""The asyncio bridge for any Observable of reactivex: no language model, no HTTP.
+"""The bridge between asyncio and any reactivex Observable. It needs neither a language model nor HTTP.
 
 =====================================================  ============================================================
-function                                               does
+function                                               purpose
 =====================================================  ============================================================
-``run(source)``                                        wait for the end, and return the last item
-``with to_iter(source) as items:``                     iterate on a thread without a loop
+``run(source)``                                        wait until the source completes, and return its last item
+``with to_iter(source) as items:``                     iterate in ordinary code, on a thread with no event loop
 ``async with to_async_iter(source) as items:``         iterate in a coroutine
-``from_async_iter(factory)``                           make a cold Observable of an asynchronous iterator
+``from_async_iter(factory)``                           turn an asynchronous iterator into a cold Observable
 =====================================================  ============================================================
 
 >>> import reactivex
@@ -14,7 +14,7 @@ function                                               does
 ...     next(numbers), next(numbers)
 (0, 1)
 
-The same functions are in ``rxllm``.
+You can also import these functions from ``rxllm``.
 """
 
 from rxllm.runtime import from_async_iter, run, to_async_iter, to_iter

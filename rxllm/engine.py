@@ -1,4 +1,4 @@
-"""The engine: the settings that many calls share."""
+"""The `Engine`: an adapter and the settings that calls share."""
 
 from __future__ import annotations
 
@@ -38,18 +38,19 @@ Operator = Callable[[Observable[Event]], Observable[Event]]
 
 @dataclass(frozen=True)
 class Alongside:
-    """A check in an engine's `prepare` that runs while the model answers; see `alongside`."""
+    """A check that runs while the model answers; `alongside` creates one for an engine's `prepare`."""
 
     check: Callable[[Request], Any]
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The result of a `prepare` function: the request to send, and additions to its answer.
+    """The result of a `prepare` function: the request to send, and what to add to its answer.
 
-    `metadata`, as JSON data, is added to the metadata of the answer's message, so it stays in the thread, where the
-    next call finds it. `event` is emitted once the answer has begun. `usage` counts the function's own calls: it is
-    added to the answer's usage or, if the answer fails before it begins, becomes the error's ``metadata["usage"]``.
+    `metadata` must be JSON data. It is added to the metadata of the answer's message, so it stays in the thread and the
+    next call can read it. `event` is emitted once the answer has begun. `usage` is the usage of any calls that the
+    function itself has made. It is added to the answer's usage or, if the answer fails before it begins, stored in the
+    error's ``metadata["usage"]``.
     """
 
     request: Request
@@ -64,17 +65,21 @@ class Prepared:
 
 
 Prepare = Callable[[Request], Any] | Alongside
-"""A function from a `Request` to the `Request` to send or a `Prepared`, or to an awaitable or Observable of either."""
+"""A function that takes a `Request` and returns the `Request` to send, or a `Prepared`.
+
+It can also return an awaitable or an Observable of either.
+"""
 
 
 def alongside(check: Callable[[Request], Any]) -> Alongside:
     """Run ``check(request)`` while the model answers, and hold the answer back until the check has passed.
 
-    Pass it in an engine's `prepare`: it guards the input and adds no delay. `check` returns a verdict, or an awaitable
-    or Observable of one verdict, as for ``ops.guard``: None or True passes; False, a reason as text, and any other
-    value refuse. The error, a ``StreamError`` (``guard_tripped``, ``guard_failed``) or the exception from `check`, goes
-    to ``on_error``; no event of the answer is emitted, and its connection is closed. The answer pauses while 1,024 of
-    its events are waiting.
+    Add it to an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
+    awaitable or Observable of one verdict, as for ``ops.guard``. If it is None or True, the answer passes. If it is
+    False, a string with the reason, or anything else, the answer is refused. Then ``on_error`` receives a
+    ``StreamError`` (``guard_tripped`` or ``guard_failed``) or, if `check` raised an exception, that exception. None of
+    the answer's events are emitted, and its connection is closed. The answer pauses while 1,024 of its events are
+    waiting for the verdict.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -88,35 +93,39 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
         ...
     rxllm.StreamError: the guard 'moderate' tripped: the question is not allowed
 
-    Raises ``ValidationError("invalid_option")`` if `check` is not a function of a request.
+    Raises ``ValidationError("invalid_option")`` if `check` is not a function that takes a request.
     """
     check_function("check", check)
     if call_fault(check, None) is not None:
-        raise invalid_option("check", must_be("a function of a request", check))
+        raise invalid_option("check", must_be("a function that takes a request", check))
     return Alongside(check)
 
 
 @dataclass(frozen=True)
 class Engine:
-    """The adapter and the settings that calls share. It is frozen, and never holds an API key.
+    """An adapter and the settings that calls share. An engine is frozen, and never holds an API key.
 
-    The adapter may be a name: ``Engine("openai:gpt-5", tools=[...])``. See `from_model` for the adapter's own settings.
+    The adapter can be given by name: ``Engine("openai:gpt-5", tools=[...])``. To pass settings to the adapter itself,
+    use `from_model`.
 
     =========================================  =========================================================================
-    `adapter`, `model`, `tools`                the model to call, and the tools that it may call
-    `params`                                   default options for calls
-    `context`                                  the ``ToolContext.context`` of tools
-    `operators`                                middleware: applied in order to the events of every response
-    `prepare`                                  functions that take each `Request` and return the request to send, in
-                                               order; they may be async, return an Observable or a `Prepared`, raise an
-                                               error to refuse the request, or be made by `alongside`
-    `observers`                                functions that receive telemetry values
+    `adapter`, `model`, `tools`                the model to call, and the tools that it can call
+    `params`                                   default options for every call
+    `context`                                  data that tools receive as ``ToolContext.context``
+    `operators`                                middleware: operators that are applied, in order, to every response
+    `prepare`                                  functions that change, check or refuse each request before it is sent.
+                                               They are called in order. Each receives the `Request` from the function
+                                               before it, and returns a `Request` or a `Prepared`, or an awaitable or
+                                               Observable of either. To refuse the request, a function raises an error.
+                                               `alongside` adds a check that runs while the model answers
+    `observers`                                functions that are called with telemetry values
     `retry`                                    a `RetryPolicy`, a mapping of its fields, or False for no retries
-    `image_adapter`                            the adapter for images
-    `tool_executor`, `tool_result_encoder`     how tools are run, and how their results become text
-    `errors`                                   ``"events"``: an answer that breaks off ends with an ``ErrorEvent``;
-                                               ``"raise"``: it ends with ``on_error``, so ``.retry(3)`` and ``.catch``
-                                               act on it, as with ``ops.raise_errors()`` after the `operators`
+    `image_adapter`                            the adapter that generates images
+    `tool_executor`                            a function that runs the tools
+    `tool_result_encoder`                      a function that turns a tool's result into text for the model
+    `errors`                                   with ``"events"``, an answer that breaks off ends with an ``ErrorEvent``;
+                                               with ``"raise"``, it ends with ``on_error``, so ``.retry(3)`` and
+                                               ``.catch`` act on it, as if ``ops.raise_errors()`` followed `operators`
     =========================================  =========================================================================
 
     >>> from rxllm import Fake
@@ -124,8 +133,8 @@ class Engine:
     >>> engine.model, engine.params
     ('small', {'temperature': 0.0})
 
-    Lists become tuples. A copy has its own HTTP clients; a pickle has neither clients nor keys. Raises
-    ``EngineError("invalid_engine")`` for invalid tools, operators, `prepare` functions and observers.
+    Lists are converted to tuples. A copy has its own HTTP clients; a pickle contains neither clients nor keys. Raises
+    ``EngineError("invalid_engine")`` if a tool, an operator, a `prepare` function or an observer is invalid.
     """
 
     adapter: Any = None
@@ -143,7 +152,7 @@ class Engine:
     metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     errors: Literal["events", "raise"] = "events"
 
-    if TYPE_CHECKING:  # arguments may be lists, and functions as tools; the fields are tuples
+    if TYPE_CHECKING:  # accepts lists, and functions as tools, although the fields hold tuples
 
         def __init__(
             self,
@@ -166,8 +175,8 @@ class Engine:
     def __post_init__(self) -> None:
         if "api_key" in self.params:
             message = (
-                "an engine does not keep keys, but its params have an api_key; "
-                "pass it to the call or to the adapter, or write rxllm.keys.put(provider, key)"
+                "an engine does not keep keys, but its params contain an api_key; "
+                "pass the key to the call or to the adapter, or write rxllm.keys.put(provider, key)"
             )
             raise EngineError("invalid_engine", message)
         if isinstance(self.adapter, str):
@@ -178,7 +187,7 @@ class Engine:
         for name in ("tools", "operators", "prepare", "observers"):
             object.__setattr__(self, name, _check_entries(name, getattr(self, name)))
 
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, dir(self))
@@ -203,14 +212,14 @@ class Engine:
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
         """Return an engine that also has these tools or functions.
 
-        A tool with the same name as one of the engine's raises ``EngineError("invalid_engine")``. With `replace`, it
-        replaces that tool, and still needs approval if that tool did.
+        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
+        the new tool replaces the old one instead; it needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}
         if taken and not replace:
             remedy = "rename one of the two, or write with_tools(..., replace=True)"
-            raise _invalid(f"tools already have the names {', '.join(sorted(taken))}: {remedy}")
+            raise _invalid(f"tools already include {', '.join(sorted(taken))}; {remedy}")
         return dataclasses.replace(self, tools=merge_tools(self.tools, added))
 
     def with_params(self, **params: Any) -> Engine:
@@ -235,7 +244,7 @@ class Engine:
         system: str = "",
         **options: Unpack[ChatOptions],
     ) -> AgentTool:
-        """Return an agent: a chat on this engine, as a tool for another chat.
+        """Return an agent: a tool that runs a chat on this engine for another chat.
 
         >>> from rxllm import Fake, ToolCall, chat
         >>> poet = Engine(Fake("Roses are red.")).as_tool(name="poet", description="Write a line of poetry.")
@@ -243,21 +252,21 @@ class Engine:
         >>> chat(model, "A line on roses, please", tools=[poet]).run().output_text
         'Here it is: Roses are red.'
 
-        The agent's answer is the tool's result: the text, or the parsed value with a `response_format`. `options` are
-        ``rxllm.chat`` options; `system` is the agent's system prompt. A call's arguments become the user's message: the
-        ``prompt`` of the default `schema` as text, the arguments of any other schema as JSON. An agent has no timeout,
-        and no ``tool_executor`` runs it. Unless it has its own `approve`, it uses the outer chat's. Its tools receive
-        the outer chat's context, overridden by the agent's own.
+        The agent's answer is the tool's result: its text, or the parsed value if there is a `response_format`.
+        `options` are options of ``rxllm.chat``, and `system` is the agent's system prompt. The tool's arguments become
+        the user message. With the default `schema`, this is the text of ``prompt``; with any other schema, it is all
+        arguments as JSON. An agent has no timeout, and is never run by a ``tool_executor``. It uses the outer chat's
+        `approve` unless it has its own. Its tools receive the outer chat's context, overridden by the agent's own.
 
-        The outer chat's stream emits all of the agent's events as they arrive, as ``Nested`` with the ids of the
-        enclosing tool calls. The agent's usage is in the step's `agent_usage`. If its chat fails, the outer model
-        receives the error; if it stops early, for example at `max_turns`, the model receives the text so far and the
-        reason. If it halts for an approval, a manual tool or a question, so does the outer chat: answer with
-        ``rxllm.resume`` and the ids in the result, such as ``"c1/c2"``.
+        The outer chat's stream emits the agent's events as they arrive. Each is wrapped in a ``Nested``, which has the
+        ids of the enclosing tool calls. The agent's usage is counted in the step's `agent_usage`. If the agent's chat
+        fails, the outer model receives the error. If it stops early, for example at `max_turns`, the outer model
+        receives the text so far and the reason. If it halts for an approval, a manual tool or a question, so does the
+        outer chat. Answer with ``rxllm.resume``, and use the ids from the result, such as ``"c1/c2"``.
 
         Raises ``ValidationError("invalid_option")`` and ``EngineError("unknown_option")``, as ``rxllm.chat`` does.
         """
-        check("name", name, isinstance(name, str) and bool(name), "the name by which a model calls it")  # pyright: ignore[reportUnnecessaryIsInstance]
+        check("name", name, isinstance(name, str) and bool(name), "the tool's name, as a string that is not empty")  # pyright: ignore[reportUnnecessaryIsInstance]
         check_instance("description", description, str, "a string")
         check_instance("schema", schema, dict | None, "a JSON schema, as a dict")
         check_instance("system", system, str, "a string")
@@ -266,18 +275,19 @@ class Engine:
 
     @classmethod
     def from_model(cls, name: str, **options: Any) -> Engine:
-        """Return the engine for ``"provider:model"`` or ``"local"``; the provider is built in or a plugin's.
+        """Return the engine for ``"provider:model"`` or ``"local"``.
 
-        `options` that name a field of the engine go to the engine, and all others to its adapter: `api_key`,
-        `base_url`, `headers`, `timeout` and `client` if it uses HTTP.
+        The provider is either built in or supplied by a plugin. `options` that name an engine field are passed to the
+        engine; all others are passed to its adapter. Adapters that use HTTP accept `api_key`, `base_url`, `headers`,
+        `timeout` and `client`.
 
         >>> Engine.from_model("openai:gpt-5", base_url="http://localhost:8080/v1", params={"seed": 1}).adapter
         OpenAIChat('http://localhost:8080/v1')
 
-        Raises ``EngineError``: ``unknown_provider``, with the names of the known ones; ``unknown_option``.
+        Raises ``EngineError("unknown_provider")``, which lists the known names, and ``EngineError("unknown_option")``.
         """
         if not isinstance(name, str):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise EngineError("unknown_provider", f"a model must be named as 'provider:model', not {shown(name)}")
+            raise EngineError("unknown_provider", f"a model must be given as 'provider:model', not {shown(name)}")
         names = {spec.name for spec in fields(cls)} - {"adapter"}
         own = {key: value for key, value in options.items() if key in names}
         others = {key: value for key, value in options.items() if key not in names}
@@ -290,7 +300,7 @@ class Engine:
 
 
 def settings(engine: Engine) -> dict[str, Any]:
-    """Return the settings of `engine` that differ from the defaults, without its secrets.
+    """Return the settings of `engine` that differ from their defaults, with secrets masked.
 
     >>> settings(Engine(model="small", params={"headers": {"x-api-key": "abc"}, "seed": 1}))
     {'model': 'small', 'params': {'headers': '[key]', 'seed': 1}}
@@ -310,7 +320,7 @@ def _model_of(name: str) -> str | None:
 
 
 def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any:
-    """Return the adapter of the provider that `name` begins with, or the adapter that replaces it."""
+    """Return the adapter for the provider in `name`, or the adapter that currently replaces it."""
     replacement = current_place.get().engine
     if replacement is not None:
         return replacement.adapter
@@ -323,7 +333,7 @@ def _adapter_of(name: str, model: str | None, options: Mapping[str, Any]) -> Any
         if error.reason != "unknown_option":
             raise
         names = ", ".join(spec.name for spec in fields(Engine) if spec.name != "adapter")
-        message = f"{error.message}; the engine takes {names}; options of calls go into params={{...}}"
+        message = f"{error.message}; an engine accepts {names}; pass call options as params={{...}}"
         raise EngineError("unknown_option", message, provider=provider) from None
 
 
@@ -347,7 +357,7 @@ def _check_entries(name: str, value: Any) -> tuple[Any, ...]:
         if name in ("observers", "prepare") and not callable(entry):
             raise _invalid(f"{name}[{index}] {must_be('a function', entry)}")
         if name == "prepare" and call_fault(entry, None) is not None:
-            raise _invalid(f"prepare[{index}] {must_be('a function of a request', entry)}")
+            raise _invalid(f"prepare[{index}] {must_be('a function that takes a request', entry)}")
     return entries
 
 
@@ -368,7 +378,7 @@ def _invalid(fault: str) -> EngineError:
 
 
 def as_engine(value: Any) -> Engine:
-    """Return `value` (an engine, an adapter or a model's name) as an engine."""
+    """Return an engine for `value`, which can be an engine, an adapter or a model's name."""
     if isinstance(value, Engine):
         return value
     return Engine.from_model(value) if isinstance(value, str) else Engine(value)
@@ -389,9 +399,9 @@ async def aclose(engine: Any) -> None:
 def merge_tools(
     tools: Iterable[Tool | Callable[..., Any]], others: Iterable[Tool | Callable[..., Any]]
 ) -> tuple[Tool, ...]:
-    """Return both lists as tools, in order; a tool in `others` takes the place of a tool with the same name.
+    """Return the tools of both lists, in order; a tool in `others` replaces one in `tools` with the same name.
 
-    A tool that replaces one that needs approval needs it too.
+    If the replaced tool needs approval, so does its replacement.
 
     >>> a, b, c = (Tool(name) for name in "abc")
     >>> [tool.name for tool in merge_tools([a, b], [b, c])]

@@ -1,19 +1,20 @@
 """The events of a stream: a closed union of 28 frozen classes.
 
-Adding a class is a breaking change, adding a field is not; ``match`` over `Event` is exhaustive. Every adapter keeps
-these rules:
+A ``match`` over `Event` is exhaustive, so adding a class is a breaking change; adding a field is not. Every adapter
+follows these rules:
 
-1. `MessageStarted` first; then content; exactly one `MessageCompleted` or `ErrorEvent`, last.
-2. Per tool call: `ToolCallStarted`, deltas, `ToolCallCompleted`. Ids are unique in the thread.
-3. Every text and thinking block is closed by its completion before the next block or call begins. The completion
-   repeats the joined deltas, so dropping deltas changes no result.
-4. Before an `ErrorEvent`, every open block is closed; an unfinished call is completed with the ``metadata``
+1. A response begins with `MessageStarted` and ends with one `MessageCompleted` or one `ErrorEvent`. Its content is in
+   between.
+2. A tool call is a `ToolCallStarted`, then its deltas, then a `ToolCallCompleted`. Its id is unique in the thread.
+3. A text or thinking block ends with its completion, which is emitted before the next block or call begins. The
+   completion repeats the joined deltas, so results stay the same if the deltas are dropped.
+4. Every open block is closed before an `ErrorEvent`. An unfinished call is completed with the ``metadata``
    ``{"error": "incomplete"}``.
-5. The same bytes give equal events, no matter how the reads split them.
+5. The same bytes always give equal events, no matter where the reads split them.
 
-Blocks are distinguished by `id`, which is unique within a response: the provider's id, or ``block_0``, ``block_1``. An
-adapter's event without an id receives one. Elsewhere, as in recordings, None means the latest open block of that kind,
-or a new block if none is open.
+A block is identified by its `id`, which is unique within a response: either the provider's id, or ``block_0``,
+``block_1`` and so on. If an adapter emits an event without an id, rxllm fills it in. In events from elsewhere, such as
+old recordings, None means the latest open block of the same kind, or a new block if none is open.
 """
 
 from __future__ import annotations
@@ -73,14 +74,14 @@ NOTHING: Mapping[str, Any] = {}
 
 
 class _Event(msgspec.Struct, frozen=True, tag_field="type"):
-    if not TYPE_CHECKING:  # a type checker reports unknown attributes itself
+    if not TYPE_CHECKING:  # type checkers report unknown attributes themselves
 
         def __getattr__(self, name: str) -> Any:
             raise no_field(self, name, self.__struct_fields__)
 
 
 class MessageStarted(_Event, frozen=True, tag="message_started"):
-    """The first frame has arrived. `message` is empty, with the provider's ``id`` and ``model`` in its metadata."""
+    """The first frame has arrived. `message` is empty; its metadata has the provider's ``id`` and ``model``."""
 
     message: Message
 
@@ -93,14 +94,14 @@ class TextDelta(_Event, frozen=True, gc=False, tag="text_delta"):
 
 
 class TextCompleted(_Event, frozen=True, gc=False, tag="text_completed"):
-    """A block of text is complete; `text` is all of it."""
+    """A text block is complete. `text` is the whole block."""
 
     text: str
     id: str | None = None
 
 
 class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
-    """The model begins a call of the tool `name`."""
+    """The model has started to call the tool `name`."""
 
     id: str
     name: str
@@ -108,14 +109,17 @@ class ToolCallStarted(_Event, frozen=True, tag="tool_call_started"):
 
 
 class ToolCallDelta(_Event, frozen=True, gc=False, tag="tool_call_delta"):
-    """A piece of the JSON text of a call's arguments."""
+    """A piece of a tool call's arguments, as JSON text."""
 
     id: str
     arguments_delta: str
 
 
 class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
-    """A call is complete. If its text is not a JSON object, `arguments` is empty and ``metadata["error"]`` is set."""
+    """A tool call is complete.
+
+    If `raw_arguments` is not a JSON object, `arguments` is empty and ``metadata["error"]`` is set.
+    """
 
     id: str
     name: str
@@ -125,12 +129,12 @@ class ToolCallCompleted(_Event, frozen=True, tag="tool_call_completed"):
 
     @property
     def tool_call(self) -> ToolCall:
-        """The call as a value."""
+        """The same call as a `ToolCall`."""
         return ToolCall(self.id, self.name, dict(self.arguments), self.raw_arguments, dict(self.metadata))
 
 
 class MessageCompleted(_Event, frozen=True, tag="message_completed"):
-    """The response is complete; `message` is all of it."""
+    """The response is complete. `message` is the whole message."""
 
     message: Message
     finish_reason: FinishReason | None = None
@@ -139,10 +143,11 @@ class MessageCompleted(_Event, frozen=True, tag="message_completed"):
 
 
 class RawChunk(_Event, frozen=True, tag="raw_chunk"):
-    """A frame as the provider sent it: requested by an option, or not covered by any other event.
+    """A frame exactly as the provider sent it.
 
-    Two earlier forms are read as the events that replace them, see `current_form`: counters under the kind ``"usage"``
-    are a `UsageUpdated`, and `data` that is a ``ProviderPart`` is a `PartAdded`.
+    It is emitted if an option asks for raw frames, or if no other event can represent the frame. Two older uses have
+    been replaced by events, and `current_form` converts them: a ``RawChunk`` of the kind ``"usage"`` becomes a
+    `UsageUpdated`, and one whose `data` is a ``ProviderPart`` becomes a `PartAdded`.
     """
 
     kind: str
@@ -150,13 +155,13 @@ class RawChunk(_Event, frozen=True, tag="raw_chunk"):
 
 
 class ErrorEvent(_Event, frozen=True, tag="error"):
-    """The stream has failed midway; the events before it stay valid."""
+    """The stream failed partway through. The events before this one remain valid."""
 
     error: LLMError
 
 
 class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
-    """A tool starts to run."""
+    """A tool has started to run."""
 
     id: str
     name: str
@@ -164,9 +169,10 @@ class ToolExecutionStarted(_Event, frozen=True, tag="tool_execution_started"):
 
 
 class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"):
-    """A tool has run; it returned `result` or failed with `error`.
+    """A tool has finished: it returned `result`, or it failed with `error`.
 
-    `result` is the object that the tool returned; JSON stores it and returns it as plain data; see `rxllm.serializer`.
+    `result` is the object that the tool returned. After a round trip through JSON, it is plain data; see
+    `rxllm.serializer`.
     """
 
     id: str
@@ -176,14 +182,14 @@ class ToolExecutionCompleted(_Event, frozen=True, tag="tool_execution_completed"
 
 
 class ToolResultEncoded(_Event, frozen=True, tag="tool_result_encoded"):
-    """The tool's result as the model will see it."""
+    """A tool's result, as the model will see it."""
 
     id: str
     content: str
 
 
 class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
-    """A tool ends the chat with a question to the user."""
+    """A tool has ended the chat to ask the user a question."""
 
     tool_call_id: str
     tool_name: str
@@ -192,7 +198,7 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool ends the chat. `content` is `result` as the model would see it."""
+    """A tool has ended the chat. `content` is its `result`, as the model would see it."""
 
     tool_call_id: str
     reason: str
@@ -202,7 +208,10 @@ class ToolHalt(_Event, frozen=True, tag="tool_halt"):
 
 
 class StepCompleted(_Event, frozen=True, tag="step_completed"):
-    """A step is over, including its tools. It holds the whole thread with the system prompt: do not forward it raw."""
+    """A step has ended, and so have its tools.
+
+    The event holds the whole thread, including the system prompt, so do not forward it raw.
+    """
 
     result: StepResult
 
@@ -224,7 +233,10 @@ class StepCompleted(_Event, frozen=True, tag="step_completed"):
 
 
 class ChatCompleted(_Event, frozen=True, tag="chat_completed"):
-    """The chat has halted. It holds the whole thread with the system prompt: do not forward it raw."""
+    """The chat has halted.
+
+    The event holds the whole thread, including the system prompt, so do not forward it raw.
+    """
 
     result: ChatResult
 
@@ -237,7 +249,7 @@ class ThinkingDelta(_Event, frozen=True, gc=False, tag="thinking_delta"):
 
 
 class ThinkingCompleted(_Event, frozen=True, tag="thinking_completed"):
-    """A block of thinking is complete. `signature` and `provider_data` go back to the provider unchanged."""
+    """A thinking block is complete. `signature` and `provider_data` are sent back to the provider unchanged."""
 
     text: str
     signature: str | None = None
@@ -246,13 +258,13 @@ class ThinkingCompleted(_Event, frozen=True, tag="thinking_completed"):
 
 
 class SourceAdded(_Event, frozen=True, tag="source_added"):
-    """A citation, a grounding or a search result."""
+    """A citation, a grounding source or a search result."""
 
     source: Mapping[str, Any]
 
 
 class FileAdded(_Event, frozen=True, tag="file_added"):
-    """An image or audio in the output."""
+    """An image or audio file that the model has generated."""
 
     file: Mapping[str, Any]
 
@@ -264,13 +276,13 @@ class PartAdded(_Event, frozen=True, tag="part_added"):
 
 
 class UsageUpdated(_Event, frozen=True, tag="usage_updated"):
-    """The usage of the response so far. It is cumulative, so the last one counts."""
+    """The response's usage so far. It is cumulative, so only the last one counts."""
 
     usage: Usage
 
 
 class ToolProgress(_Event, frozen=True, tag="tool_progress"):
-    """Progress that a running tool reports."""
+    """Progress reported by a running tool."""
 
     id: str
     name: str
@@ -278,7 +290,7 @@ class ToolProgress(_Event, frozen=True, tag="tool_progress"):
 
 
 class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
-    """A call waits for approval. With ``metadata["interrupted"]``, it may have run already."""
+    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, it might already have run."""
 
     id: str
     name: str
@@ -287,24 +299,24 @@ class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
 
 
 class StepRestarted(_Event, frozen=True, tag="step_restarted"):
-    """The step begins again; its earlier events are void."""
+    """The step is starting again. Ignore the events that it has emitted so far."""
 
     reason: str
     attempt: int
 
 
 class Custom(_Event, frozen=True, tag="custom"):
-    """An operator's or a tool's own event."""
+    """An event that an operator or a tool defines for itself."""
 
     name: str
     data: Any = None
 
 
 class Nested(_Event, frozen=True, tag="nested"):
-    """An event of an agent that runs as a tool.
+    """An event from an agent that is running as a tool.
 
-    `path` has the ids of the tool calls around it, the outermost first; `event` is never a `Nested` itself. The ids in
-    `event` are unique in the agent's own thread only.
+    `path` holds the ids of the enclosing tool calls, outermost first. `event` is never a `Nested` itself. The ids in
+    `event` are unique only within the agent's own thread.
     """
 
     path: tuple[str, ...]
@@ -312,7 +324,10 @@ class Nested(_Event, frozen=True, tag="nested"):
 
 
 class Steered(_Event, frozen=True, tag="steered"):
-    """A user's message joins a running chat: the next step answers it. `used` is False if the chat ended first."""
+    """A user message has been added to a running chat, so that the next step answers it.
+
+    `used` is False if the chat ended before it could use the message.
+    """
 
     message: Message
     used: bool = True
@@ -357,15 +372,16 @@ EVENT_TAGS: dict[str, type[Event]] = {str(cls.__struct_config__.tag): cls for cl
 
 
 _PINGS = frozenset({UsageUpdated, RawChunk})
-"""Events that a provider sends while its model is silent."""
+"""Events that a provider can send while its model is silent."""
 
 _NO_CONTENT = frozenset({MessageStarted, MessageCompleted, ErrorEvent, *_PINGS})
 
 
 def is_content(event: Event) -> bool:
-    """Whether `event` is model output, which ends a silence and counts as the first token.
+    """Whether `event` counts as model output, which ends a period of silence and can be the first token.
 
-    An agent's work is output too, and so are the starts and ends of its responses; its provider's pings are not.
+    An agent's events count as output too, even the start and the end of its responses. Its usage updates and raw chunks
+    do not count.
     """
     silent = _NO_CONTENT
     if type(event) is Nested:
@@ -374,21 +390,21 @@ def is_content(event: Event) -> bool:
 
 
 def is_prelude(event: Event) -> bool:
-    """Whether a call can still be retried after `event`: the consumer has not received anything to use.
+    """Whether a call can still be retried after `event`, because the consumer has received no content yet.
 
-    Unknown frames may be content, so they are not a prelude.
+    An unknown frame might be content, so a call cannot be retried after one.
     """
     return isinstance(event, MessageStarted | UsageUpdated)
 
 
 def current_form(event: Event) -> Event:
-    """Return the event that replaces an earlier form of ``RawChunk``, also inside ``Nested``; others are unchanged.
+    """Convert an older use of ``RawChunk`` to the event that has replaced it. Return any other event unchanged.
 
     >>> current_form(RawChunk("usage", {"input_tokens": 3}))
     UsageUpdated(usage=Usage(input_tokens=3))
 
-    Adapters' events are converted where they enter, JSON where it is read, and events of any origin where they are
-    folded. Raises ``TypeError`` for counters that `Usage` does not have.
+    A ``RawChunk`` inside a ``Nested`` is converted too. Events are converted when an adapter emits them, when they are
+    read from JSON, and when they are folded. Raises ``TypeError`` for counters that `Usage` does not have.
     """
     match event:
         case RawChunk(data=ProviderPart() as part):

@@ -1,7 +1,8 @@
-"""Image adapters: an image request in, one response out.
+"""Image adapters, which take an image request and return one response.
 
-The adapters are `OpenAIImages`, `GeminiImages` and, for tests, `FakeImages`. `HTTPImageAdapter` is the base for others
-over HTTP, `ImageAdapter` their protocol. Use them with ``rxllm.generate_image``, ``edit_image``, ``image_variations``.
+The adapters are `OpenAIImages`, `GeminiImages` and, for tests, `FakeImages`. Use them with ``rxllm.generate_image``,
+``edit_image`` and ``image_variations``. To write an adapter for another HTTP service, subclass `HTTPImageAdapter`.
+`ImageAdapter` is the protocol that every image adapter implements.
 """
 
 from typing import TYPE_CHECKING
@@ -25,8 +26,9 @@ __all__ = [
     "is_image_adapter",
 ]
 
-if not TYPE_CHECKING:  # a type checker would accept every name
-    # A program needs one or two of these names, and does not load the files of the others.
+if not TYPE_CHECKING:
+    # If type checkers saw this function, they would accept any name. Each file is loaded only when one of its names is
+    # used, because a program usually needs one or two of them.
     __getattr__ = lazy_exports(
         __name__,
         {

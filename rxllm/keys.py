@@ -1,20 +1,22 @@
-"""API keys, and the places where they are looked up, in order. The first key that is not empty is used.
+"""API keys, and the sources in which rxllm looks for them.
+
+The sources are searched in this order, and the first key that is not empty is used:
 
 ================  ====================================================================
-source            set by
+source            how to set the key
 ================  ====================================================================
 ``"call"``        ``generate(..., api_key="...")``
 ``"adapter"``     ``OpenAIChat(api_key="...")``
 ``"store"``       ``rxllm.keys.put("openai", "...")``
-``"environment"`` the variable ``OPENAI_API_KEY``
-``"dotenv"``      the same variable in a file, after ``rxllm.keys.load_dotenv()``
+``"environment"`` set the environment variable ``OPENAI_API_KEY``
+``"dotenv"``      set that variable in a dotenv file and call ``rxllm.keys.load_dotenv()``
 ================  ====================================================================
 
-For tokens that expire, the first three places accept a function that returns the key: it is called for each attempt at
-a call, in a thread, or awaited if it is async.
+The first three sources also accept a function that returns the key, for tokens that expire. The function is called for
+every attempt at a call. It runs in a thread or, if it is async, is awaited.
 
-White space around a key is not part of it, and an empty string is not a key. Keys are kept only here, in calls, and in
-the headers of requests.
+Whitespace around a key is removed, and an empty string does not count as a key. Keys are kept only in this module, in
+adapters, in calls, and in request headers.
 """
 
 from __future__ import annotations
@@ -60,18 +62,18 @@ def __dir__() -> list[str]:
 Source = Literal["call", "adapter", "store", "environment", "dotenv"]
 
 _VARIABLES = {"google": ("GOOGLE_API_KEY", "GEMINI_API_KEY")}
-"""The variables of providers whose variable names are unusual, in the order in which their SDKs read them."""
+"""Environment variables with unusual names, in the order in which each provider's SDKs read them."""
 
 _PROVIDERS = {
     *("alibaba", "anthropic", "cerebras", "deepseek", "fireworks", "gemini", "google", "groq", "huggingface"),
     *("llamacpp", "lmstudio", "local", "minimax", "mistral", "moonshot", "nvidia", "ollama", "openai"),
     *("openai-responses", "openrouter", "perplexity", "together", "vllm", "xai", "zai"),
 }
-"""rxllm's own providers, which ``rxllm.adapters.profiles`` connects; `put` warns about similar names."""
+"""rxllm's own providers, which are defined in ``rxllm.adapters.profiles``. `put` warns about similar names."""
 
 
 class _Dotenv:
-    """The variables of the dotenv file when it was read. The process's environment does not change."""
+    """The variables that were in the dotenv file when it was read. They are not added to the environment."""
 
     def __init__(self) -> None:
         self.path: str | None = None
@@ -90,47 +92,49 @@ _dotenv = _Dotenv()
 
 
 def put(provider: str, key: ApiKey) -> None:
-    """Keep `key`, or a function that returns it, for `provider` in this process.
+    """Store the key for `provider` until the process ends; `key` is the key itself or a function that returns it.
 
-    The `provider` of your own adapter may have any name; a name that resembles a known provider's gets a warning.
+    For an adapter of your own, `provider` can be any name. You get a warning if it resembles the name of a known
+    provider.
 
-    Raise ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
+    Raises ``ValidationError("invalid_option")`` if `key` is neither a string nor a function.
     """
     if not isinstance(key, str) and not callable(key):  # pyright: ignore[reportUnnecessaryComparison]
         raise invalid_option("key", "must be a string, or a function that returns one")
     providers = {*_PROVIDERS, *plugins.names("rxllm.adapters")}
     if provider not in providers and (near := did_you_mean(provider, providers)):
-        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; its key is kept"
+        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; the key is kept"
         warnings.warn(message, UserWarning, stacklevel=2)
     _store[provider] = key
 
 
 def delete(provider: str) -> None:
-    """Forget the key of `provider`."""
+    """Remove the stored key for `provider`."""
     _store.pop(provider, None)
 
 
 def clear() -> None:
-    """Forget the keys from `put`, and the dotenv file."""
+    """Forget all keys that `put` has stored, and the dotenv file."""
     _store.clear()
     _dotenv.path = None
     _dotenv.variables = {}
 
 
 def load_dotenv(path: str | Path | None = None) -> bool:
-    """Look for keys in a dotenv file too: at `path`, or the nearest ``.env`` from the working directory upwards.
+    """Read a dotenv file, and look for keys in it from now on. Return whether the file exists.
 
-    Return whether the file exists. It is read once, now, and the environment does not change. Needs ``rxllm[dotenv]``;
-    without it, raise ``EngineError("missing_dependency")``.
+    The file is `path` or, by default, the nearest ``.env`` in the working directory or its parents. It is read only
+    once, and the process's environment does not change. Raises ``EngineError("missing_dependency")`` if
+    ``rxllm[dotenv]`` is not installed.
     """
     try:
         dotenv = import_module("dotenv")
     except ImportError as error:
-        message = "reading a dotenv file needs python-dotenv: pip install 'rxllm[dotenv]'"
+        message = "reading a dotenv file needs python-dotenv; run pip install 'rxllm[dotenv]'"
         raise EngineError("missing_dependency", message) from error
     file = str(path) if path is not None else dotenv.find_dotenv(usecwd=True)
     _dotenv.path = os.path.abspath(file or ".env")
-    # A key is read literally: a "$" in it does not name another variable.
+    # Keys are read literally: a "$" must not be expanded as a variable.
     variables: dict[str, str | None] = (
         dotenv.dotenv_values(_dotenv.path, interpolate=False) if os.path.exists(_dotenv.path) else {}
     )
@@ -139,20 +143,20 @@ def load_dotenv(path: str | Path | None = None) -> bool:
 
 
 def get(provider: str) -> ApiKey | None:
-    """Return the key of `provider` from the store, the environment or the dotenv file; None if there is none.
+    """Return the key for `provider` from the store, the environment or the dotenv file, or None if none has it.
 
-    A function is returned as it was put; it is not called.
+    If a function was stored, it is returned without being called.
     """
     return find(provider, None, None)
 
 
 def source(provider: str) -> Source | None:
-    """Return the place where `get` finds the key of `provider`; None if there is none."""
+    """Return the source in which `get` finds the key for `provider`, or None if there is no key."""
     return next((place for place, _ in _candidates(provider, None, None, None)), None)
 
 
 def variable_for(provider: str) -> str:
-    """Return the name of the environment variable for a provider's key.
+    """Return the name of the environment variable that holds a provider's key.
 
     >>> variable_for("openai")
     'OPENAI_API_KEY'
@@ -166,7 +170,7 @@ def _variables(provider: str, variable: str | None) -> tuple[str, ...]:
 
 
 def from_environment(variable: str) -> str | None:
-    """Return the value of a variable from the environment or the dotenv file; None if it is empty or not set."""
+    """Return the value of a variable from the environment or the dotenv file, or None if it is empty or not set."""
     values = (os.environ.get(variable), _dotenv.variables.get(variable))
     return next((text for value in values if value and (text := value.strip())), None)
 
@@ -174,15 +178,15 @@ def from_environment(variable: str) -> str | None:
 def find(
     provider: str, call_key: ApiKey | None, adapter_key: ApiKey | None, variable: str | None = None
 ) -> ApiKey | None:
-    """Return the first key along the chain, or None; for adapters."""
+    """Return the first key that any source has, or None. Adapters call this."""
     return next((key for _, key in _candidates(provider, call_key, adapter_key, variable)), None)
 
 
 async def resolved(provider: str, key: ApiKey) -> str:
-    """Return `key`, or the result of `key` if it is a function; for adapters.
+    """Return `key` or, if it is a function, the key that it returns. Adapters call this.
 
-    Raise ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` from the function
-    is raised unchanged, and retried like a provider's error.
+    Raises ``EngineError("missing_key")`` if the function fails or does not return a key. An `LLMError` raised by the
+    function is passed on unchanged, so it is retried in the same way as a provider's error.
     """
     if isinstance(key, str):
         return key
@@ -195,7 +199,7 @@ async def resolved(provider: str, key: ApiKey) -> str:
     with _wrap_errors(provider):
         value = await value if isawaitable(value) else value
     if not isinstance(value, str) or not value.strip():
-        kind = "an empty string" if isinstance(value, str) else f"a value of the class {type(value).__name__}"
+        kind = "an empty string" if isinstance(value, str) else f"a value of type {type(value).__name__}"
         message = f"the api_key function of {provider} returned {kind}; it must return the key as a string"
         raise EngineError("missing_key", message, provider=provider)
     return value.strip()
@@ -203,7 +207,7 @@ async def resolved(provider: str, key: ApiKey) -> str:
 
 @contextmanager
 def _wrap_errors(provider: str) -> Generator[None]:
-    # The message of the function's error may show a secret, so it stays in the cause.
+    # The function's error message might contain a secret, so it is kept out of the new message.
     try:
         yield
     except LLMError:
@@ -214,7 +218,7 @@ def _wrap_errors(provider: str) -> Generator[None]:
 
 
 def missing(provider: str, variable: str | None = None) -> EngineError:
-    """Return the error for a missing key, which names every searched place; for adapters."""
+    """Return the error for a missing key, which lists every place that was searched. Adapters call this."""
     variable = " or ".join(_variables(provider, variable))
     places = (
         "the call's api_key=",
@@ -231,10 +235,10 @@ def missing(provider: str, variable: str | None = None) -> EngineError:
 
 
 def left_behind(provider: str, arguments: Sequence[str], variable: str | None = None) -> EngineError:
-    """Return the error for an adapter that was pickled without its key, when no other key is found."""
+    """Return the error to raise if a pickled adapter has lost its key and no other source has one."""
     variable = " or ".join(_variables(provider, variable))
     message = (
-        f"no API key for {provider}: the adapter was pickled, without the secrets in its {' and '.join(arguments)}; "
+        f"no API key for {provider}: the adapter was pickled without the secrets in its {' and '.join(arguments)}; "
         f"set {variable} in the environment of the process that calls it, or write rxllm.keys.put({provider!r}, ...) "
         "there"
     )

@@ -1,27 +1,29 @@
-"""The catalogue of models: the capabilities and prices that you have entered. It starts empty.
+"""The model catalogue, which holds the capabilities and prices that you enter. It starts out empty.
 
-Other prices are looked up in genai-prices, if it is installed.
+If genai-prices is installed, prices that are not in the catalogue are looked up there.
 
 ::
 
     rxllm.models.put(ModelInfo("openai:small", tools=True, vision=False, input_price=0.15, output_price=0.6))
 
 ================================  =====================================================================================
-if a model's entry                a call of that model
+in the model's entry              effect on a call to the model
 ================================  =====================================================================================
-lacks a requested capability      is refused before it is sent: ``ValidationError("unsupported_capability")``, whose
-                                  `errors` are ``(("tools",), "tools_disabled")``,
+a capability is False             A call that needs the capability is refused before it is sent, with
+                                  ``ValidationError("unsupported_capability")``. Its `errors` are
+                                  ``(("tools",), "tools_disabled")``,
                                   ``(("response_format",), "json_native_disabled")``,
-                                  ``(("vision",), "vision_disabled")``, ``(("images",), "images_disabled")``,
-                                  ``(("response_format",), "excludes_tools")``
-excludes tools with a schema      is made in two passes by ``chat``, as with ``structured_finalize``, unless that option
-                                  is passed
-has prices                        gets the costs that the provider does not state
+                                  ``(("vision",), "vision_disabled")``, ``(("images",), "images_disabled")`` or
+                                  ``(("response_format",), "excludes_tools")``.
+`tools_with_schema` is False      ``chat`` makes two passes, as with ``structured_finalize``, unless the call sets that
+                                  option itself.
+prices are set                    The costs that the provider does not report are added to the usage.
 ================================  =====================================================================================
 
-For a model without an entry, and for fields that an entry omits, the provider decides. The provider in an entry's name
-is the adapter's, or the name of the adapter's class or function, in upper or lower case. The entry of an adapter that
-always uses the same model has the provider's name alone.
+If a model has no entry, or a field of its entry is not set, rxllm checks nothing and leaves the decision to the
+provider. The name of an entry begins with the adapter's provider or, if it has none, with the name of the adapter's
+class or function. The provider's case does not matter. If an adapter always uses the same model, the name is the
+provider alone.
 """
 
 from __future__ import annotations
@@ -50,9 +52,9 @@ _entries: dict[str, ModelInfo] = {}
 
 
 def put(*entries: ModelInfo) -> None:
-    """Keep `entries` in this process; an entry replaces an earlier entry with the same name.
+    """Add `entries` to the catalogue of this process; each replaces any earlier entry with the same name.
 
-    Raises ``ValidationError("invalid_option")`` unless each is a `ModelInfo`.
+    Raises ``ValidationError("invalid_option")`` if an entry is not a `ModelInfo`.
     """
     wrong = [
         ((str(i),), must_be("a ModelInfo", entry))
@@ -75,31 +77,33 @@ def find(provider: str, model: str | None) -> ModelInfo | None:
 
 
 def entries() -> list[ModelInfo]:
-    """Return all entries, in the order in which they were put."""
+    """Return all entries, in the order in which they were added."""
     return list(_entries.values())
 
 
 def delete(name: str) -> None:
-    """Forget the entry for ``"provider:model"``."""
+    """Remove the entry for ``"provider:model"``."""
     _entries.pop(_key(name), None)
 
 
 def clear() -> None:
-    """Forget every entry."""
+    """Remove all entries."""
     _entries.clear()
 
 
 def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usage:
-    """Return `usage` with its missing costs, at the prices in the entry for ``"provider:model"`` or in genai-prices.
+    """Return `usage` with its missing costs filled in.
 
     >>> priced("anthropic:claude-3-haiku-20240307", Usage(1_000_000, 100_000)).total_cost
     0.375
     >>> priced("acme:unknown", Usage(1_000_000, 100_000)).total_cost is None
     True
 
-    genai-prices is first searched for `response_model`, the model's name in the provider's response. Raises
-    ``EngineError("missing_dependency")`` without genai-prices, unless the entry has prices, and
-    ``ValidationError("invalid_option")`` unless `name` is ``"provider:model"`` and `usage` a `Usage`.
+    The prices are taken from the entry for ``"provider:model"``. If it has none, they are looked up in genai-prices:
+    first for `response_model`, which is the model's name in the provider's response, and then for the model in `name`.
+
+    Raises ``EngineError("missing_dependency")`` if genai-prices is needed but not installed, and
+    ``ValidationError("invalid_option")`` if `name` is not ``"provider:model"`` or `usage` is not a `Usage`.
     """
     check("name", name, isinstance(name, str) and all(name.partition(":")), "'provider:model'")  # pyright: ignore
     check_instance("usage", usage, Usage, "an rxllm.Usage")
@@ -116,33 +120,38 @@ def priced(name: str, usage: Usage, *, response_model: str | None = None) -> Usa
 
 
 def price_of(entry: ModelInfo) -> Callable[[Usage], Usage]:
-    """Return a function that adds costs at the prices of `entry`; another model's iteration has that model's prices."""
+    """Return a function that adds costs to a `Usage`, at the prices in `entry`.
+
+    If another model ran one of the usage's iterations, that iteration is charged at the other model's prices.
+    """
 
     def price(other: str | None, part: Usage) -> Usage:
         try:
             return entry.priced(part) if other is None else priced(f"{entry.provider}:{other}", part)
-        except EngineError:  # the price list is not installed
+        except EngineError:  # genai-prices is not installed
             return part
 
     return lambda usage: by_iteration(usage, price)
 
 
 def select(*, require: Iterable[str] = (), prefer: Iterable[str] = ()) -> ModelInfo:
-    """Return the first entry with all capabilities in `require`; providers in `prefer` come first, in that order.
+    """Return the first entry that has every capability in `require`, trying the providers in `prefer` first.
 
     >>> put(ModelInfo("a:one", tools=True), ModelInfo("b:two", tools=True, vision=True))
     >>> select(require=["tools"], prefer=["b", "a"]).name
     'b:two'
     >>> clear()
 
-    Of a provider's entries, the first one put is chosen. Capabilities are the fields of `ModelInfo` that are True or
-    False, and only True counts. Raises ``EngineError("missing_model")`` if no entry has all of them, and
-    ``ValidationError("invalid_option")`` for an unknown capability.
+    If several entries of one provider qualify, the one that was added first is chosen. Each capability is a field of
+    `ModelInfo`, and an entry has the capability only if that field is True.
+
+    Raises ``EngineError("missing_model")`` if no entry qualifies, and ``ValidationError("invalid_option")`` for an
+    unknown capability.
     """
     wanted, providers = tuple(require), [_canonical(name) for name in prefer]
     unknown = [name for name in wanted if name not in CAPABILITIES]
     if unknown:
-        raise invalid_option("require", f"{unknown[0]!r} is not a capability; they are {', '.join(CAPABILITIES)}")
+        raise invalid_option("require", f"{unknown[0]!r} is not a capability; choose from {', '.join(CAPABILITIES)}")
     able = [entry for entry in _entries.values() if all(getattr(entry, name) is True for name in wanted)]
     if not able:
         fault = f"none of the {len(_entries)} models in the catalogue has {', '.join(wanted) or 'an entry'}"
@@ -161,11 +170,11 @@ def _canonical(provider: str) -> str:
     return _ALIASES.get(name, name)
 
 
-# The prices of genai-prices, and the counts that it prices separately
+# Prices from genai-prices, and the counts that it prices separately
 
 
 _PROVIDERS = {**_ALIASES, "moonshot": "moonshotai"}
-"""Providers' names in genai-prices, where they differ from ours."""
+"""The names that genai-prices uses for providers, where they differ from ours."""
 
 _EXTRA = {
     "cache_write_1h_tokens": ("cache_creation.ephemeral_1h_input_tokens",),
@@ -190,14 +199,14 @@ _EXTRA = {
     "input_video_tokens": ("promptTokensDetails.VIDEO", "toolUsePromptTokensDetails.VIDEO"),
     "web_searches": ("num_search_queries",),
 }
-"""The counters that Anthropic, Google, OpenAI and Perplexity add to ``Usage.extra``, by the name of the count."""
+"""For each count in genai-prices, the counters in ``Usage.extra`` that add up to it; each provider has its own."""
 
 _CONTEXT = ("service_tier", "speed")
-"""Facts about the answer that its price depends on."""
+"""Details of an answer that affect its price."""
 
 
 def with_price(usage: Usage, name: str, response_model: str | None, context: Mapping[str, str]) -> Usage:
-    """Return `usage` with the costs it lacks, at the prices of `response_model`, or otherwise of the model `name`."""
+    """Return `usage` with its missing costs filled in, using the prices for `response_model` or else for `name`."""
     provider, _, model = name.partition(":")
     provider = _PROVIDERS.get(provider, provider) or None
 
@@ -208,13 +217,13 @@ def with_price(usage: Usage, name: str, response_model: str | None, context: Map
 
 
 def _fill_costs(usage: Usage, provider: str | None, models: Iterable[str | None], context: Mapping[str, str]) -> Usage:
-    """Return `usage` with the costs it lacks, at the prices of the first of `models` that genai-prices has."""
+    """Return `usage` with its missing costs filled in, using the prices of the first model that genai-prices knows."""
     for model in filter(None, models):
         price = _price(usage, provider, model, context)
         if price is not None:
             input_cost = float(price.input_price) if usage.input_cost is None else usage.input_cost
             output_cost = float(price.output_price) if usage.output_cost is None else usage.output_cost
-            # The price of a search or of the request itself is neither input nor output.
+            # A search, or the request itself, can have a price that is part of neither input nor output.
             total = input_cost + output_cost + float(price.total_price - price.input_price - price.output_price)
             total = total if usage.total_cost is None else usage.total_cost
             return replace(usage, input_cost=input_cost, output_cost=output_cost, total_cost=total)
@@ -230,24 +239,27 @@ def _price(usage: Usage, provider: str | None, model: str, context: Mapping[str,
             return calc_price(Counts(**counts), model, provider_id=provider, price_context=context)
         except LookupError:  # the model is unknown
             return None
-        except ValueError:  # the counts are impossible, or cannot be split into text and other tokens
+        except ValueError:  # the counts contradict each other, or cannot be split into text and other tokens
             continue
     return None
 
 
 def price_list() -> tuple[Callable[..., PriceCalculation], type]:
-    """Return genai-prices' function and count class. Raises ``EngineError("missing_dependency")`` without it."""
+    """Return the price function of genai-prices and its class for counts.
+
+    Raises ``EngineError("missing_dependency")`` if genai-prices is not installed.
+    """
     try:
         from genai_prices import Usage as Counts
         from genai_prices import calc_price
     except ImportError as error:
-        message = "prices need the package genai-prices: pip install 'rxllm[cost]'"
+        message = "prices need the package genai-prices; run pip install 'rxllm[cost]'"
         raise EngineError("missing_dependency", message) from error
     return calc_price, Counts
 
 
 def token_counts(usage: Usage) -> dict[str, int | None]:
-    """Return the counts for which every model has a price."""
+    """Return the counts that every model has a price for."""
     return {
         "input_tokens": usage.input_tokens,
         "output_tokens": usage.output_tokens,
@@ -257,7 +269,7 @@ def token_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def all_counts(usage: Usage) -> dict[str, int | None]:
-    """Return `token_counts`, counts with a separate price for some models (audio, images, long caches), and searches.
+    """Return `token_counts`, plus searches and the counts that only some models price separately, such as audio tokens.
 
     >>> all_counts(Usage(10, 5, tool_usage={"web_search_requests": 2}))["web_searches"]
     2
@@ -269,13 +281,13 @@ def all_counts(usage: Usage) -> dict[str, int | None]:
 
 
 def price_context(usage: Usage, metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return the answer's service tier and speed, from the metadata of ``MessageCompleted`` or from `usage`."""
+    """Return the answer's service tier and speed, taken from the metadata of ``MessageCompleted`` or from `usage`."""
     known = {name: metadata.get(name) or usage.extra.get(name) for name in _CONTEXT}
     return {name: text for name, text in known.items() if isinstance(text, str)}
 
 
 def _searches(tool_usage: Mapping[str, Any]) -> int:
-    match tool_usage:  # Anthropic, and OpenAI's Responses API
+    match tool_usage:  # Anthropic and OpenAI's Responses API use different names
         case {"web_search_requests": count} | {"web_search": {"num_requests": count}}:
             return _number(count)
         case _:

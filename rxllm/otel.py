@@ -1,23 +1,24 @@
-"""OpenTelemetry: traces and metrics of calls, tools, agents, steps and chats, following the GenAI conventions.
+"""OpenTelemetry traces and metrics for calls, tools, agents, steps and chats, following the GenAI conventions.
 
 ::
 
     engine = Engine("openai:gpt-5", observers=[rxllm.otel.traces()])
 
 ==========================  =========  =============================================================================
-span                        kind       one for each
+span                        kind       covers
 ==========================  =========  =============================================================================
-``chat MODEL``              client     model call, including its retries
-``generate_content MODEL``  client     image call
-``execute_tool NAME``       internal   tool that runs
-``invoke_agent NAME``       internal   chat, named after the tool that it runs as, if any
-``step``                    internal   step: a call and the tools that its answer asks for
+``chat MODEL``              client     a model call, including its retries
+``generate_content MODEL``  client     an image call
+``execute_tool NAME``       internal   a tool run
+``invoke_agent NAME``       internal   a chat; ``NAME`` is the tool that the chat runs as, if any
+``step``                    internal   a step: a model call, and the tools that its answer asks for
 ==========================  =========  =============================================================================
 
-A span ends as soon as its stream completes, fails or is disposed. Parents are found by telemetry ids, so no context
-token is kept between two events. A tool runs in a copy of the context, where its span is current.
+A span ends as soon as its stream completes, fails or is disposed. The parent of a span is found by its telemetry id, so
+no context token has to be kept from one event to the next. A tool runs in a copy of the context, and its span is the
+current span there.
 
-The conventions' names are still changing. All of them are in this module's tables, as of November 2026
+The names in the conventions are still changing. All of them are in the tables of this module, as of November 2026
 (https://github.com/open-telemetry/semantic-conventions-genai).
 """
 
@@ -48,7 +49,7 @@ try:
 except ImportError as error:
     if TYPE_CHECKING:
         raise
-    _missing = error  # `traces` raises it, so that ``from rxllm import *`` works without opentelemetry
+    _missing = error  # only `traces` raises it, so ``from rxllm import *`` works without opentelemetry
 
 __all__ = ["Traces", "traces"]
 
@@ -67,7 +68,7 @@ DEFINITIONS, ARGUMENTS, RESULT = "gen_ai.tool.definitions", "gen_ai.tool.call.ar
 OUTCOME, ATTEMPTS, RETRY, COST = "rxllm.outcome", "rxllm.attempts", "rxllm.retry", "rxllm.usage.cost"
 STEP_INDEX, STEPS, HALTED = "rxllm.step.index", "rxllm.chat.steps", "rxllm.chat.halted_reason"
 METADATA, REQUEST_ID, QUEUED = "rxllm.metadata", "rxllm.request.id", "rxllm.queued"
-# The last three lines are rxllm's own names, where the conventions have none.
+# The last three lines are rxllm's own names, for attributes that are not in the conventions.
 
 _SAME = ("temperature", "top_p", "top_k", "max_tokens", "seed", "frequency_penalty", "presence_penalty")
 PARAMETERS = {name: f"gen_ai.request.{name}" for name in _SAME} | {
@@ -82,7 +83,7 @@ USAGE = {
     "cache_write_input_tokens": "cache_write.input_tokens",
     "reasoning_tokens": "reasoning.output_tokens",
 }
-"""Usage fields, and their names after ``gen_ai.usage.`` in spans and in the newest `TOKENS`."""
+"""The conventions' names for usage fields. Span attributes and the newest `TOKENS` add a prefix to them."""
 
 PROVIDERS = {
     "gemini": "gcp.gemini",
@@ -92,7 +93,7 @@ PROVIDERS = {
     "openai-responses": "openai",
     "xai": "x_ai",
 }
-"""Providers that have another name in the conventions."""
+"""Providers that the conventions call by another name."""
 
 _ABSENT = {"input_tokens": 0, "output_tokens": 0}
 RELEASED, NEWEST = "gen_ai.client.operation", "gen_ai.client.inference"
@@ -110,14 +111,17 @@ TOKENS: dict[str, list[tuple[str, str, dict[str, str], int | None]]] = {
         ),
     ],
 }
-"""Token metrics: a usage field, the metric's name and label (a counter has a modality), the value for None."""
+"""Token metrics. Each has a usage field, the metric's name, its labels, and the value to record if the field is None.
+
+A metric whose labels include a modality is a counter; any other metric is a histogram.
+"""
 TOOL_DURATION, AGENT_DURATION = "gen_ai.execute_tool.duration", "gen_ai.invoke_agent.duration"
 SECONDS, AGENT_SECONDS = [0.01 * 2**n for n in range(14)], [0.1 * 2**n for n in range(13)]
 COUNTS = [float(4**n) for n in range(14)]
 
-_FINISH = {"tool_calls": "tool_call", None: "error"}  # a truncated response has the reason None
+_FINISH = {"tool_calls": "tool_call", None: "error"}  # the reason is None if the response was truncated
 LATEST = 256
-"""The number of ended spans whose contexts are kept, for children that start late."""
+"""The number of ended spans whose contexts are kept, in case one of their children starts late."""
 _BODY = "rxllm.otel/body"
 
 
@@ -132,19 +136,21 @@ def traces(
 ) -> Traces:
     """Return an observer that writes spans and metrics, for ``Engine(..., observers=[rxllm.otel.traces()])``.
 
-    It also observes the calls of the engine's agents, and of any engines that answer in its place. The providers
-    default to OpenTelemetry's global ones. The root of a trace is the call itself, or the span that is current when it
-    is subscribed to. With `propagate`, each attempt sends ``traceparent``, unless the caller sets that header.
+    It also observes the calls that the engine's agents make, and the calls of any engine that answers in its place. By
+    default, it uses OpenTelemetry's global providers. If a span is current when a call is subscribed to, that span is
+    the parent of the call's span; otherwise the call starts a new trace. With `propagate`, each attempt sends a
+    ``traceparent`` header, unless the caller sets that header.
 
-    `content` adds messages, tools, arguments and results to the spans, without the model's reasoning. It defaults to
-    ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT``: ``span_only``, ``span_and_event`` and ``true`` turn it on.
-    `cost` adds costs, from genai-prices if neither the provider nor ``rxllm.models`` states them.
+    `content` adds messages, tools, arguments and results to the spans, but not the model's reasoning. By default, the
+    environment variable ``OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT`` decides: ``span_only``,
+    ``span_and_event`` and ``true`` turn `content` on. `cost` adds costs. If neither the provider nor ``rxllm.models``
+    supplies them, they are looked up in genai-prices.
 
-    Raises ``ValidationError("invalid_option")`` for wrong options, and ``EngineError("missing_dependency")`` without
-    opentelemetry-api or, with `cost`, without genai-prices.
+    Raises ``ValidationError("invalid_option")`` if an option is invalid, and ``EngineError("missing_dependency")`` if
+    opentelemetry-api is not installed or `cost` is on and genai-prices is not installed.
     """
     if _missing is not None:
-        message = "traces need opentelemetry-api, which is not installed; write pip install 'rxllm[otel]'"
+        message = "traces need opentelemetry-api, which is not installed; run pip install 'rxllm[otel]'"
         raise EngineError("missing_dependency", message) from _missing
     check_instance("content", content, bool | None, "True, False or None")
     check_instance("cost", cost, bool, "True or False")
@@ -158,22 +164,22 @@ def traces(
         variable = os.environ.get("OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT", "")
         content = variable.strip().lower() in ("span_only", "span_and_event", "true")
     if cost:
-        ops.cost()  # raises if there is no price list
+        ops.cost()  # raises if genai-prices is not installed
     providers = {"tracer_provider": tracer_provider, "meter_provider": meter_provider}
     return Traces(content=content, cost=cost, propagate=propagate, **providers)
 
 
 class Traces(rxllm.telemetry.Tracer):
-    """The observer that `traces` returns. Two with the same settings are equal, so an agent is traced only once."""
+    """The observer that `traces` returns. Observers with equal settings are equal, so an agent is traced only once."""
 
     def __init__(self, **settings: Any) -> None:
         self.content = settings["content"]
         self._settings = settings
         self._tracer = trace.get_tracer("rxllm", rxllm.__version__, settings["tracer_provider"])
         self._metrics = _Metrics(metrics.get_meter("rxllm", rxllm.__version__, settings["meter_provider"]))
-        self._wire = TraceContextTextMapPropagator()  # baggage is not for providers
+        self._wire = TraceContextTextMapPropagator()  # omits baggage, which providers must not see
         self._open: dict[str, _Open] = {}
-        self._ended: OrderedDict[str, Context] = OrderedDict()  # children may start later, in another thread
+        self._ended: OrderedDict[str, Context] = OrderedDict()  # a child can start later, in another thread
         self._handlers: dict[type[Any], Callable[[Any], object]] = {
             rxllm.telemetry.CallStarted: self._start_call,
             rxllm.telemetry.CallFinished: self._end_call,
@@ -197,8 +203,8 @@ class Traces(rxllm.telemetry.Tracer):
     def __reduce__(self) -> tuple[Any, ...]:
         if self._settings["tracer_provider"] is not None or self._settings["meter_provider"] is not None:
             raise TypeError(
-                "the providers of rxllm.otel.traces stay in their process; leave tracer_provider and meter_provider "
-                "out, and set OpenTelemetry's global ones in each process"
+                "an observer from rxllm.otel.traces cannot be pickled with its providers; omit tracer_provider and "
+                "meter_provider, and set OpenTelemetry's global providers in each process"
             )
         return partial(traces, **self._settings), ()
 
@@ -275,7 +281,7 @@ class Traces(rxllm.telemetry.Tracer):
         }
         opened = self._start(value, f"execute_tool {value.tool}", attributes, (TOOL, TOOL_TYPE))
         opened.agent = value.tool if value.is_agent else None
-        # The current context is this tool's copy and ends with it, so nothing has to be detached.
+        # The current context is a copy that belongs to this tool and ends with it, so there is no need to detach.
         body = _Body(self, value.id, len(value.path) + 1, _around(value))
         context.attach(context.set_value(_BODY, body, opened.context))
 
@@ -316,13 +322,13 @@ class Traces(rxllm.telemetry.Tracer):
         return opened
 
     def _parent(self, value: Any) -> Context:
-        """Return the context that the span of `value` belongs to."""
+        """Return the parent context for the span of `value`."""
         here = _around(value)
         body = _body(here)
         if body is not None and body.tool_id == value.parent_id and body.owner is self:
-            return here  # it includes the spans that the tool's own function has opened
+            return here  # this context includes any spans that the tool's function has opened
         id = value.parent_id or ""
-        for parent_id in (id, id.partition("/")[0]):  # falls back to the step if the tool started after its dispose
+        for parent_id in (id, id.partition("/")[0]):  # the step is the parent if the tool was disposed before it began
             opened = self._open.get(parent_id)
             parent = self._ended.get(parent_id) if opened is None else opened.context
             if parent is not None:
@@ -333,7 +339,8 @@ class Traces(rxllm.telemetry.Tracer):
         opened = self._open.get(value.id)
         if opened is None:
             return None
-        # Recorded as ended before it leaves the open spans, so that a child starting in another thread always finds it.
+        # The span is added to the ended spans before it is removed from the open ones, so that a child that starts in
+        # another thread always finds it.
         light = trace.NonRecordingSpan(opened.span.get_span_context())
         self._ended[value.id] = trace.set_span_in_context(light, opened.context)
         if len(self._ended) > LATEST:
@@ -341,10 +348,10 @@ class Traces(rxllm.telemetry.Tracer):
         del self._open[value.id]
         ending: dict[str, Any] = {}
         if value.outcome == "cancelled":
-            ending[OUTCOME] = "cancelled"  # not an error, since the losers of a race end this way
+            ending[OUTCOME] = "cancelled"  # not an error: the losers of a race end this way
         if value.outcome == "failed":
             ending[ERROR_TYPE] = _error_type(value.error)
-            # An error's text may quote the request.
+            # The error's message might quote the request.
             opened.span.set_status(Status(StatusCode.ERROR, str(value.error) if self.content else None))
         opened.labels |= ending
         present = {key: entry for key, entry in (attributes or {}).items() if entry is not None}
@@ -355,7 +362,10 @@ class Traces(rxllm.telemetry.Tracer):
 
 @dataclass
 class _Open:
-    """An open span, with its metric labels, the number of its steps, and the name of the agent if it is a tool's."""
+    """An open span and the labels for its metrics.
+
+    In a chat's span, `steps` counts the steps so far. In the span of a tool that is an agent, `agent` is its name.
+    """
 
     span: trace.Span
     context: Context
@@ -365,7 +375,10 @@ class _Open:
 
 
 class _Body(NamedTuple):
-    """The tool that runs in a context, and the context around it. With several observers, the last one sets it."""
+    """The tool that runs in a context, and the context around it.
+
+    If there are several observers, the last one sets the tool.
+    """
 
     owner: Traces
     tool_id: str
@@ -378,15 +391,19 @@ def _body(here: Context) -> _Body | None:
 
 
 def _around(value: Any) -> Context:
-    """Return the current context, or the context around its tool if `value` is not part of that tool."""
+    """Return the current context. If it belongs to a tool that `value` is not part of, return the context around it."""
     here = context.get_current()
-    while (body := _body(here)) is not None and body.depth > len(value.path):  # a tool's end starts the next step
+    # The end of a tool starts the next step, which is not part of the tool.
+    while (body := _body(here)) is not None and body.depth > len(value.path):
         here = body.around
     return here
 
 
 class _Metrics:
-    """The instruments, under their released names or, if ``OTEL_SEMCONV_STABILITY_OPT_IN`` opts in, the newest."""
+    """The metric instruments. By default, they have the released names.
+
+    The environment variable ``OTEL_SEMCONV_STABILITY_OPT_IN`` can opt in to the newest names.
+    """
 
     def __init__(self, meter: metrics.Meter) -> None:
         def histogram(name: str, unit: str, buckets: list[float]) -> metrics.Histogram:
@@ -408,12 +425,12 @@ class _Metrics:
                 self._count[name] = histogram(name, "{token}", COUNTS).record
 
     def record_call(self, value: Any, labels: dict[str, Any], cost: Any, where: Context) -> None:
-        """Record a ``CallFinished`` or ``ImagesFinished``."""
+        """Record the metrics for a ``CallFinished`` or ``ImagesFinished``."""
         self._duration.record(value.seconds, labels, where)
         chunks = value.details.chunks
         if chunks:
             self._first_chunk.record(chunks[0], labels, where)
-        nowhere = Context()  # one exemplar per chunk would double the cost, for the same span
+        nowhere = Context()  # no span, because an exemplar for every chunk would double the cost
         for earlier, later in pairwise(chunks):
             self._per_chunk.record(later - earlier, labels, nowhere)
         if cost is not None:
@@ -431,7 +448,10 @@ def _tokens(usage: object) -> dict[str, Any]:
 
 
 def _notes(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the caller's metadata as attributes: scalars, and sequences of one scalar type; other values as JSON."""
+    """Return the caller's metadata as span attributes.
+
+    Scalars, and sequences whose items are scalars of one type, stay as they are. Any other value is written as JSON.
+    """
     return {f"{METADATA}.{name}": _attribute(value) for name, value in metadata.items()}
 
 
@@ -439,11 +459,14 @@ def _attribute(value: Any) -> Any:
     entries: list[Any] = [*cast(list[Any], value)] if isinstance(value, list | tuple) else [value]
     if all(map(_fits_otlp, entries)) and len({*map(type, entries)}) < 2:
         return cast(Any, value)
-    return _json(value, lambda entry: type(entry).__name__)  # an entry's text may contain a secret
+    return _json(value, lambda entry: type(entry).__name__)  # the text of an object might contain a secret
 
 
 def _fits_otlp(entry: Any) -> bool:
-    """Whether `entry` can be an attribute: exporters drop text that is not UTF-8 and numbers of more than 64 bits."""
+    """Whether exporters keep `entry` as an attribute.
+
+    They drop text that cannot be encoded as UTF-8, and integers that need more than 64 bits.
+    """
     if isinstance(entry, str):
         return entry.isascii() or entry.encode("utf-8", "replace").decode() == entry
     return entry is None or isinstance(entry, float) or (isinstance(entry, int) and -(2**63) <= entry < 2**63)
@@ -462,7 +485,7 @@ def _price(value: rxllm.telemetry.CallFinished | rxllm.telemetry.ImagesFinished)
     return None
 
 
-# Content, as the JSON of the conventions
+# Content, as JSON in the format of the conventions
 
 
 def _request_content(request: rxllm.Request | None) -> dict[str, Any]:
@@ -506,7 +529,7 @@ def _call(call: rxllm.ToolCall) -> dict[str, Any]:
 def _json(value: Any, other: Callable[[Any], str] = str) -> str:
     try:
         text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=other)
-    except Exception:  # a tool may return anything
+    except Exception:  # a tool can return any object
         text = type(value).__name__
     return text.encode("utf-8", "replace").decode()
 

@@ -1,4 +1,4 @@
-"""Plugins: adapters and operators from other packages, found through their entry points.
+"""Plugins: adapters and operators that other packages provide through entry points.
 
 ::
 
@@ -8,9 +8,10 @@
     [project.entry-points."rxllm.operators"]
     shout = "rxllm_acme:shout"         # used as ops.plugins.shout()
 
-A plugin is imported at its first use. A package that fails does not affect other packages, and the error names it. A
-plugin with one of rxllm's own names is not used, and this is logged once. Using a name that two packages register is an
-error that names both: what a name means must not depend on which other packages are installed.
+A plugin is imported when it is first used. If it fails, the error names its package, and plugins in other packages
+still work. If rxllm already uses a plugin's name, the plugin is ignored, and a warning is logged once. If two packages
+register the same name, using that name raises an error that lists both packages, because the meaning of a name must not
+depend on which other packages are installed.
 """
 
 from __future__ import annotations
@@ -35,15 +36,15 @@ _logged: set[str] = set()
 
 
 def names(group: Group) -> list[str]:
-    """Return the names that installed packages register in `group`, sorted."""
+    """Return a sorted list of the names that installed packages register in `group`."""
     return sorted(_points_by_name(group))
 
 
 def load(group: Group, name: str) -> Any:
-    """Return the function of the plugin `name`.
+    """Return the function that is registered as the plugin `name`.
 
-    Raises ``KeyError`` for an unknown name, ``EngineError``: ``missing_dependency`` if the plugin does not load or is
-    not a function, ``invalid_engine`` if several packages use the name.
+    Raises ``KeyError`` if the name is unknown, ``EngineError("missing_dependency")`` if the plugin cannot be loaded or
+    is not a function, and ``EngineError("invalid_engine")`` if several packages register the name.
     """
     point = _point(group, name)
     try:
@@ -51,25 +52,26 @@ def load(group: Group, name: str) -> Any:
         if not callable(loaded):
             raise TypeError(f"{point.value} is not a function")
     except (Exception, SystemExit) as error:
-        raise _failure(point, "does not load", error) from error
+        raise _failure(point, "cannot be loaded", error) from error
     return loaded
 
 
 def connect(provider: str, model: str, options: Mapping[str, Any] = MappingProxyType({})) -> Any:
-    """Return the adapter that the plugin `provider` makes for `model`; without `options` it is made only once.
+    """Return the adapter that the plugin `provider` creates for `model`.
 
-    Raises as `load` does, the plugin's own ``LLMError``, and ``EngineError``: ``unknown_option`` for options that the
-    plugin does not take, ``missing_dependency`` for an import that fails, ``invalid_engine`` for any other failure and
-    for a result that is not an adapter.
+    Without `options`, the adapter is created once and then reused. Raises the same errors as `load`, and passes on any
+    ``LLMError`` from the plugin. Also raises ``EngineError``, with one of these reasons: ``unknown_option`` if the
+    plugin does not accept the options, ``missing_dependency`` if an import fails, and ``invalid_engine`` if the plugin
+    fails in any other way or does not return an adapter.
     """
     make = load("rxllm.adapters", provider)
     point = _point("rxllm.adapters", provider)
     fault = call_fault(make, model)
-    if fault is not None:  # usually a class is registered; upgrading the package may not help
-        remedy = "Its package must register def connect(model): ...; until then write Engine(adapter, model=...)"
+    if fault is not None:  # usually, the package has registered a class; upgrading it might not help
+        remedy = "Its package must register def connect(model): ...; until it does, write Engine(adapter, model=...)"
         raise _failure(point, "cannot be called with the model's name", fault, "invalid_engine", remedy) from fault
     if options and (refusal := call_fault(make, model, **options)) is not None:
-        message = f"{_describe(point)} does not take the options {', '.join(sorted(options))}: {refusal}"
+        message = f"{_describe(point)} does not accept the options {', '.join(sorted(options))}: {refusal}"
         raise EngineError("unknown_option", message, provider=provider)
     try:
         adapter = make(model, **options) if options else _make_once(make, model)
@@ -94,23 +96,23 @@ def about(group: Group, name: str) -> str:
 
 
 def listed(group: Group) -> list[str]:
-    """Return each name in `group` with the packages that use it, such as ``"shout (loud 1.0)"``."""
+    """Return each name in `group` with the packages that register it, such as ``"shout (loud 1.0)"``."""
     return [f"{name} ({_join(map(_package, points))})" for name, points in sorted(_points_by_name(group).items())]
 
 
 def tell_taken(group: Group, taken: Iterable[str]) -> None:
-    """Log the plugins that are not used because their names are `taken`."""
+    """Log a warning for each plugin that is ignored because its name is `taken`."""
     points = _points_by_name(group)
     for name in sorted({*points} & {*taken}):
         for point in points[name]:
-            _warn_once(f"{_describe(point)} is not used: rxllm has that name itself. Import it from its module")
+            _warn_once(f"{_describe(point)} is ignored, because rxllm has that name itself; import it from its module")
 
 
 def _point(group: Group, name: str) -> EntryPoint:
     points = _points_by_name(group)[name]
     if len(points) > 1:
         users = _join(f"{_package(point)} ({point.value})" for point in points)
-        remedy = "Uninstall a package, or import the right plugin from its module"
+        remedy = "Uninstall one of the packages, or import the plugin that you want from its module"
         raise EngineError("invalid_engine", f"the name {name!r} in {group} is used by {users}. {remedy}")
     return points[0]
 
@@ -129,7 +131,7 @@ def _join(parts: Iterable[str]) -> str:
 def _points(group: Group) -> Iterable[EntryPoint]:
     try:
         return entry_points(group=group)
-    except Exception:  # importlib reads the metadata of all packages at once, and some package's is unreadable
+    except Exception:  # importlib reads every package's metadata at once, and one package's metadata is unreadable
         return [point for point in _readable_packages() if point.group == group]
 
 
@@ -137,7 +139,7 @@ def _readable_packages() -> Iterable[EntryPoint]:
     seen: set[str] = set()
     for package in distributions():
         name = _identity(package)[0]
-        if name in seen:  # a package may be installed twice; the first one found counts, as for imports
+        if name in seen:  # a package can be installed twice; the first copy counts, as it does for imports
             continue
         seen |= {name} - {""}
         try:

@@ -1,28 +1,37 @@
-"""JSON for every value, error and event; reading it back gives an equal object.
+"""Convert values, errors and events to JSON, and read the JSON back as equal objects.
 
-The one exception is an object that a tool returned, which is read back as plain data. In tool events and in
-``halt_result``, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums and paths as
-text; sets as lists. Plain data is read back equal there too.
+There is one exception: an object that a tool returned is read back as plain data. Such objects are found in tool events
+and in ``halt_result``. There, models, dataclasses and events are written as JSON objects; datetimes, decimals, enums
+and paths are written as text; and sets are written as lists. If a tool returned plain data, it is read back as equal
+data.
 
-An earlier form of ``RawChunk`` is read as the event that replaces it, see ``rxllm.events.current_form``.
+Older uses of ``RawChunk`` are converted to the events that have replaced them; see ``rxllm.events.current_form``.
 
-A value or an error is an object that names its class, ``{"$": "Message", "role": "user", ..., "v": 1}``; an event is
-flat, ``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the root has a ``"v"``. Fields that hold their default are
-omitted; unknown fields are skipped.
+A value or an error becomes an object that names its class, such as
+``{"$": "Message", "role": "user", ..., "v": 1}``. An event becomes an object with a type, such as
+``{"type": "text_delta", "delta": "Hi", "v": 1}``. Only the outermost object has a version, ``"v"``. When an object is
+written, fields that hold their default value are omitted. When it is read, unknown fields are skipped.
 
-Text that cannot be read raises ``ValidationError("invalid_request")``; its `errors` give the path and the fault:
+Text that cannot be read raises ``ValidationError("invalid_request")``. Each of its `errors` has a path and a code:
 
 ======================  ==========================  ===================================================
-``("json",)``           ``malformed``               the text is not JSON
-``("format",)``         ``missing_type_tag``        an object without ``"$"`` or ``"type"``, and no `type`
-``("format",)``         ``unknown_type_tag``        no class has this name
-``("format",)``         ``type_mismatch``           another class than `type`
-``("data",)``           ``malformed_struct``        not an object
-``("v",)``              ``unknown_version``         written by a newer rxllm
-``(*path, field)``      ``missing``, ``unknown``,   a field; ``unknown`` is a word outside a closed set
-                        ``wrong_type``, ``invalid_base64``, ``unknown_type_tag``, ``malformed_struct``,
-                        ``too_deep``, ``local_file``; half a surrogate pair in an id or a name
+path                    code                        meaning
 ======================  ==========================  ===================================================
+``("json",)``           ``malformed``               The text is not JSON.
+``("format",)``         ``missing_type_tag``        The object has neither ``"$"`` nor ``"type"``, and no
+                                                    `type` was passed.
+``("format",)``         ``unknown_type_tag``        No class has this name.
+``("format",)``         ``type_mismatch``           The class is not the `type` that was passed.
+``("data",)``           ``malformed_struct``        The data is not an object.
+``("v",)``              ``unknown_version``         The text was written by a newer rxllm.
+``(*path, field)``      ``unknown``                 The field accepts only certain words, and this is not
+                                                    one of them.
+``(*path, field)``      any other code              The field is invalid.
+======================  ==========================  ===================================================
+
+The other codes for a field are ``missing``, ``wrong_type``, ``invalid_base64``, ``unknown_type_tag``,
+``malformed_struct``, ``too_deep`` and ``local_file``. An id or a name that contains half a surrogate pair is also
+refused.
 """
 
 from __future__ import annotations
@@ -82,24 +91,25 @@ _RESULTS = {
     (ToolHalt, "result"),
     (ToolProgress, "data"),
 }
-"""The fields that hold a tool's result, which may be anything that JSON can express."""
+"""Fields that hold an object from a tool. It can be anything that JSON can express."""
 
 T = TypeVar("T")
 
 
 def to_json(value: Value | LLMError | Event | list[Any]) -> str:
-    """Return the JSON of a value, an error, an event, or a list of them.
+    """Return a value, an error, an event, or a list of them, as JSON text.
 
     >>> from rxllm.values import user
     >>> to_json(user("Hi"))
     '{"$": "Message", "role": "user", "content": "Hi", "v": 1}'
 
-    Raises ``ValidationError("not_serializable")``, with the path, if something inside is not data.
+    Raises ``ValidationError("not_serializable")`` if an object inside cannot be written as JSON. The error has the path
+    of that object.
     """
     try:
         data = to_data(value)
         text = _write_text(data)
-        # Half a surrogate pair must be escaped, or no file could hold it.
+        # Half a surrogate pair must be escaped; otherwise, the text could not be written to a file.
         return text if is_encodable(text) else json.dumps(data, allow_nan=False)
     except RecursionError as error:
         raise _too_deep(value) from error
@@ -108,13 +118,13 @@ def to_json(value: Value | LLMError | Event | list[Any]) -> str:
 
 
 def to_data(value: Value | LLMError | Event | list[Any]) -> Any:
-    """Return the data that `to_json` writes: dicts, lists and scalars, for callers that write the JSON themselves.
+    """Return the dicts, lists and scalars that `to_json` writes, for callers that write the JSON themselves.
 
     >>> from rxllm.events import TextDelta
     >>> to_data(TextDelta("Hi"))
     {'type': 'text_delta', 'delta': 'Hi', 'v': 1}
 
-    Raises as `to_json` does.
+    Raises the same errors as `to_json`.
     """
     try:
         return _write_root(value)
@@ -123,7 +133,7 @@ def to_data(value: Value | LLMError | Event | list[Any]) -> Any:
 
 
 def _too_deep(value: object) -> ValidationError:
-    return not_serializable(f"{type(value).__name__} is nested too deeply, or holds itself")
+    return not_serializable(f"{type(value).__name__} is nested too deeply, or contains itself")
 
 
 @overload
@@ -133,21 +143,22 @@ def from_json(text: str | bytes, type: type[T], *, response_format: Any = None, 
 def from_json(text: str | bytes, type: Any = None, *, response_format: Any = None, local_files: bool = False) -> Any:
     """Return the value, error, event or list that `to_json` wrote.
 
-    `type` is the class to read if the text has no tag; a tag is checked against it. ``list[Message]`` reads an array.
+    `type` is the class to read. It is needed only if the text has no tag; if the text has one, the two must agree. Pass
+    ``list[Message]`` to read an array of messages.
 
     >>> from rxllm.values import Message
     >>> from_json('{"role": "user", "content": "Hi"}', Message)
     Message('user', 'Hi')
 
-    Fields that the class does not have are skipped, as a later rxllm may have written them, so a misspelled field is
-    not an error:
+    Fields that the class does not have are skipped, because a newer rxllm might have written them. This also means that
+    a misspelled field is not an error:
 
     >>> from rxllm.values import Session
     >>> from_json('{"bogus": 1}', Session) == Session()
     True
 
-    The `parsed` of responses and results is plain data. Given the call's `response_format`, the answers are parsed
-    again, and `parsed` is the value:
+    By default, the field `parsed` of a response or a result holds plain data. If you pass the call's `response_format`,
+    the answer is parsed again, and `parsed` holds the typed object:
 
     >>> from dataclasses import dataclass
     >>> from rxllm.values import Response
@@ -159,10 +170,11 @@ def from_json(text: str | bytes, type: Any = None, *, response_format: Any = Non
     ({'name': 'Lima'}, City(name='Lima'))
 
     An image from ``Image.from_file`` is refused, because untrusted text could make the program read any local file and
-    send it. Pass ``local_files=True`` for text that the program itself has stored.
+    send it to a provider. Pass ``local_files=True`` if the program itself has stored the text.
 
-    Raises ``ValidationError("invalid_request")``; the module's docstring lists its `errors`. If an answer does not fit
-    `response_format`, ``ValidationError("invalid_output")`` is raised for a Response, and is the `error` of a result.
+    Raises ``ValidationError("invalid_request")`` if the text cannot be read; the module's docstring lists the `errors`.
+    If an answer does not fit `response_format`, the error is a ``ValidationError("invalid_output")``. It is raised for
+    a `Response`. A result is returned, and has this error as its `error`.
     """
     if not isinstance(text, str | bytes | bytearray):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise _not_a_text(text)
@@ -245,7 +257,7 @@ def _writer(cls: type[Event], field: str) -> Writer:
 
 
 def _write_result(item: Any) -> Any:
-    # A tool may report the events of a stream, or return its last one.
+    # A tool can report the events of a stream as its progress, or return the last event.
     return _write_event(item) if type(item) in EVENT_CLASSES else encode_result(item)
 
 
@@ -255,7 +267,7 @@ def _read_root(data: Any, expected: Any) -> Any:
         return decode_each(count(), cast(list[Any], data), repeat(read))
     expected = get_origin(expected) or expected  # Response[City] is read as a Response
     if expected is not None and not _is_known(expected):
-        raise wrong("unknown_type_tag", f"{expected!r} is not a class of values, errors or events", "format")
+        raise wrong("unknown_type_tag", f"{expected!r} is not the class of a value, an error or an event", "format")
     if not isinstance(data, dict):
         if expected is None:
             raise wrong("missing_type_tag", "must be an object or an array", "format")
@@ -266,7 +278,7 @@ def _read_root(data: Any, expected: Any) -> Any:
 def _read_object(data: dict[str, Any], expected: Any) -> Any:
     version = data.get("v", VERSION)
     if version != VERSION:
-        message = f"written in version {version!r}; this rxllm reads version {VERSION}"
+        message = f"the data has version {version!r}, but this rxllm reads version {VERSION}"
         raise wrong("unknown_version", message, "v")
     cls: type[Any] = _class_of(data, expected)
     if expected is not None and not issubclass(cls, expected):
@@ -286,7 +298,7 @@ def _class_of(data: dict[str, Any], expected: Any) -> type[Any]:
     elif expected is not None and expected not in (Value, LLMError):
         return expected
     else:
-        raise wrong("missing_type_tag", 'the object has neither "$" nor "type": pass its type', "format")
+        raise wrong("missing_type_tag", 'the object has neither "$" nor "type"; pass its class as type=', "format")
     if cls is None:
         raise wrong("unknown_type_tag", f"the type {brief(tag)} is not known", "format")
     return cls
@@ -302,13 +314,13 @@ def _read_event(cls: type[Event], data: dict[str, Any]) -> Event:
         return event
     try:
         return current_form(event)
-    except TypeError:  # unknown counters: only the fold refuses them
+    except TypeError:  # the counters are unknown; the event can be read, but folding it raises an error
         return event
 
 
 @cache
 def _read_fields(cls: type[Event]) -> tuple[tuple[str, ...], dict[str, Reader]]:
-    """Return the names of the required fields, and a reader for each field."""
+    """Return the names of the required fields, and the function that reads each field."""
     required = tuple(spec.name for spec in msgspec.structs.fields(cls) if spec.required)
     return required, {**readers_of(cls), "event": _read_nested} if cls is Nested else readers_of(cls)
 
@@ -328,6 +340,6 @@ def _refuse_constant(constant: str) -> Never:
     raise ValueError(f"{constant} is not JSON")
 
 
-# ``json.dumps`` and ``json.loads`` make these on each call, which takes as long as all other work on a delta.
+# ``json.dumps`` and ``json.loads`` would create these on every call, which takes as long as all other work on a delta.
 _write_text = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
 _read_text = json.JSONDecoder(parse_constant=_refuse_constant).decode

@@ -1,28 +1,31 @@
-"""Operations on sessions: each calls the model with a `Session` and emits the `Turn` that follows.
+"""Functions that continue a stored conversation: each takes a `Session`, calls the model, and emits a `Turn`.
 
 ::
 
     turn = session.start(engine, "Hi").run()            # or session.start(engine, Session(id="s1", ...))
     turn = session.reply(engine, turn, "And in Rome?").run()
 
-A turn can be passed in place of its session, ``turn.session``, which can be stored as JSON. Each function has a
-streaming form, whose events ``operators.to_session`` folds into the same turn. The first event is
-``Custom("session_turn")``, which holds the whole session with its context. Like ``StepCompleted`` and
-``ChatCompleted``, it must not be forwarded raw.
+The new session is ``turn.session``, which can be stored as JSON. You can pass a turn wherever a session is expected.
+Each function has a streaming form, and ``operators.to_session`` folds the events of that stream into the same turn. The
+first event is ``Custom("session_turn")``. It holds the whole session and its context, so do not forward it raw. The
+same applies to ``StepCompleted`` and ``ChatCompleted``.
 
-A stopped stream emits no `Turn`. Here ``save(turn, outcome)`` is called however the stream ends, and with
-`keep_partial` the session has the text so far, not only the user's message::
+If a stream is stopped, it emits no `Turn`. The example below saves the session anyway: ``save(turn, outcome)`` is
+called no matter how the stream ends. With `keep_partial`, the session includes the text that has arrived so far, not
+just the user's message::
 
     keep = ops.finally_result(save, ops.to_session(chat, keep_partial=True))
     answer = session.stream_reply(engine, chat, "A story!").pipe(keep, ops.text()).subscribe(show)
     answer.dispose()                                    # save(turn, "cancelled")
 
-The functions take the options of ``rxllm.chat``; `step` takes the options of ``rxllm.step``. A tool's context is the
-engine's, updated with the session's and then the call's; its session id is the call's, or by default the session's.
+`step` takes the options of ``rxllm.step``, and the other functions take the options of ``rxllm.chat``. Tools receive
+the engine's context, updated first with the session's context and then with the call's. They also receive the call's
+`session_id` or, by default, the session's id.
 
-If the session's status does not allow the operation, a `SessionError` that lists the allowed operations goes to
-``on_error``; if the session's fields contradict its status, a ``ValidationError("invalid_session")`` does. The model is
-not called then. An error in the first model call goes there too; the session that was passed in is still valid.
+The model is not called if the session's status does not allow the operation, or if the session's fields contradict its
+status. In the first case, ``on_error`` receives a `SessionError` that lists the allowed operations. In the second case,
+it receives a ``ValidationError("invalid_session")``. If the first model call fails, its error also goes to
+``on_error``, and the session that you passed in is still valid.
 """
 
 from __future__ import annotations
@@ -62,20 +65,21 @@ __all__ = [
 
 @with_options(ChatOptions)
 def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[ChatOptions]) -> Stream[Turn]:
-    """Emit the first turn of a conversation: a chat that begins with `input`.
+    """Start a conversation with `input`, and emit its first turn.
 
     >>> from rxllm import Fake
     >>> start(Fake("Hello"), "Hi").run()
     Turn(completed, ChatResult('Hello', completed, 1 steps, 0 tokens))
 
-    A new session keeps the call's `context` and `session_id` for its later turns, so a `context` that will be stored
-    must be data; objects such as a connection belong in the engine's. A `Session` that is passed in keeps its own.
+    A new session keeps the call's `context` and `session_id` for its later turns. If you store the session, its context
+    must be JSON data. Put objects such as connections into the engine's context instead. If you pass a `Session`, it
+    keeps its own context and id.
 
     >>> start(Fake("Hello"), "Hi", context={"user": "ada"}, session_id="s1").run().session.id
     's1'
 
-    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or an input of ``rxllm.chat``. To
-    begin a session that has no messages, use `reply`.
+    Raises ``ValidationError("invalid_session_input")`` unless `input` is a session or something that ``rxllm.chat``
+    accepts as input. If you have a session with no messages, use `reply` instead.
     """
     turns = stream_start(engine, input, **opts).pipe(_to_turn(engine, _as_session(input, opts), opts))
     return returned_by("session.start", turns, items=Turn)
@@ -85,9 +89,10 @@ def start(engine: Engine | str | Any, input: Session | Input, **opts: Unpack[Cha
 def reply(
     engine: Engine | str | Any, session: Session | Turn, text: str | Message, **opts: Unpack[ChatOptions]
 ) -> Stream[Turn]:
-    """Append the user's `text`, which may answer a pending question, and continue the chat.
+    """Add the user's message `text` to the session, and continue the chat.
 
-    The answer to an agent's question goes to the agent's chat, which continues first.
+    If a question to the user is pending, `text` answers it. If an agent asked the question, the answer goes to the
+    agent's chat, which continues first.
 
     >>> from rxllm import Fake
     >>> engine, turn = Fake("Hello", "Rome."), Session()
@@ -110,10 +115,10 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Turn]:
-    """Answer the pending calls and continue the chat; see ``rxllm.resume``.
+    """Answer the pending tool calls, and continue the chat; see ``rxllm.resume``.
 
-    ``SessionError("unknown_tool_call_id")`` or, if nothing is pending, ``SessionError("no_pending_tool_call")`` goes to
-    ``on_error``.
+    ``on_error`` receives ``SessionError("no_pending_tool_call")`` if no call is pending, or
+    ``SessionError("unknown_tool_call_id")`` if you answer a call that is not pending.
     """
     events = stream_resume(engine, session, approvals=approvals, results=results, **opts)
     return returned_by("session.resume", events.pipe(_to_turn(engine, _session_of(session), opts)), items=Turn)
@@ -121,7 +126,10 @@ def resume(
 
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, session: Session | Turn, **opts: Unpack[StepOptions]) -> Stream[Turn]:
-    """Run one step; the turn's `result` is a `StepResult`. The session is ``idle`` until the chat is done."""
+    """Run one step, and emit a turn whose `result` is a `StepResult`.
+
+    The session's status is ``idle`` until the chat is over.
+    """
     turns = stream_step(engine, session, **opts).pipe(_to_turn(engine, _session_of(session), opts))
     return returned_by("session.step", turns, items=Turn)
 
@@ -142,7 +150,7 @@ def stream_reply(
     session = _session_of(session)
     replied = session.replied(_check_text(text))
     options = _options(session, opts)
-    if open_agents(replied.thread):  # an agent's question is answered in its own thread, and its tool call continues
+    if open_agents(replied.thread):  # an agent asked the question, so the answer goes to the agent's own thread
         events = unchecked_resume(engine, replied.thread, None, None, options)
     else:
         events = pipelines.stream(engine, replied.thread, **options)
@@ -180,9 +188,10 @@ def _to_turn(engine: Any, session: Session, opts: Mapping[str, Any]) -> Callable
 def _turn_events(
     session: Session, snapshot: Session, operation: str, events: Observable[Event], answered: tuple[str, ...] = ()
 ) -> Stream[Event]:
-    """Emit the event that holds `snapshot`, the session with the user's new message, and then `events`.
+    """Emit a ``Custom("session_turn")`` event with `snapshot`, followed by `events`.
 
-    If `session` does not allow the operation, or the `answered` calls are not pending, only ``on_error`` is called.
+    `snapshot` is the session with the user's new message. If `session` does not allow the operation, or any of the
+    `answered` calls is not pending, only ``on_error`` is called.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
@@ -207,7 +216,7 @@ def _turn_events(
                 return None
             return None if subscription.is_disposed else events.subscribe(observer, scheduler=scheduler)
 
-        # Scheduled, since the subscriber must have its disposable before the first event.
+        # The start is scheduled, because the subscriber must have its disposable before the first event arrives.
         subscription.disposable = clock(scheduler).schedule(begin)
         return subscription
 
@@ -226,7 +235,7 @@ def _options(session: Session, opts: Mapping[str, Any]) -> Any:
 
 
 def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
-    """Return `input` if it is a session, or a new session that begins with it and keeps the call's context and id."""
+    """Return `input` if it is a session. Otherwise, start a new session with `input` and the call's context and id."""
     if isinstance(input, Session | Turn):
         return _session_of(input)
     try:
@@ -234,31 +243,31 @@ def _as_session(input: Any, opts: Mapping[str, Any]) -> Session:
     except ValidationError as error:
         raise ValidationError("invalid_session_input", errors=error.under("input").errors) from None
     context, id = opts.get("context"), opts.get("session_id")
-    # Wrong types are reported when the options are checked.
+    # Values of the wrong type are reported later, when the options are checked.
     context = dict(cast(Mapping[str, Any], context)) if isinstance(context, Mapping) else {}
     return replace(session, id=id if isinstance(id, str) else None, context=context)
 
 
 def _session_of(value: Any) -> Session:
-    """Return `value` if it is a session, or the session of a turn."""
+    """Return `value` itself if it is a session, or the turn's session if it is a turn."""
     if isinstance(value, Session | Turn):
         return value if isinstance(value, Session) else value.session
-    raise _invalid_input("session", "a Session or a Turn (session.start makes the first one)", value)
+    raise _invalid_input("session", "a Session or a Turn (to get the first one, use session.start)", value)
 
 
 def _check_text(text: Any) -> Any:
     if isinstance(text, str) or (isinstance(text, Message) and text.role == "user"):
         return text
-    raise _invalid_input("text", "a string or a user's message", text)
+    raise _invalid_input("text", "a string or a user message", text)
 
 
 def _nothing_to_resume() -> SessionError:
-    message = 'no tool call is pending, and the model has answered: write session.reply(engine, session, "...")'
+    message = 'no tool call is pending, and the model has answered; write session.reply(engine, session, "...")'
     return SessionError("no_pending_tool_call", message)
 
 
 def _nothing_to_start_with() -> ValidationError:
-    message = 'the session has no messages to start with: write session.reply(engine, session, "Hi")'
+    message = 'the session has no messages to start with; write session.reply(engine, session, "Hi")'
     return ValidationError("invalid_session_input", message, errors=[(("input",), "has no messages")])
 
 

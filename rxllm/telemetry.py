@@ -1,25 +1,26 @@
 """Telemetry: the values that an engine's observers receive about its calls, steps, chats, tools and images.
 
 =================================  ================================================================================
-value                              emitted
+value                              when it is emitted
 =================================  ================================================================================
-`CallStarted`, `CallFinished`      when a model is asked for a response, and when its stream has ended
+`CallStarted`, `CallFinished`      when a model call starts, and when its stream has ended
 `FirstToken`                       once per call, when its first content arrives
-`RetryAttempt`                     before each wait for another attempt at a call
-`StepStarted`, `StepFinished`      around a call and the tools that its response calls
-`ToolStarted`, `ToolFinished`      when a tool begins to run, and when its outcome is known
-`ChatStarted`, `ChatFinished`      around the steps of a chat
-`ImagesStarted`, `ImagesFinished`  around a call for images
+`RetryAttempt`                     when an attempt at a call has failed, before the wait for the next attempt
+`StepStarted`, `StepFinished`      when a step starts, and when its response and its tools have ended
+`ToolStarted`, `ToolFinished`      when a tool starts to run, and when its outcome is known
+`ChatStarted`, `ChatFinished`      before the first step of a chat, and after the last one
+`ImagesStarted`, `ImagesFinished`  when an image call starts, and when it has ended
 =================================  ================================================================================
 
-Each start has exactly one finish: `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``. Durations are in
-seconds, on the clock of the subscription's scheduler; observers are called immediately. The values hold no key, no
-question and no answer, except in the `content` that a `Tracer` may request. An `error` is the raised error itself.
+Every start is followed by exactly one finish, whose `outcome` is ``"completed"``, ``"failed"`` or ``"cancelled"``.
+Durations are in seconds, measured by the subscription's scheduler. Observers are called immediately. Values never
+contain an API key. Questions and answers appear only in `content`, which is empty unless a `Tracer` requests it. An
+`error` is the exception that was raised.
 
-`session_id` is the conversation's. `request_id` is the same in all values of one facade call. `id` is the same in all
-values about one call, step, chat or tool. `parent_id` is the `id` of the enclosing unit: the step around a call or a
-tool, the chat around a step, and the tool around an agent's chat. `path` holds the ids of the enclosing tool calls,
-outermost first.
+`session_id` identifies the conversation. All values that result from one call to a function such as ``rxllm.chat`` have
+the same `request_id`. All values about the same model call, step, chat or tool have the same `id`. `parent_id` is the
+`id` of the enclosing unit: a step encloses its model call and its tools, a chat encloses its steps, and a tool that is
+an agent encloses the agent's chat. `path` holds the ids of the enclosing tool calls, outermost first.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Outcome = Literal["completed", "failed", "cancelled"]
 
 
 class _Span(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of all values; the module describes them."""
+    """The fields that all values have; the module's docstring describes them."""
 
     id: str = ""
     parent_id: str | None = None
@@ -78,13 +79,13 @@ class _ModelSpan(_RequestSpan, frozen=True):
 
 
 class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
-    """Details of a call: the first five fields are set from the start, the others at the finish.
+    """Details of a call. The first five fields are set when the call starts, and the others when it finishes.
 
-    `parameters` are the fields of the `Request` that are set, by name, without its schema. `metadata` is the caller's.
-    `address` and `port` are the server's. `queued` is how long the call waited in ``rate_limited``, in seconds.
-    `attempts` is the number of requests sent. `chunks` are the times at which chunks of the answer arrived, in seconds
-    since its request was sent; they are kept only for a `Tracer`. `response_id` and `response_model` are the
-    provider's.
+    `parameters` contains the fields that are set in the `Request`, by name, but not its schema. `metadata` is the
+    metadata that the caller passed. `address` and `port` identify the server. `queued` is the number of seconds that
+    the call waited in ``rate_limited``. `attempts` is the number of requests that were sent. `chunks` contains the time
+    at which each chunk of the answer arrived, in seconds since the request was sent; it is empty unless a `Tracer`
+    observes the call. `response_id` and `response_model` are the id and the model that the provider returned.
     """
 
     parameters: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
@@ -99,9 +100,9 @@ class CallDetails(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallStarted(_ModelSpan, frozen=True):
-    """A model is called. `provider` is the adapter's, or the adapter's name if it has no provider.
+    """A model call has started. `provider` is the adapter's provider or, if it has none, the adapter's name.
 
-    `content` is a Request with the messages and tools alone.
+    `content` is a `Request` that has only the messages and the tools.
     """
 
     details: CallDetails = msgspec.field(default_factory=CallDetails)
@@ -109,15 +110,15 @@ class CallStarted(_ModelSpan, frozen=True):
 
 
 class FirstToken(_ModelSpan, frozen=True):
-    """The first content has arrived, `seconds` after the start, including the waits between attempts."""
+    """The first content has arrived, `seconds` after the call started. This includes any waits between attempts."""
 
     seconds: float
 
 
 class CallFinished(_ModelSpan, frozen=True):
-    """The response has ended; `finish_reason` and `usage` are the `Response`'s, even if it is incomplete.
+    """The response has ended. `finish_reason` and `usage` are taken from the `Response`, even if it is incomplete.
 
-    `content` is a message with its text and tool calls, or None if it has neither.
+    `content` is a message with the response's text and tool calls, or None if the response has neither.
     """
 
     outcome: Outcome
@@ -130,7 +131,7 @@ class CallFinished(_ModelSpan, frozen=True):
 
 
 class RetryAttempt(_ModelSpan, frozen=True):
-    """Attempt number `attempt`, counted from 1, failed with `error`; the next one is `delay` seconds away."""
+    """Attempt number `attempt`, counted from 1, has failed with `error`. The next one starts in `delay` seconds."""
 
     attempt: int
     delay: float
@@ -138,13 +139,13 @@ class RetryAttempt(_ModelSpan, frozen=True):
 
 
 class StepStarted(_RequestSpan, frozen=True):
-    """A step begins; `metadata` is the caller's."""
+    """A step has started. `metadata` is the metadata that the caller passed."""
 
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class StepFinished(_RequestSpan, frozen=True):
-    """A step and its tools have ended; `usage` is the `StepResult`'s, with its agents' usage."""
+    """A step and its tools have ended. `usage` is taken from the `StepResult`, and includes the step's agents."""
 
     outcome: Outcome
     seconds: float
@@ -154,9 +155,10 @@ class StepFinished(_RequestSpan, frozen=True):
 
 
 class ToolStarted(_RequestSpan, frozen=True):
-    """A tool is about to run; `content` is its arguments. An agent is a tool; the next values are about its chat.
+    """A tool is about to run. `content` holds its arguments.
 
-    A context variable that an observer sets now is visible in the tool's function only.
+    If the tool is an agent, values about its chat follow. If an observer sets a context variable when it receives this
+    value, the variable is visible only to the tool's function.
     """
 
     tool: str
@@ -167,7 +169,7 @@ class ToolStarted(_RequestSpan, frozen=True):
 
 
 class ToolFinished(_RequestSpan, frozen=True):
-    """A tool has returned, has failed, or was abandoned; `content` is its result."""
+    """A tool has returned, failed or been abandoned. `content` is its result."""
 
     tool: str
     tool_call_id: str
@@ -178,13 +180,16 @@ class ToolFinished(_RequestSpan, frozen=True):
 
 
 class ChatStarted(_RequestSpan, frozen=True):
-    """A chat begins; `metadata` is the caller's."""
+    """A chat has started. `metadata` is the metadata that the caller passed."""
 
     metadata: Mapping[str, Any] = msgspec.field(default_factory=dict[str, Any])
 
 
 class ChatFinished(_RequestSpan, frozen=True):
-    """A chat has ended; `halted_reason` and `usage` are the `ChatResult`'s, `steps` the number of its steps."""
+    """A chat has ended.
+
+    `steps` is the number of its steps. `halted_reason` and `usage` are taken from the `ChatResult`.
+    """
 
     outcome: Outcome
     seconds: float
@@ -195,7 +200,7 @@ class ChatFinished(_RequestSpan, frozen=True):
 
 
 class ImagesStarted(_ModelSpan, frozen=True):
-    """An image model is called for `n` images."""
+    """A call for `n` images has started."""
 
     operation: str
     n: int
@@ -203,7 +208,7 @@ class ImagesStarted(_ModelSpan, frozen=True):
 
 
 class ImagesFinished(_ModelSpan, frozen=True):
-    """The call for images has ended; `images` is their number, `usage` the `ImageResponse`'s."""
+    """An image call has ended. `images` is the number of images, and `usage` is taken from the `ImageResponse`."""
 
     operation: str
     outcome: Outcome
@@ -228,14 +233,14 @@ Telemetry = (
     | ImagesStarted
     | ImagesFinished
 )
-"""A value that an observer receives."""
+"""Any value that an observer can receive."""
 
 
 class Tracer:
-    """The base class of observers that write traces, such as ``rxllm.otel``'s.
+    """The base class of observers that write traces, such as the observer from ``rxllm.otel``.
 
-    It also observes the agents among an engine's tools, at every depth and whatever their engine. With `content` the
-    values have the messages, tools, arguments and results, but not the model's reasoning.
+    A tracer also observes the agents among its engine's tools, at every depth, even if an agent has another engine. If
+    `content` is True, values include messages, tools, arguments and results, but not the model's reasoning.
 
     >>> from rxllm import Engine, Fake, generate
     >>> from rxllm.telemetry import Tracer
@@ -253,9 +258,9 @@ class Tracer:
     content: bool = False
 
     def __call__(self, value: Telemetry) -> object:
-        """Receive a value; a subclass must define it."""
+        """Receive a value. Subclasses must define this method."""
         raise NotImplementedError(f"{type(self).__name__} must define __call__(self, value)")
 
     def request_headers(self, call_id: str) -> Mapping[str, str]:
-        """Return headers for the next attempt at the call `call_id`. Headers from elsewhere override them."""
+        """Return headers to add to the next attempt at the call `call_id`. Headers set elsewhere override these."""
         return {}

@@ -1,31 +1,34 @@
-"""The rules that values must satisfy before they are sent.
+"""Check requests, messages and other values before they are sent.
 
-Each function returns None, or raises a ``ValidationError`` that lists all faults: ``errors`` pairs the path of a fault
-with its code, ``(("messages", 0, "role"), "unknown")``; the message describes it. Rules that only a provider knows are
-not checked.
+Each function returns None, or raises a ``ValidationError`` that lists all faults. Each of its `errors` is a pair of a
+path and a code, such as ``(("messages", 0, "role"), "unknown")``, and the message describes every fault in words. Rules
+that only a provider knows are not checked.
 
 ==========================  ===========================================================================================
-`request`                   messages ``empty``; tools ``duplicate_name``; temperature ``out_of_range`` (0 to 2);
-                            top_p ``out_of_range`` (above 0 to 1); max_tokens ``must_be_positive``;
-                            response_format ``invalid_shape``;
-                            structured_finalize ``requires_json_schema``; the faults of its messages and tools; and the
-                            thread's, unless its `options` have ``previous_response_id`` or ``conversation``
-`thread`                    the faults of its messages; tool_call_id ``result_without_call`` of a tool message whose
-                            call is in no earlier message
-`message`                   role ``unknown``; content ``invalid_type``, ``invalid_part_type``; tool_call_id ``required``
-`tool`                      name ``empty``, ``reserved_tool_name``, ``invalid_format``; description ``not_a_string``;
-                            schema ``not_a_map``
-`session`                   status ``unknown``; pending_question and pending_tool_calls ``required_for_status``;
-                            metadata ``error_required_for_status``; and the faults of its thread
-`image_request`             operation ``unknown``; n ``must_be_positive``; size ``invalid_shape``; style, background and
-                            response_format ``unknown``; input_images and mask ``invalid_image``. To generate: prompt
-                            ``required_for_operation``, input_images ``must_be_empty``; to edit: prompt
-                            ``required_for_operation``, input_images ``invalid_count`` without any; for a variation:
-                            prompt ``not_allowed_for_operation``, input_images ``invalid_count`` unless one; a mask
-                            except to edit ``not_allowed_for_operation``
-`capabilities`              capabilities that the model's entry in ``rxllm.models`` excludes, see there
-`data`                      the faults of JSON data by a JSON schema, in jsonschema-rs's words
-everywhere                  ``wrong_type``
+function                    codes for each field
+==========================  ===========================================================================================
+`request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range`` (0 to 2 is
+                            allowed); top_p: ``out_of_range`` (above 0 and up to 1 is allowed); max_tokens:
+                            ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
+                            ``requires_json_schema``. Its messages and tools are checked too. So are its tool results,
+                            as in `thread`, unless its `options` contain ``previous_response_id`` or ``conversation``
+`thread`                    tool_call_id: ``result_without_call`` (no earlier message has the call that a tool message
+                            answers). Its messages are checked too
+`message`                   role: ``unknown``; content: ``invalid_type`` or ``invalid_part_type``; tool_call_id:
+                            ``required``
+`tool`                      name: ``empty``, ``reserved_tool_name`` or ``invalid_format``; description:
+                            ``not_a_string``; schema: ``not_a_map``
+`session`                   status: ``unknown``; pending_question and pending_tool_calls: ``required_for_status``;
+                            metadata: ``error_required_for_status``. Its thread is checked too
+`image_request`             operation, style, background and response_format: ``unknown``; n: ``must_be_positive``;
+                            size: ``invalid_shape``; input_images and mask: ``invalid_image``; prompt:
+                            ``required_for_operation`` (to generate or edit) or ``not_allowed_for_operation`` (for a
+                            variation); input_images: ``must_be_empty`` (to generate) or ``invalid_count`` (an edit
+                            needs at least one image, and a variation needs exactly one); mask:
+                            ``not_allowed_for_operation`` (unless it is an edit)
+`capabilities`              the codes that ``rxllm.models`` lists, for capabilities that the model lacks
+`data`                      faults that jsonschema-rs finds in JSON data, in its own words
+all functions               ``wrong_type`` for any field, or for the value itself
 ==========================  ===========================================================================================
 """
 
@@ -77,57 +80,57 @@ Fault = tuple[Path, str]
 """The path of a fault, and its code."""
 
 RESERVED_NAMES = frozenset({"auto", "none", "required"})
-"""The words of `tool_choice`, which cannot be names of tools."""
+"""Words that have a special meaning in `tool_choice`, so they cannot be tool names."""
 
 
 def request(value: Request) -> None:
-    """Raise ``ValidationError("invalid_request")`` unless the request could be sent to a model."""
+    """Raise ``ValidationError("invalid_request")`` if the request cannot be sent to a model."""
     _raise("invalid_request", value, request_faults)
 
 
 def thread(value: Thread) -> None:
-    """Raise ``ValidationError("invalid_thread")`` unless every message could be sent. An empty thread is valid."""
+    """Raise ``ValidationError("invalid_thread")`` if the messages cannot be sent. An empty thread is valid."""
     _raise("invalid_thread", value, thread_faults)
 
 
 def message(value: Message) -> None:
-    """Raise ``ValidationError("invalid_message")`` unless the message could be sent."""
+    """Raise ``ValidationError("invalid_message")`` if the message cannot be sent."""
     _raise("invalid_message", value, message_faults)
 
 
 def tool(value: Tool) -> None:
-    """Raise ``ValidationError("invalid_tool")`` unless the tool could be offered to a model."""
+    """Raise ``ValidationError("invalid_tool")`` if the tool cannot be offered to a model."""
     _raise("invalid_tool", value, tool_faults)
 
 
 def session(value: Session) -> None:
-    """Raise ``ValidationError("invalid_session")`` unless its fields match its status."""
+    """Raise ``ValidationError("invalid_session")`` if the session's fields contradict its status."""
     _raise("invalid_session", value, session_faults)
 
 
 def image_request(value: ImageRequest) -> None:
-    """Raise ``ValidationError("invalid_image_request")`` unless the request could be sent to an image model."""
+    """Raise ``ValidationError("invalid_image_request")`` if the request cannot be sent to an image model."""
     _raise("invalid_image_request", value, image_request_faults)
 
 
 def capabilities(value: Request, model: ModelInfo) -> None:
-    """Raise ``ValidationError("unsupported_capability")`` if `model` is known to lack what the request needs."""
+    """Raise ``ValidationError("unsupported_capability")`` if the request needs something that `model` cannot do."""
     errors = tuple(capability_faults(value, model))
     if errors:
         faults = ", ".join(f"{'.'.join(map(str, path))} ({fault})" for path, fault in errors)
-        message = f"{model.name} cannot do what the request needs, according to rxllm.models: {faults}"
+        message = f"according to rxllm.models, {model.name} lacks capabilities that the request needs: {faults}"
         raise ValidationError("unsupported_capability", message, errors=errors)
 
 
 def data(value: Any, schema: Mapping[str, Any]) -> None:
-    """Raise ``ValidationError("invalid_output")`` unless the JSON data `value` fits the JSON `schema`.
+    """Raise ``ValidationError("invalid_output")`` if the JSON data in `value` does not match the JSON schema.
 
-    Raises ``ValidationError("invalid_option")`` for an invalid schema. Without jsonschema-rs, which ``rxllm[schema]``
-    installs, nothing is checked, and this is logged once.
+    Raises ``ValidationError("invalid_option")`` if the schema itself is invalid. Without jsonschema-rs, which
+    ``rxllm[schema]`` installs, the data is not checked, and a warning is logged once.
     """
     try:
         errors = schema_faults(schema, value)
-    except Exception as error:  # jsonschema-rs's own
+    except Exception as error:  # jsonschema-rs has its own exception classes
         fault = f"must be a JSON schema: {str(error).partition(chr(10))[0]}"
         raise invalid_option("schema", fault) from error
     if errors:
@@ -136,17 +139,17 @@ def data(value: Any, schema: Mapping[str, Any]) -> None:
 
 
 def is_temperature(number: float) -> bool:
-    """Whether a request may have this temperature."""
+    """Whether this temperature is valid in a request."""
     return 0 <= number <= 2
 
 
 def is_top_p(number: float) -> bool:
-    """Whether a request may have this top_p."""
+    """Whether this `top_p` is valid in a request."""
     return 0 < number <= 1
 
 
 def is_response_format(value: Any) -> bool:
-    """Whether a request may have this response format; ``values.as_response_format`` makes it from a type."""
+    """Whether this response format is valid in a request; ``values.as_response_format`` creates one from a type."""
     match value:
         case None | "text" | {"type": "text" | "json_object"}:
             return True
@@ -171,44 +174,44 @@ _ROOTS = {
     "invalid_session": "a Session",
     "invalid_image_request": "an ImageRequest",
 }
-"""The value that each function checks, by the reason of its error."""
+"""For each error reason, the class of the value that was checked."""
 
 _EXPECTED = {
     "temperature out_of_range": "a number from 0 to 2",
-    "top_p out_of_range": "a number above 0, up to 1",
+    "top_p out_of_range": "a number above 0 and at most 1",
     "must_be_positive": "a whole number of at least 1",
     "too_large": "a whole number of at most 63 bits",
     "response_format invalid_shape": "'text', {'type': 'json_object'} or json_schema(...)",
-    "size invalid_shape": "a pair of a width and a height, or a word of the provider",
+    "size invalid_shape": "a (width, height) pair, or the name of a size that the provider defines",
     "invalid_type": "text, a tuple of parts or, in a tool result, a dict",
     "invalid_part_type": "a part, such as TextPart(...)",
     "invalid_format": "1 to 64 letters, digits, _ or -",
     "not_a_string": "a string",
     "not_a_map": "a mapping",
-    "invalid_image": "an Image, made by Image.from_file or another of its constructors",
+    "invalid_image": "an Image, created with Image.from_file or another constructor",
 }
-"""The expected value by the code of a fault, or by the field and the code if the code depends on the field."""
+"""The expected value for each fault code. If it depends on the field, the key is the field and the code."""
 
 _STATEMENTS = {
     "empty": "must not be empty",
-    "duplicate_name": "must not hold two tools of the same name",
+    "duplicate_name": "must not contain two tools with the same name",
     "reserved_tool_name": "must not be auto, none or required, which tool_choice reserves",
     "requires_json_schema": "requires response_format=json_schema(...)",
     "required": "must be the id of the tool call that the message answers",
     "result_without_call": "must be the id of a tool call in an earlier message; keep the assistant's message with the "
-    "call, or omit its results too, as rxllm.trim_thread does",
+    "call, or remove the call's results too, as rxllm.trim_thread does",
     "required_for_status": "must be set while the session has this status",
-    "error_required_for_status": "must hold an 'error' while the session has this status",
+    "error_required_for_status": "must contain an 'error' while the session has this status",
     "required_for_operation": "must be set for this operation",
     "not_allowed_for_operation": "must not be set for this operation",
     "must_be_empty": "must be empty to generate an image",
-    "invalid_count": "must hold at least one image to edit, and exactly one for a variation",
+    "invalid_count": "must contain at least one image for an edit, and exactly one for a variation",
 }
-"""The descriptions of faults for which there is no value to show, or showing it explains nothing."""
+"""Fault descriptions that do not show a value, because there is none or it would not help the reader."""
 
 
 def in_words(root: Any, path: Path, code: str, expected: str) -> str:
-    """Return a fault of `root` as text: its place, what was `expected` there, and the actual value."""
+    """Describe a fault in `root`: where it is, what was expected there, and what was found."""
     place = ".".join(map(str, path)) or "value"
     if code in _STATEMENTS:
         return f"{place} {_STATEMENTS[code]}"
@@ -224,7 +227,7 @@ def in_words(root: Any, path: Path, code: str, expected: str) -> str:
 
 
 _ON_THE_SERVER = ("previous_response_id", "conversation")
-"""The options that refer to earlier messages on the server, and so to the calls that tool results answer."""
+"""Options that refer to earlier messages on the server. The calls that tool results answer can be in those messages."""
 
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
@@ -263,7 +266,7 @@ def thread_faults(value: Any) -> Iterator[Fault]:
 
 
 def _orphan_faults(messages: Any) -> Iterator[Fault]:
-    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``: providers refuse these."""
+    """Yield a fault for each tool result whose call is missing, as in ``thread[2:]``. Providers refuse such results."""
     ids: set[str] = set()
     for i, message in enumerate(cast(tuple[Any, ...], messages if isinstance(messages, tuple) else ())):
         if not isinstance(message, Message):
@@ -422,7 +425,7 @@ def _is_size(value: Any) -> bool:
 
 
 def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) -> Iterator[Fault]:
-    """Yield the faults of all `items` in the field `name`, which must be a tuple."""
+    """Yield the faults of every item in the field `name`, or one fault if `items` is not a tuple."""
     if not isinstance(items, tuple):
         yield (name,), "wrong_type"
         return
@@ -431,20 +434,20 @@ def each_of(name: str, items: Any, faults_of: Callable[[Any], Iterator[Fault]]) 
 
 
 def number_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
-    """Yield `fault` for a number that is not allowed; None is always allowed."""
+    """Yield `fault` if `value` is a number that is not allowed. None is always allowed."""
     if value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int | float):
         yield (name,), "wrong_type"
-    elif value != value or not is_allowed(value):  # NaN; math.isnan raises for large whole numbers
+    elif value != value or not is_allowed(value):  # only NaN differs from itself; math.isnan raises for huge integers
         yield (name,), fault
 
 
 def whole_faults(name: str, value: Any, is_allowed: Callable[[float], bool], fault: str) -> Iterator[Fault]:
-    """Yield `fault` for a whole number that is not allowed; None is always allowed."""
+    """Yield `fault` if `value` is a whole number that is not allowed. None is always allowed."""
     if isinstance(value, float):
         yield (name,), "wrong_type"
-    elif isinstance(value, int) and value.bit_length() > 63:  # no provider reads it, and msgspec does not write it
+    elif isinstance(value, int) and value.bit_length() > 63:  # no provider accepts it, and msgspec cannot write it
         yield (name,), "too_large"
     else:
         yield from number_faults(name, value, is_allowed, fault)

@@ -71,7 +71,7 @@ def test_each_with_gives_a_new_engine() -> None:
 
 def test_a_name_that_an_engine_has_is_refused_and_replaced_only_on_request() -> None:
     engine = Engine(Fake("Hi"), tools=[tool(name="pay", approval=True, handler=print)])
-    with pytest.raises(EngineError, match=r"already have the names pay: .*replace=True") as raised:
+    with pytest.raises(EngineError, match=r"already include pay; .*replace=True") as raised:
         engine.with_tools(tool(name="pay"))
     assert raised.value.reason == "invalid_engine"
 

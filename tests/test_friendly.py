@@ -62,7 +62,7 @@ def test_one_that_is_none_is_not_guessed(name: str) -> None:
 
 @pytest.mark.parametrize("given", [3, None, Fake("Hi")])
 def test_what_is_no_name_of_a_model(given: Any) -> None:
-    with pytest.raises(EngineError, match="must be named as 'provider:model', not") as caught:
+    with pytest.raises(EngineError, match="must be given as 'provider:model', not") as caught:
         Engine.from_model(given)
     assert caught.value.reason == "unknown_provider"
 

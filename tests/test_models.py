@@ -70,7 +70,7 @@ def test_where_none_can_that_is_said() -> None:
     models.put(ModelInfo("a:one", tools=True))
     with pytest.raises(EngineError, match="none of the 1 models in the catalogue has vision"):
         models.select(require=["vision"])
-    with pytest.raises(ValidationError, match="'speed' is not a capability; they are tools, json_schema"):
+    with pytest.raises(ValidationError, match="'speed' is not a capability; choose from tools, json_schema"):
         models.select(require=["speed"])
 
 

@@ -131,7 +131,7 @@ def test_a_tracer_that_fails_disturbs_nothing(caplog: pytest.LogCaptureFixture) 
     with Loopback(Reply(chat("Hello"))) as server:
         engine = Engine(OpenAIChat(base_url=server.url), model="m", observers=[Broken()])
         assert rxllm.generate(engine, "Hi").run().output_text == "Hello"
-    assert "an observer failed at a request" in caplog.text
+    assert "an observer failed to handle a request" in caplog.text
 
 
 # What only a server knows

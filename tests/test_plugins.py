@@ -297,7 +297,7 @@ def test_a_name_that_two_packages_use_is_an_error_that_names_both_and_what_to_do
     for name in ("zeta", "Alpha"):
         module = "raise AssertionError('imported')"
         install(name, "1.0", operator("mine", f"{name}:mine") + adapter("ours", f"{name}:connect"), module=module)
-    what = r"is used by Alpha 1\.0 \(Alpha:{0}\) and zeta 1\.0 \(zeta:{0}\)\. Uninstall a package, or import"
+    what = r"is used by Alpha 1\.0 \(Alpha:{0}\) and zeta 1\.0 \(zeta:{0}\)\. Uninstall one of the packages, or"
     for use in (lambda: operators.plugins.mine, lambda: plugins.load("rxllm.operators", "mine")):
         with pytest.raises(EngineError, match=r"the name 'mine' in rxllm\.operators " + what.format("mine")) as caught:
             use()
@@ -325,7 +325,7 @@ def test_a_name_of_rxllm_s_own_stays_its_own_and_that_is_logged(
         rxllm.adapters.providers()
     told = [record.getMessage() for record in caplog.records]
     assert len(told) == 2
-    assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is not used" in told[1]
+    assert "the plugin 'openai' (usurper:connect) in rxllm.adapters of usurper 1.0 is ignored" in told[1]
     assert "usurper" not in sys.modules
 
 
@@ -335,7 +335,7 @@ def test_asking_for_that_name_logs_it_too(install: Install, tmp_path: Path) -> N
     path = {"PYTHONPATH": str(tmp_path / "site-packages")}
     ran = python("-c", code, env=path)
     assert ran.returncode == 0, ran.stderr
-    assert ran.stderr.count("of usurper 1.0 is not used") == 1
+    assert ran.stderr.count("of usurper 1.0 is ignored") == 1
 
 
 # What is damaged on the disk

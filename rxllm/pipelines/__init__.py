@@ -1,7 +1,7 @@
-"""The facade: generate, step, chat and images, each a pipe of operators.
+"""The functions that call models, such as `generate`, `chat` and `generate_image`. Each builds a pipe of operators.
 
-The chat loop is in ``operators._repeat_until_halt`` and tools are run by ``operators._run_tools``; the files here hold
-options, requests, telemetry and entry points.
+This package has the functions themselves, and it handles their options, requests and telemetry. The loop of a chat is
+in ``operators._repeat_until_halt``, and ``operators._run_tools`` runs the tools.
 """
 
 from rxllm.pipelines._generate import chat, generate, step, stream, stream_generate, stream_step

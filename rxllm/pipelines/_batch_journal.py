@@ -1,17 +1,20 @@
-"""A batch's journal: a file with a line for each answered request, from which the batch can be resumed.
+"""The journal of a batch: a file with one line for each answered request, so that the batch can be resumed.
 
-A line is ``{"request_key": "...", "id": ..., "response": {...}}`` and a newline. The key is the
-``rxllm.values.request_key`` of the request with all its options. The id is the caller's; without ids, a request that
-equals earlier ones in the batch has their number as ``"nth"``. The response is written by ``rxllm.serializer`` without
-`parsed`, which a later run parses from the text again.
+Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed by a newline. The key is the
+``rxllm.values.request_key`` of the request, including all its options. The id is the one that the caller passed. If the
+caller passes no ids and the batch contains equal requests, ``"nth"`` counts the equal requests before this one.
+``rxllm.serializer`` writes the response without `parsed`, and a later run parses the text again.
 
 ==============================  ======================================================================================
-when                            what is in the file
+event                           effect on the file
 ==============================  ======================================================================================
-a response is emitted           its line, unless it has an error; the line survives a crash of the process
-a second later, and at the end  the same, synced; the line survives a crash of the machine
-the process dies mid-write      half a line at the end; the next run cuts it off and sends its request again
-the disk is full                the earlier lines; the new line is removed, and the stream fails
+A response arrives.             Its line is written before it is emitted, so the line survives if the process crashes.
+                                A response with an error is not written.
+A second has passed, or the     The file is synced to disk, so its lines survive if the machine crashes.
+batch ends.
+The process dies while it       The file ends with half a line. The next run removes it and sends the request again.
+writes a line.
+The disk is full.               The new line is removed, and the earlier lines stay. The stream fails.
 ==============================  ======================================================================================
 
 The file is locked while a stream writes to it. The operating system releases the lock when the process ends.
@@ -44,13 +47,13 @@ T = TypeVar("T")
 RequestId = str | int
 
 Count = Callable[[int, Hashable, Response[Any] | None], object]
-"""Takes a request's index, the name of its line, and the stored response, or None if the response is new."""
+"""A callback that receives a request's index, the name of its line, and the stored response (None if it is new)."""
 
 WAIT = 1.0
-"""Seconds to wait for another stream to release the lock, as it may have been disposed and be closing the file."""
+"""The number of seconds to wait for the lock. A stream that was disposed might still be closing the file."""
 
 SYNC_EVERY = 1.0
-"""Minimum seconds between two syncs to the disk."""
+"""The minimum number of seconds between two syncs to disk."""
 
 _HEAD = b'{"request_key": "'
 
@@ -73,7 +76,10 @@ def _read_line(text: bytes) -> _Line:
 
 
 class Journal:
-    """The journal of one subscription to `requests`; `complete` fills in each as it is sent to `provider`."""
+    """The journal for one subscription to a batch of `requests`.
+
+    `complete` fills in the fields of a request, as they are sent to `provider`.
+    """
 
     def __init__(
         self,
@@ -95,40 +101,43 @@ class Journal:
         self._is_closed = False
         self._size = 0
         self._synced_at = 0.0
-        self._lines: list[_Line] = []  # one for each request, without its response
-        self._places: dict[int, tuple[int, int]] = {}  # start and size of each line in the file, by request index
+        # `_lines` has one line for each request, without the response. `_places` has the start and the size of each
+        # line in the file, by request index.
+        self._lines: list[_Line] = []
+        self._places: dict[int, tuple[int, int]] = {}
 
     async def open(self) -> None:
         """Lock the file, cut off an unfinished last line, and find the answered requests.
 
-        Raises ``EngineError("journal_in_use")`` and ``"journal_failed"``, and ``ValidationError`` if the file is not a
-        journal, or holds the answer to a different request under the same id.
+        Raises ``EngineError("journal_in_use")`` if another stream is writing to the file,
+        ``EngineError("journal_failed")`` if the file cannot be read or written, and a ``ValidationError`` if the file
+        is not a journal or has the answer to a different request under the same id.
         """
         await _in_thread(self._open)
 
     async def close(self) -> None:
-        """Sync and close the file. Raises ``EngineError("journal_failed")``."""
+        """Sync and close the file. Raises ``EngineError("journal_failed")`` if that fails."""
         await _in_thread(self._close)
 
     def leave(self) -> None:
-        """Close the file on another thread, without waiting for it."""
+        """Close the file on another thread, and return without waiting for that thread."""
         if not self._is_closed:
             daemon_threads().submit(self._close)
 
     def has(self, index: int) -> bool:
-        """Whether the request with this index is answered in the file."""
+        """Whether the file has an answer to the request with this index."""
         return index in self._places
 
     async def read(self, index: int) -> Response[Any]:
-        """Return the response to the request with this index."""
+        """Return the stored response to the request with this index."""
         return await _in_thread(lambda: self._read(*self._places[index]))
 
     def forget(self, index: int) -> None:
-        """Drop the response to the request with this index, so that it can be replaced."""
+        """Forget the stored response to the request with this index, so that a new one can replace it."""
         del self._places[index]
 
     async def append(self, index: int, response: Response[Any]) -> Response[Any]:
-        """Write `response` as a line, and return it. Raises ``EngineError("journal_failed")``."""
+        """Append `response` to the file, and return it. Raises ``EngineError("journal_failed")`` if that fails."""
         await _in_thread(lambda: self._append(index, response))
         return response
 
@@ -137,7 +146,7 @@ class Journal:
             if self._is_closed:
                 return
             self._file = FileIO(self.path, "a+")
-            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device may have no end
+            if not stat.S_ISREG(os.fstat(self._file.fileno()).st_mode):  # a pipe or a device might have no end
                 raise OSError(f"{self.path!r} is not a regular file")
             _lock_file(self._file, self.path)
             self._lines = self._lines_of_requests()
@@ -156,7 +165,7 @@ class Journal:
         return lines
 
     def _scan(self, file: FileIO) -> None:
-        """Find the lines that answer these requests."""
+        """Find the lines that answer the batch's requests."""
         indexes = {line.name: index for index, line in enumerate(self._lines)}
         with open(self.path, "rb") as lines:
             for number, text in enumerate(lines, 1):
@@ -175,8 +184,8 @@ class Journal:
                 self._size += len(text)
 
     def _cut_off(self, file: FileIO, text: bytes) -> None:
-        """Cut off `text`, an unfinished line. Raises if the file is not a journal."""
-        start = text.rstrip(b"\0")  # a file system may leave zeros when the machine dies
+        """Remove `text`, an unfinished last line, from the file. Raise if the file is not a journal."""
+        start = text.rstrip(b"\0")  # a file system can leave zeros at the end when the machine crashes
         if start[: len(_HEAD)] != _HEAD[: len(start)]:
             raise self._not_a_journal(None, text)
         file.truncate(self._size)
@@ -185,19 +194,19 @@ class Journal:
         if line.request_key != self._lines[index].request_key:
             fault = (
                 f"differs from the request that {self.path!r} answers under this id, in its messages, model, tools or "
-                "options; write to another journal, or give the request an id of its own"
+                "options; use another journal, or give the request an id of its own"
             )
             raise ValidationError("invalid_request", errors=[(("requests", str(line.id)), fault)])
 
     def _not_a_journal(self, number: int | None, text: bytes) -> ValidationError:
         place = "the last line" if number is None else f"line {number}"
-        fault = f"must be a file that generate_many has written, but {place} of {self.path!r} is {shown(text)}"
+        fault = f"must be a file written by generate_many, but {place} of {self.path!r} is {shown(text)}"
         return invalid_option("journal", f"{fault}; pass the path of a new file")
 
     def _read(self, start: int, size: int) -> Response[Any]:
         with self._lock, self._typed_errors():
             if self._file is None:
-                return Response()  # the subscription is disposed
+                return Response()  # the subscription has been disposed
             self._file.seek(start)
             text = b""
             while len(text) < size and (piece := self._file.read(size - len(text))):
@@ -210,11 +219,11 @@ class Journal:
         head = json.dumps({name: value for name, value in names.items() if value is not None})
         try:
             data = serializer.to_json(replace(response, parsed=None))
-        except ValidationError as error:  # an operator has put an object into the metadata
+        except ValidationError as error:  # an operator has put an object that is not data into the metadata
             raise self._journal_error(error) from error
         text = f'{head[:-1]}, "response": {data}}}\n'.encode()
         with self._lock, self._typed_errors():
-            if self._file is not None:  # else the subscription is disposed
+            if self._file is not None:  # it is None if the subscription has been disposed
                 if self._count is not None:
                     self._count(index, (self.path, self._size), None)
                 self._write(self._file, text)
@@ -250,8 +259,8 @@ class Journal:
 
     def _journal_error(self, error: OSError | LLMError) -> EngineError:
         message = (
-            f"the journal {self.path!r} cannot be read or written: {error}; its lines are safe: free some space, "
-            "or pass a path that can be written, and run the batch again"
+            f"the journal {self.path!r} cannot be read or written: {error}; the lines in it are safe, so free some "
+            "space or pass a path that can be written, and run the batch again"
         )
         return EngineError("journal_failed", message)
 
@@ -265,7 +274,7 @@ def _lock_file(file: FileIO, path: str) -> None:
     end = time.monotonic() + WAIT
     while not _is_locked_by_us(file):
         if time.monotonic() > end:
-            message = f"another process or stream writes to the journal {path!r}"
+            message = f"another process or stream is writing to the journal {path!r}"
             raise EngineError("journal_in_use", f"{message}; wait until it ends, or pass another path")
         time.sleep(0.02)
 
@@ -274,7 +283,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        file.seek(1 << 40)  # beyond the end: other processes cannot read locked bytes
+        file.seek(1 << 40)  # beyond the end, because other processes cannot read locked bytes
         with contextlib.suppress(OSError):
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             return True
@@ -283,7 +292,8 @@ else:
     import fcntl
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        # Not a POSIX lock, which is lost as soon as any code in the process, such as a reader, closes the file.
+        # This is not a POSIX lock, which would be lost as soon as any code in the process, such as a reader, closed the
+        # file.
         with contextlib.suppress(BlockingIOError):
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return True

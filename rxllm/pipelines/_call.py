@@ -1,21 +1,21 @@
-"""One model call, stage by stage; `generate`, `step` and `chat` are built on it.
+"""A single model call, stage by stage. `generate`, `step` and `chat` are built on it.
 
-================  ====================================================================  ==============================
-stage             does                                                                  present with
-================  ====================================================================  ==============================
-prepare           change the request, or refuse it                                      ``Engine(prepare=)``
-source            ``adapter.stream(request, call)``, once per attempt                   every call
-timeouts          fail an attempt that is silent for too long                           ``timeout``
-retry             ask again after a failure before the first content                    every call
-total timeout     fail a call whose attempts together take too long                     ``Timeouts(total=)``
-cost              price the usage                                                       prices in ``rxllm.models``
-watch             notify the observers                                                  ``Engine(observers=)``
-journal           record the answer, or emit the recorded one                           ``ops.journaled`` around
-budget            count the usage                                                       ``ops.budget``, here or around
-operators         apply the engine's own, in their order                                ``Engine(operators=)``
-raise errors      turn an `ErrorEvent` into ``on_error``                                ``Engine(errors="raise")``
-on_event          call the function with each event                                     ``on_event``
-================  ====================================================================  ==============================
+================  ==========================================================  ========================================
+stage             purpose                                                     when it is present
+================  ==========================================================  ========================================
+prepare           change the request, or refuse it                            ``Engine(prepare=)`` is set
+source            call ``adapter.stream(request, call)`` for each attempt     always
+timeouts          fail an attempt if the model is silent for too long         ``timeout`` is set
+retry             try again after a failure before the first content          always
+total timeout     fail the call if its attempts take too long in total        ``Timeouts(total=)`` is set
+cost              add the costs to the usage                                  ``rxllm.models`` has the prices
+watch             notify the observers                                        ``Engine(observers=)`` is set
+journal           record the answer, or emit the recorded one                 the stream is in ``ops.journaled``
+budget            count the usage against a budget                            an ``ops.budget`` applies to the stream
+operators         apply the engine's own operators, in order                  ``Engine(operators=)`` is set
+raise errors      turn an `ErrorEvent` into ``on_error``                      ``Engine(errors="raise")`` is set
+on_event          pass each event to the caller's function                    ``on_event`` is set
+================  ==========================================================  ========================================
 
 After these stages, `Setup.drop_hidden` drops the events that the options hide, and `run_tools` runs a step's tools.
 """
@@ -65,7 +65,7 @@ def model_events(setup: Setup, request: Request) -> Stream[Event]:
         scope, call = current_scope.get(), setup.call(request_id(setup.options))
         chat = {} if scope.chat is None else scope.chat
         below = scope.below_model().under(setup.engine.operators, chat)
-        if scope.counted:  # the adapter that calls this engine is already counted in these budgets
+        if scope.counted:  # these budgets already count the call of the adapter that uses this engine
             below = msgspec.structs.replace(below, counted=scope.counted)
 
         def answer(sent: Request) -> Stream[Event]:
@@ -90,7 +90,7 @@ def source(setup: Setup, sent: Request, call: Call) -> Observable[Event]:
 
 
 def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> Iterator[tuple[str, Operator]]:
-    """Yield the name and the operator of each stage of an answer, in the order of the table above."""
+    """Yield the name and the operator of each stage, in the order of the table above."""
     engine, options, limits = setup.engine, setup.options, setup.timeouts
     ids = (call.request_id, engine_call.provider, sent.model, options.get("session_id"))
 
@@ -115,11 +115,12 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
     if current_scope.get().journal is not None:
         yield "journal", partial(_use_journal, sent, engine_call.provider)
 
-    # A call is counted where it is made, so the position of a budget in the list makes no difference.
+    # Usage is counted right where the model is called, so a budget's position among the operators does not matter.
     shares = current_scope.get().shares
     operators = [operator for operator in engine.operators if not isinstance(operator, HoldsBudget)]
     if shares and operators:
-        # A call that another operator makes in response to an event is not part of the answer counted here.
+        # Another operator might make a call of its own in response to an event. That call is not part of the answer
+        # that is counted here.
         yield "scope", scoped
     for share in shares:
         share.is_taken = True
@@ -134,7 +135,7 @@ def stages(setup: Setup, sent: Request, call: Call, engine_call: EngineCall) -> 
 
 
 def _check(setup: Setup, sent: Request) -> None:
-    """Raise if the model of `sent` cannot answer it."""
+    """Raise if `sent` is invalid, or if its model cannot answer it."""
     validate.request(sent)
     model = setup.model_info(sent)
     if model is not None:
@@ -146,7 +147,7 @@ def _check(setup: Setup, sent: Request) -> None:
 
 
 def _use_journal(request: Request, provider: str, events: Observable[Event]) -> Stream[Event]:
-    """Return `events`, or the answer recorded in the subscription's journal."""
+    """Return the answer that the subscription's journal has recorded, or `events` if there is none."""
     scope = current_scope.get()
     journal = scope.journal
     assert journal is not None
@@ -162,7 +163,7 @@ def _use_journal(request: Request, provider: str, events: Observable[Event]) -> 
 
 
 def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, Hashable, Response[Any] | None], None]:
-    """Return a function that counts the journal's answer to a request against this subscription's budgets."""
+    """Return a function that counts an answer from the batch's journal against this subscription's budgets."""
     scope, call = current_scope.get(), setup.call("")
     budgets = [share.budget for share in scope.under(setup.engine.operators, None).shares]
 
@@ -181,7 +182,7 @@ def budget_counter(setup: Setup, requests: Sequence[Request]) -> Callable[[int, 
 def _engine_call(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, chat: dict[Any, Budget]
 ) -> EngineCall:
-    """Return the operators' view of the call that sends `request` as `sent`."""
+    """Return what operators can see of this call. `sent` is `request` after it has been completed and prepared."""
     ask = partial(_ask_other, setup, request, sent, call, scope)
     engine = setup.engine
     return EngineCall(sent, call, ask, provider_name(engine.adapter), scope.usage, chat, engine.operators)
@@ -190,7 +191,7 @@ def _engine_call(
 def _ask_other(
     setup: Setup, request: Request, sent: Request, call: Call, scope: Scope, engine: Any, model: str | None = None
 ) -> Stream[Event]:
-    """Return another engine's answer to `request`; `sent` is that request as `setup` sends it."""
+    """Return another engine's answer to `request`. `sent` is what `setup` would send for the same request."""
     other = other_engine(engine, model, setup.engine)
     other_setup = Setup.of(other, ChatOptions, {**other_options(setup.own_options), "request_id": call.request_id})
     request = replace(request, messages=sent.messages)

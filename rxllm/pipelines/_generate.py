@@ -1,10 +1,11 @@
-"""generate, step and chat, and their streams: one response, its tools, and step after step until a halt.
+"""`generate`, `step` and `chat`, and the functions that stream their events.
 
-Many models do not call tools when they must follow a JSON schema, and do not follow it when they may call tools. With
-``structured_finalize=True`` a chat runs to its end as if it had no ``response_format``. If it completes, or halts at
-``max_turns`` or by ``halt_when``, the model is asked once more: with the format, without tools, and with a user message
-that asks for the answer (``structured_finalize_nudge``; ``""`` sends none). Without the option, a chat with tools and a
-schema runs this way if its model has ``tools_with_schema=False`` in ``rxllm.models``.
+Many models cannot use tools and follow a JSON schema in the same request: they do one and ignore the other. With
+``structured_finalize=True``, a chat therefore has two parts. First it runs to its end as if it had no
+``response_format``. If it completes, or if ``max_turns`` or ``halt_when`` halts it, the model receives one more
+request. This request has the format, but no tools. It ends with a user message that asks for the answer, which
+``structured_finalize_nudge`` can replace; ``""`` omits it. If ``structured_finalize`` is not set, a chat with tools and
+a schema works this way only if the model has ``tools_with_schema=False`` in ``rxllm.models``.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ def stream_generate(
     >>> list(stream_generate(Fake("Hello"), "Hi").pipe(ops.text()))
     ['Hello']
 
-    `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a text, messages, a `Thread` or a
-    `Request`. Unknown and invalid options raise at once (`EngineError`, `ValidationError`). All other errors go to
-    ``on_error``; once an event has been emitted, they become an ``ErrorEvent`` instead.
+    `engine` is an `Engine`, an adapter, or ``"provider:model"``; `request` is a string, messages, a `Thread` or a
+    `Request`. An unknown option raises an `EngineError` at once, and an invalid one raises a `ValidationError`. Any
+    other error goes to ``on_error``. If an event has already been emitted, it becomes an ``ErrorEvent`` instead.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -67,7 +68,7 @@ def generate(
 ) -> Stream[Response[Any]]: ...
 @with_options(GenerateOptions)
 def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) -> Stream[Response[Any]]:
-    """Return the model's response to one request: the fold of `stream_generate`.
+    """Return the model's response to one request, which is the fold of `stream_generate`.
 
     >>> from rxllm import Fake
     >>> generate(Fake("Hello"), "Hi").run()
@@ -82,13 +83,13 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
     >>> generate(Fake('{"name": "Lima"}'), "The capital of Peru?", response_format=City).run().parsed
     City(name='Lima')
 
-    The format may be any type that JSON can express. A list, a number or a union is requested as the `value` of an
-    object:
+    The format can be any type that JSON can express. If it is a list, a number or a union, the model is asked for an
+    object that contains it as `value`:
 
     >>> generate(Fake('{"value": [2, 3]}'), "Two primes?", response_format=list[int]).run().parsed
     [2, 3]
 
-    An answer that does not fit goes to ``on_error`` as ``ValidationError("invalid_output")``; see
+    If the answer does not fit the format, ``on_error`` receives a ``ValidationError("invalid_output")``; see
     ``operators.to_response``.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
@@ -97,13 +98,13 @@ def generate(engine: Engine | str | Any, request: Input | Request, **opts: Any) 
 
 
 def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
-    """Return the response to `request`, with `parsed` if it has a format."""
+    """Return the response to `request`. If the request has a format, `parsed` is set."""
     return model_events(setup, request).pipe(ops.to_response(setup.response_format(request)))
 
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Return the events of one response and of the tools that it calls; ``StepCompleted`` is the last.
+    """Return the events of one response and of the tools that it calls. The last event is ``StepCompleted``.
 
     >>> from rxllm import Fake
     >>> stream_step(Fake("Hello"), "Hi").run().response
@@ -121,7 +122,7 @@ def step(
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """Return the result of one response and the tools that it calls: the fold of `stream_step`.
+    """Return the result of one response and the tools that it calls, which is the fold of `stream_step`.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last
@@ -150,9 +151,9 @@ Ask = Callable[[Thread], Stream[Event]]
 
 
 def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
-    """Return the functions that ask for a chat's steps and, if there is one, for its final step.
+    """Return a function that runs a step of the chat and, if the chat needs a final step, a function that runs it.
 
-    Raises ``ValidationError("invalid_request")`` if there is no schema to finalize to.
+    Raises ``ValidationError("invalid_request")`` if the final step would have no schema.
     """
     if not _needs_final_step(setup):
         return partial(step_events, setup), None
@@ -160,10 +161,10 @@ def ask_functions(setup: Setup, thread: Thread) -> tuple[Ask, Ask | None]:
     validate.request(request)
     model = setup.model_info(request)
     if model is not None:
-        validate.capabilities(replace(request, tools=()), model)  # the check must precede the first tool
+        validate.capabilities(replace(request, tools=()), model)  # checked before the first tool runs
     final = setup.without(_without_tools(setup.engine), "structured_finalize", "tools", "tool_choice")
     nudge = setup.options.get("structured_finalize_nudge", NUDGE)
-    # The nudge enters the chat's thread only once it has been answered, so a failed chat can be run again.
+    # The nudge is added to the chat's thread only once the model has answered it, so a failed chat can be run again.
     return (
         partial(step_events, setup.without(setup.engine, "structured_finalize", "response_format")),
         lambda thread: step_events(final, thread.add_user(nudge) if nudge else thread),
@@ -194,7 +195,7 @@ def _is_schema(response_format: Any) -> bool:
 
 @with_options(ChatOptions)
 def stream(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[Event]:
-    """Return the events of a chat, step after step until it halts; ``ChatCompleted`` is the last.
+    """Return the events of a chat, which runs step after step until it halts. The last event is ``ChatCompleted``.
 
     >>> from rxllm import Fake
     >>> stream(Fake("Hello"), "Hi").run().result
@@ -212,7 +213,7 @@ def chat(
 def chat(engine: Engine | str | Any, thread: Input, **opts: Unpack[ChatOptions]) -> Stream[ChatResult]: ...
 @with_options(ChatOptions)
 def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatResult[Any]]:
-    """Return the result of a chat that runs step after step until it halts: the fold of `stream`.
+    """Run a chat step after step until it halts, and return its result, which is the fold of `stream`.
 
     >>> from rxllm import Fake, ToolCall, tool
     >>> @tool
@@ -221,9 +222,9 @@ def chat(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[ChatR
     >>> result.halted_reason, len(result.steps), result.output_text
     ('completed', 2, '42')
 
-    With a `response_format`, the final response's `parsed` is the validated value. An answer that does not fit is the
-    result's `error`, since tools may have run by then; ``.map(ChatResult.raise_for_error)`` raises it. See
-    ``operators.to_chat_result``.
+    With a `response_format`, the final response's `parsed` is the validated value. If the answer does not fit the
+    format, the result has an `error`. The error is not raised, because tools might have run by then; to raise it, use
+    ``.map(ChatResult.raise_for_error)``. See ``operators.to_chat_result``.
     """
     setup = Setup.of(engine, ChatOptions, opts)
     to_result = ops.to_chat_result(parse=setup.response_format(Request()))

@@ -1,4 +1,4 @@
-"""generate_image, edit_image and image_variations: each returns a cold Stream of one response."""
+"""`generate_image`, `edit_image` and `image_variations`. Each returns a cold Stream that emits one response."""
 
 from __future__ import annotations
 
@@ -30,46 +30,47 @@ from rxllm.values import ApiKey, Call, Image, ImageRequest, ImageResponse, Valid
 from rxllm.values.argument_checks import shown
 
 BUILT_IN = {"openai": "OpenAIImages", "google": "GeminiImages", "gemini": "GeminiImages"}
-"""The classes in ``rxllm.images`` by provider name."""
+"""The class in ``rxllm.images`` for each provider's name."""
 
 
 class ImageOptions(TypedDict, total=False):
-    """Options for image calls: fields of `ImageRequest` that a call may set, and the settings of the call itself."""
+    """Options for image calls: fields of `ImageRequest` that can be set here, and settings for the call itself."""
 
     model: str | None
-    """The model, by its provider's name for it. Default: the request's or the engine's."""
+    """The provider's name for the model. Default: the request's or the engine's."""
     n: int | None
     """The number of images. Default: ``1``."""
     size: tuple[int, int] | str | None
-    """The width and height in pixels, or the provider's own word, such as "1024x1024". Default: the provider's."""
+    """The width and height in pixels, or a size that the provider defines, such as "1024x1024". Default: the
+    provider's."""
     quality: str | None
-    """The provider's word for it, such as "high". Default: the provider's."""
+    """The image quality, as a word that the provider defines, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
-    """The style: "vivid" is more dramatic. Default: the provider's."""
+    """The style of the images; "vivid" images are more dramatic. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
-    """The background of the subject. Default: the provider's."""
+    """The background of the images. Default: the provider's."""
     response_format: Literal["binary", "base64", "url"] | None
-    """The form of the returned images. Default: ``"binary"``."""
+    """The form in which the images are returned. Default: ``"binary"``."""
     options: Mapping[str, Any] | None
-    """Fields that are merged into the provider's request unchanged. Default: none."""
+    """Fields that are added unchanged to the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None
-    """Notes on the request for adapters and observers; they are not sent. Default: none."""
+    """Data about the request, for adapters and observers. It is not sent to the provider. Default: none."""
     api_key: ApiKey | None
-    """The key for the provider, or a function that returns it. Default: the adapter's, or the one in ``rxllm.keys`` or
-    the environment."""
+    """The provider's API key, or a function that returns it. Default: the adapter's key, or the key in ``rxllm.keys``
+    or the environment."""
     headers: Mapping[str, str] | None
-    """Extra headers, which override the adapter's. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers. Default: none."""
     retry: Retry
-    """The retries: a `RetryPolicy`, a mapping of its fields, True for the default policy, False for no retries.
-    Default: the engine's, which is three attempts."""
+    """The policy for retrying a call that fails: a `RetryPolicy`, a mapping of its fields, True for the default policy,
+    or False for no retries. Default: the engine's, which makes up to three attempts."""
     request_id: str | None
-    """The id of the call for telemetry and the response. Default: a new one."""
+    """The call's id in telemetry and in the response. Default: a new id."""
 
 
 describe(ImageOptions)
 
 _FIELDS = ("model", "n", "size", "quality", "style", "background", "response_format")
-"""The options that replace a field of the request; `options` and `metadata` are merged into theirs."""
+"""The options that replace a field of the request. `options` and `metadata` are merged with the request's fields."""
 
 
 @with_options(ImageOptions)
@@ -83,11 +84,12 @@ def generate_image(
     >>> generate_image(engine, "a kestrel").run()
     ImageResponse([Image(binary, image/gif, 6 bytes)])
 
-    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. Without an image
-    adapter, ``on_error`` receives ``EngineError("no_image_adapter")``. Unknown and invalid options raise at once
-    (`EngineError`, `ValidationError`); all other errors go to ``on_error``. An engine's params apply to chat models
-    only, and so does its model if it has an ``adapter``. The request is not checked before it is sent;
-    ``validate.image_request`` can do that.
+    `engine` is an `Engine` with an ``image_adapter``, an image adapter, or ``"provider:model"``. If there is no image
+    adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
+    once, and an invalid one raises a `ValidationError`. All other errors go to ``on_error``.
+
+    An engine's params are used only for chat models. If the engine also has an ``adapter``, the same applies to its
+    model. The request is not checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -101,7 +103,7 @@ def edit_image(
     mask: Image | None = None,
     **opts: Unpack[ImageOptions],
 ) -> Stream[ImageResponse]:
-    """Return `images` edited as the prompt asks. They are all sent as inputs; only `mask` is sent as the mask.
+    """Return `images`, edited as the prompt asks. All of them are sent as input images; only `mask` is sent as a mask.
 
     >>> from rxllm.images import FakeImages
     >>> bird, fake = Image.from_binary(b"GIF89a", "image/gif"), FakeImages(Image.from_url("https://example.org/a.png"))
@@ -118,7 +120,7 @@ def edit_image(
 
 @with_options(ImageOptions)
 def image_variations(engine: Engine | str | Any, image: Image, **opts: Unpack[ImageOptions]) -> Stream[ImageResponse]:
-    """Return variations of one image; there is no prompt."""
+    """Return variations of an image. This needs no prompt."""
     return _responses(
         "image_variations", engine, lambda: ImageRequest("variation", input_images=_check_images((image,))), opts
     )
@@ -158,7 +160,8 @@ def _response(
     def ask() -> Observable[Any]:
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # Retries and spans work as for event streams: the response is the first content, so nothing is held back.
+    # Retries and spans work as they do for event streams. The response counts as the first content, so there are no
+    # earlier events to hold back.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))
@@ -173,7 +176,7 @@ def _as_image_engine(value: Any) -> Engine:
     if not isinstance(value, str):
         return as_engine(value)
     if current_place.get().engine is not None:
-        return replace(as_engine(value), adapter=None)  # without an adapter, its model is an image model
+        return replace(as_engine(value), adapter=None)  # the model of an engine with no adapter is an image model
     provider, _, model = value.partition(":")
     if provider in BUILT_IN:
         return Engine(image_adapter=getattr(image_adapters, BUILT_IN[provider])(), model=model or None)
@@ -181,7 +184,7 @@ def _as_image_engine(value: Any) -> Engine:
 
 
 def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, Any]) -> ImageRequest:
-    # The model of an engine with a chat adapter is a chat model, which an image adapter would refuse.
+    # If the engine has a chat adapter, its model is a chat model, which an image adapter would refuse.
     default = engine.model if engine.adapter is None else None
     return replace(
         request,
@@ -194,7 +197,7 @@ def _complete_request(engine: Engine, request: ImageRequest, opts: Mapping[str, 
 def _refuse_text_model(provider: str, name: str | None) -> None:
     model = models.find(provider, name)
     if model is not None and model.images is False:
-        message = f"{model.name} does not make images, according to rxllm.models"
+        message = f"{model.name} does not generate images, according to rxllm.models"
         raise ValidationError("unsupported_capability", message, errors=[(("images",), "images_disabled")])
 
 
@@ -206,7 +209,7 @@ def _check_options(opts: Mapping[str, Any]) -> dict[str, Any]:
     try:
         validate.image_request(ImageRequest(**fields))
     except ValidationError as error:
-        # Only faults in the options count: this request has no prompt, for example.
+        # Only faults in the options count. The request itself is incomplete; for example, it has no prompt.
         faults = [
             (path, f"{fault}: {shown(fields[str(path[0])])}") for path, fault in error.errors if path[0] in fields
         ]

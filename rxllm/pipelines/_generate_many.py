@@ -1,4 +1,4 @@
-"""generate_many: the responses to many requests, kept in a journal if the caller passes its path."""
+"""`generate_many`, which sends many requests and can store their responses in a journal."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ OnProgress = Callable[[Progress], object]
 
 
 class Responses(Stream[Response[T]]):
-    """The responses to many requests: ``run`` and ``await`` return them all as a list, in request order."""
+    """The responses to many requests. ``run`` and ``await`` return all of them as a list, in the requests' order."""
 
     def __init__(self, subscribe: abc.Subscription[Response[T]], *, is_ordered: bool) -> None:
         super().__init__(subscribe)
@@ -83,35 +83,38 @@ def generate_many(
     on_progress: OnProgress | None = None,
     **opts: Any,
 ) -> Responses[Any]:
-    """Return the responses to many requests, `concurrency` at a time, in the requests' order or as they finish.
+    """Send many requests, up to `concurrency` at a time, and return a stream of their responses.
 
     >>> from rxllm import Fake
     >>> shout = Fake(lambda request: request.messages[-1].text.upper())
     >>> [response.output_text for response in generate_many(shout, ["a", "b"])]
     ['A', 'B']
 
-    ``.run()`` and ``await`` return the list of all responses, in the requests' order.
+    ``.run()`` and ``await`` return a list of all responses, in the order of the requests.
 
-    All `requests` are read and checked at the call. A failed request becomes a Response with an `error`; the others
-    continue. With ``ordered=False``, ``response.metadata["request_index"]`` is the index of its request:
+    All `requests` are read and checked when this function is called. If a request fails, its Response has an `error`,
+    and the other requests continue. The stream emits the responses in the order of the requests. With
+    ``ordered=False``, it emits each response as soon as it is complete, and ``response.metadata["request_index"]`` is
+    the index of its request:
 
     >>> many = generate_many(shout, ["a", "b"], ordered=False)
     >>> sorted((response.metadata["request_index"], response.output_text) for response in many)
     [(0, 'A'), (1, 'B')]
 
-    If `requests` maps ids (strings or whole numbers) to requests, ``response.metadata["request_id"]`` is the id.
+    `requests` can also be a mapping from ids, which are strings or whole numbers, to requests. Then
+    ``response.metadata["request_id"]`` is the id of the request.
 
-    `journal` is the path of a file; each answer is appended to it before it is emitted. A later run with the same file,
-    even after a crash, emits the stored answers and sends only the other requests. Failed requests are not written. A
-    request is recognized by its id or, without ids, by its `request_key` with all options. Answers are synced to the
-    disk every second and at the end.
+    `journal` is the path of a file. Each answer is appended to this file before it is emitted. If you run the batch
+    again with the same file, even after a crash, the stored answers are emitted, and only the other requests are sent.
+    Failed requests are not stored. A request is recognized by its id or, if there are no ids, by its `request_key`,
+    which includes all options. The file is synced to disk every second, and at the end.
 
     ``on_progress(progress)`` is called with a `Progress` whenever a request ends; ``rxllm.display.progress_bar()``
     returns such a function.
 
-    ``on_error`` receives a ``ValidationError``, before any request is sent, if the journal has a different request
-    under the same id, and an ``EngineError`` if another stream is writing to the file (``journal_in_use``) or it cannot
-    be written (``journal_failed``).
+    If the journal has a different request under the same id, ``on_error`` receives a ``ValidationError`` before any
+    request is sent. If another stream is writing to the file, it receives an ``EngineError("journal_in_use")``. If the
+    file cannot be read or written, it receives an ``EngineError("journal_failed")``.
     """
     check_count("concurrency", concurrency)
     check_instance("ordered", ordered, bool, "True or False")
@@ -153,8 +156,8 @@ def _path(journal: Any) -> str:
 def _run_with_journal(
     journal: Journal, run: Callable[[], abc.DisposableBase], emitter: _Emitter, scheduler: abc.SchedulerBase | None
 ) -> abc.DisposableBase:
-    """Open `journal`, run the requests, and close it."""
-    # All requests may end during their subscription, so `running` and `closing` may be set in either order.
+    """Open `journal`, run the requests, and close the journal."""
+    # All requests can end during their own subscription, so `running` and `closing` can be set in either order.
     scope, running, closing = current_scope.get(), SerialDisposable(), SerialDisposable()
 
     def begin(_: None) -> None:
@@ -172,7 +175,10 @@ def _run_with_journal(
 
 
 def _response(setup: Setup, index: int, request: Request, journal: Journal | None) -> Stream[Response[Any]]:
-    """Return the journal's response, or the model's, which is first written to the journal if there is one."""
+    """Return the journal's response to `request` or, if it has none, the model's.
+
+    The model's response is written to the journal before it is emitted.
+    """
     if journal is None:
         return response_of(setup, request)
 
@@ -187,7 +193,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
         if read is not None and not response.tool_calls:
             try:
                 response = replace(response, parsed=read(response.output_text))
-            except ValidationError:  # the type's rules have changed since then
+            except ValidationError:  # the type's rules have changed since the response was stored
                 journal.forget(index)
                 return scoped(Deferred(ask), scope)
         return result_of(lambda: response)
@@ -197,7 +203,7 @@ def _response(setup: Setup, index: int, request: Request, journal: Journal | Non
 
 
 class _Emitter:
-    """Emits each response at once, or in the order of the requests."""
+    """Emits responses either at once or in the order of the requests."""
 
     def __init__(
         self,
@@ -221,7 +227,7 @@ class _Emitter:
         self.fail: Callable[[Any], None] = observer.on_error
 
     def receive(self, index: int, response: Response[Any]) -> None:
-        # An exception from the subscriber is not a failure of the request.
+        # If the subscriber raises an exception, this does not mean that the request has failed.
         try:
             self._count(index, response)
             if not self._ordered:
@@ -260,7 +266,7 @@ class _Emitter:
 
 
 def _failed_response(error: LLMError) -> Response[Any]:
-    """Return the response to a failed request; if its answer had the wrong format, the response has the text."""
+    """Return the response to a failed request. If the answer had the wrong format, the response contains its text."""
     answer: Mapping[str, Any] = error.metadata if error.reason == "invalid_output" else {}
     text, usage = answer.get("text", ""), answer.get("usage", Usage())
     return Response(output_text=text, finish_reason="error", usage=usage, error=error)

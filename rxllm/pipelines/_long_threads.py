@@ -1,8 +1,9 @@
-"""count_tokens, trim_thread and compact_thread: keep a long conversation within its model's window.
+"""`count_tokens`, `trim_thread` and `compact_thread`, which keep a long conversation within the context window.
 
-A summary is stored as ``metadata["summary"]`` of the answer that it was made for, and thus in the thread and its JSON.
-It has its `text`, the number of `messages` that it replaces (not counting system messages), and their `digest`. A later
-call uses the last summary whose messages still begin the thread.
+A summary is stored in the answer that it was made for, as ``metadata["summary"]``. This means that it is also in the
+thread and in the thread's JSON. It has its `text`, the number of `messages` that it replaces (not counting system
+messages), and the `digest` of these messages. A later call uses the last summary whose messages are still the first
+messages in the thread.
 """
 
 from __future__ import annotations
@@ -54,26 +55,26 @@ INSTRUCTIONS = (
     "language of the conversation."
 )
 QUESTION = "What has been said so far?"
-"""The user message that the summary answers, so that roles alternate as chat templates require."""
+"""The user message that is sent before the summary, because chat templates require that roles alternate."""
 
 
 @with_options(GenerateOptions)
 def count_tokens(
     engine: Engine | str | Any, request: Input | Request, **opts: Unpack[GenerateOptions]
 ) -> Stream[TokenCount]:
-    """Return the number of tokens of `request` for its model, with the engine's tools and options.
+    """Count the tokens of `request` for its model, including the engine's tools and options.
 
     >>> from rxllm import Fake
     >>> count_tokens(Fake("2, 3, 5."), "Name three primes.").run()
     TokenCount(tokens=9, estimated=True)
 
-    Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves, in one request with the
-    usual key, retries and errors. For all others, and for compatible servers that cannot count, the number is an
-    estimate, marked ``estimated=True``: a token for every four bytes of text, 4 for each message, 1,000 for an image or
-    a non-text file, and 100 for an image with ``detail="low"``.
+    Anthropic, Gemini, OpenAI's Responses API and the local model count the tokens themselves. This takes one request,
+    with the same key, retries and errors as any other request. For all other models, and for compatible servers that
+    cannot count, the number is an estimate, and ``estimated`` is True. The estimate is one token for every four bytes
+    of text, 4 for each message, 1,000 for an image or a non-text file, and 100 for an image with ``detail="low"``.
 
-    The engine's `prepare` functions are not called. A custom adapter that can count implements ``count_tokens(request,
-    call)``, which returns an Observable of one `TokenCount`.
+    The engine's `prepare` functions are not called. If you write an adapter that can count tokens, give it a method
+    ``count_tokens(request, call)`` that returns an Observable of one `TokenCount`.
     """
     setup = Setup.of(engine, GenerateOptions, opts)
     request = as_request(request)
@@ -94,7 +95,7 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
 
 @explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that sends only the newest exchanges, within about `tokens`.
+    """Return a function for ``Engine(prepare=[...])`` that sends only the newest exchanges, up to about `tokens`.
 
     >>> from rxllm import Engine, Fake, Thread, assistant, chat
     >>> model = Fake("2, 3, 5.")
@@ -103,13 +104,13 @@ def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
     >>> [message.text for message in model.requests[0].messages], len(result.thread)
     (['Now three primes.'], 4)
 
-    An exchange is a user message and everything up to the next one, so a tool call stays with its results. System
-    messages are always sent, and so is the last exchange: if it is too long for the provider, the error is
-    ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
+    An exchange is a user message and everything up to the next user message, so a tool call stays with its results.
+    System messages and the last exchange are always sent. If the last exchange is too long for the provider, the call
+    fails with ``AdapterError("context_length_exceeded")``. The thread and the results keep every message.
 
-    Tokens are estimated as in `count_tokens`; tools and the format count too. Leave some room for the answer.
+    Tokens are estimated as in `count_tokens`. Tools and the response format count too. Leave some room for the answer.
 
-    Raises ``ValidationError("invalid_option")`` unless `tokens` is a whole number of at least 1.
+    Raises ``ValidationError("invalid_option")`` if `tokens` is not a whole number of at least 1.
     """
     check_count("tokens", tokens)
 
@@ -143,7 +144,7 @@ def compact_thread(
 ) -> Callable[[Request], Any]:
     """Return a function for ``Engine(prepare=[...])`` that summarizes long threads with `engine`.
 
-    In a request of more than `at` tokens, the summary replaces all but the last `keep` exchanges.
+    If a request has more than `at` tokens, a summary replaces all but the last `keep` exchanges.
 
     >>> from rxllm import Fake, Thread, assistant, chat
     >>> summaries, model = Fake("The user likes foxes."), Fake("Rex?")
@@ -154,31 +155,35 @@ def compact_thread(
     >>> len(result.thread), result.thread.last.metadata["summary"]["messages"]
     (4, 2)
 
-    The model receives the system messages, the summary, and the kept exchanges unchanged; the thread and the results
-    keep every message. The summary is made once: it is kept in the metadata of the answer's message, also in JSON, and
-    later steps and turns use it as long as the messages that it replaces are unchanged. When the request exceeds `at`
-    again, the summary and the messages since then are summarized. An exchange is a user message and everything up to
-    the next one; `keep` or fewer exchanges are left as they are, however long. Put this function first in `prepare`.
+    The model receives the system messages, the summary, and the last exchanges as they are. The thread and the results
+    keep every message. An exchange is a user message and everything up to the next user message. A thread with no more
+    than `keep` exchanges is never summarized, even if it is long. Put this function first in `prepare`.
 
-    A ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})`` follows the start of the
-    answer's stream, and the answer's usage includes the summary's. The summary is an ordinary call to `engine` with the
-    options `opts`; disposing the answer cancels it. If it fails, the answer fails with its error; with
-    ``on_error="continue"`` the whole thread is sent, a warning is logged, and ``Custom("thread_compaction_failed",
-    {"error"})`` is emitted.
+    A summary is made only once. It is stored in the metadata of the answer's message, and therefore in the thread's
+    JSON. Later steps and turns reuse it as long as the messages that it replaces do not change. When the request
+    exceeds `at` again, the old summary and the messages since then are summarized together.
 
-    Tokens are estimated as in `count_tokens`; ``count=lambda request: rxllm.count_tokens(engine, request)`` asks the
-    provider at each step. `instructions` is the system message for the summary.
+    To make the summary, `engine` is called in the usual way, with the options `opts`. Disposing the answer cancels this
+    call. Its usage is added to the answer's usage. After the start of the answer, its stream emits
+    ``Custom("thread_compacted", {"messages", "tokens_before", "tokens_after", "usage"})``. If the call fails, the
+    answer fails with the same error. With ``on_error="continue"``, the whole thread is sent instead, a warning is
+    logged, and ``Custom("thread_compaction_failed", {"error"})`` is emitted.
 
-    Raises ``ValidationError("invalid_option")`` for wrong arguments, and what ``generate`` raises for wrong options.
+    Tokens are estimated as in `count_tokens`. To ask the provider for the number at every step, pass
+    ``count=lambda request: rxllm.count_tokens(engine, request)``. `instructions` is the system message of the call that
+    makes the summary.
+
+    Raises ``ValidationError("invalid_option")`` if an argument is invalid. If an option is invalid, raises the same
+    errors as ``generate``.
     """
     check_count("at", at)
     check_count("keep", keep)
-    check("instructions", instructions, isinstance(instructions, str), "a text")  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("instructions", instructions, isinstance(instructions, str), "a string")  # pyright: ignore[reportUnnecessaryIsInstance]
     check("on_error", on_error, on_error in ("raise", "continue"), '"raise" or "continue"')
     if count is not None:
         check_function("count", count)
     engine = as_engine(engine)
-    Setup.of(engine, GenerateOptions, opts)  # raises for wrong options
+    Setup.of(engine, GenerateOptions, opts)  # raises an error if an option is invalid
 
     def prepare(request: Request) -> Any:
         validate.request(request)
@@ -206,7 +211,7 @@ def compact_thread(
 
 
 class _Summary(msgspec.Struct, frozen=True):
-    """The summary of the first `messages` messages of a conversation, without its system messages."""
+    """A summary of the first `messages` messages in a conversation, not counting system messages."""
 
     messages: int = 0
     digest: str = ""
@@ -218,7 +223,7 @@ def _spoken(messages: Sequence[Message]) -> tuple[Message, ...]:
 
 
 def _last_summary(spoken: Sequence[Message]) -> _Summary:
-    """Return the last summary in the metadata of `spoken` whose messages still begin `spoken`, or an empty one."""
+    """Return the last summary in `spoken` that still matches the first messages there, or an empty summary."""
     for message in reversed(spoken):
         match message.metadata.get("summary"):
             case {"messages": int(number), "digest": str(digest), "text": str(text)}:
@@ -230,7 +235,7 @@ def _last_summary(spoken: Sequence[Message]) -> _Summary:
 
 
 def _digest(messages: Sequence[Message]) -> str:
-    """Return a hash of these messages without their metadata."""
+    """Return a hash of the messages that ignores their metadata."""
     calls = [[(call.id, call.name, call.arguments) for call in message.tool_calls] for message in messages]
     texts = [(message.role, message.name, message.content, message.tool_call_id) for message in messages]
     return sha256(json_bytes([texts, calls])).hexdigest()[:32]
@@ -261,7 +266,7 @@ def _replace_older(request: Request, older: Sequence[Message], tokens: int, resp
 def _send_whole(sent: Request, error: Exception, _: Any) -> Observable[Prepared]:
     if not isinstance(error, LLMError):
         return throw(error)
-    _log.warning("the conversation could not be summarized and is sent as it is: %s", type(error).__name__)
+    _log.warning("the conversation could not be summarized, so it is sent as it is: %s", type(error).__name__)
     return just(Prepared(sent, event=Custom("thread_compaction_failed", {"error": error})))
 
 
@@ -274,19 +279,20 @@ def _tokens(result: Any) -> int:
 
 
 def exchange_starts(messages: Sequence[Message]) -> list[int]:
-    """Return the indexes at which the exchanges of `messages` begin; no exchange ends inside a tool call.
+    """Return the index of the first message in each exchange. No exchange ends between a tool call and its result.
 
     >>> from rxllm.values import assistant, system, user
     >>> exchange_starts([system("Be brief."), user("Hi"), assistant("Hello"), user("Bye")])
     [1, 3]
 
-    The messages before the first user message, except system messages, are an exchange too. A user message between a
-    tool call and its result does not begin one, since a result must stay with its call. Nor does a user message after a
-    call without a result: whether that call is refused must not depend on the length of the thread.
+    If there are messages before the first user message, other than system messages, they form an exchange too. A user
+    message between a tool call and its result does not begin an exchange, because a result must stay with its call. A
+    user message after a call that has no result does not begin one either. Such a call is refused, and trimming a long
+    thread must not hide it.
     """
     starts: list[int] = []
     reach = _last_results(messages)
-    answered = -1  # index of the last result of the calls so far
+    answered = -1  # the index of the last result for any call so far
     for i, message in enumerate(messages):
         if message.role != "system" and (not starts or message.role == "user") and answered < i:
             starts.append(i)
@@ -295,7 +301,10 @@ def exchange_starts(messages: Sequence[Message]) -> list[int]:
 
 
 def _last_results(messages: Sequence[Message]) -> dict[int, int]:
-    """Map the index of each message with calls to the index of their last result; a missing result is at the end."""
+    """Map the index of each message that has tool calls to the index of their last result.
+
+    A missing result counts as if it were at the end of the thread.
+    """
     made_at: dict[str, int] = {}
     reach: dict[int, int] = {}
     unanswered: dict[str, int] = {}
@@ -309,12 +318,12 @@ def _last_results(messages: Sequence[Message]) -> dict[int, int]:
 
 
 def _from_exchange(messages: Sequence[Message], start: int) -> tuple[Message, ...]:
-    """Return the system messages, and the other messages from `start` on."""
+    """Return all system messages, and the other messages from index `start` to the end."""
     return tuple(message for i, message in enumerate(messages) if i >= start or message.role == "system")
 
 
 def _transcript(before: str, messages: Sequence[Message]) -> str:
-    """Return the text of `messages`, after the summary `before` of the earlier messages, if there is one.
+    """Return `messages` as text. If there is a summary of earlier messages, `before`, the text begins with it.
 
     >>> from rxllm.values import assistant, user
     >>> print(_transcript("The user likes foxes.", [user("A name for one?"), assistant("Rex.")]))
@@ -324,7 +333,7 @@ def _transcript(before: str, messages: Sequence[Message]) -> str:
     <BLANKLINE>
     assistant: Rex.
 
-    Thinking is left out; images and files appear as their name or type.
+    The model's thinking is left out. An image or a file appears as its name or type.
     """
     head = [f"summary of what came before: {before}"] if before else []
     return "\n\n".join((*head, *_lines(messages)))

@@ -1,7 +1,8 @@
-"""Notify an engine's observers of calls, steps, chats and images: each is a span, which begins and finishes once.
+"""Notify an engine's observers of calls, steps, chats and images.
 
-A span watches the events of a stream and changes nothing. It finishes when the stream ends, before the subscriber is
-notified, or when the stream is disposed. A stream disposed after its last event does not count as cancelled.
+Each of them is a span, which begins once and finishes once. A span watches the events of a stream and changes nothing.
+When the stream ends, the span finishes first, and then the subscriber is notified. A span also finishes when its stream
+is disposed. If this happens after the last event, the stream does not count as cancelled.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ Clock = Callable[[], float]
 
 
 class Observers:
-    """An engine's observers during one call. An observer's error does not affect the call; the first one is logged."""
+    """An engine's observers during a call. If an observer fails, its first error is logged, and the call continues."""
 
     def __init__(self, functions: Iterable[Callable[[Telemetry], object]]) -> None:
         self._functions = tuple(functions)
@@ -97,14 +98,14 @@ class Observers:
         self._failed: set[int] = set()
 
     def notify(self, value: Telemetry, content: Callable[[], Any] | None = None) -> None:
-        """Pass `value` to each observer; tracers with `content` set receive ``content()`` too."""
+        """Pass `value` to each observer. A tracer that asks for content also receives ``content()``."""
         whole = replace(value, content=content()) if content is not None and self._shows_content else value
         for index, function in enumerate(self._functions):
             shown = whole if isinstance(function, Tracer) and function.content else value
             self._call(index, type(value).__name__, partial(function, shown))
 
     def request_headers(self, call_id: str) -> dict[str, str]:
-        """Return the headers that tracers send with an attempt."""
+        """Return the headers that the tracers add to an attempt."""
         headers: dict[str, str] = {}
         for index, function in enumerate(self._functions):
             if isinstance(function, Tracer):
@@ -117,7 +118,7 @@ class Observers:
         except Exception as error:
             if index not in self._failed:
                 self._failed.add(index)
-                log.warning("an observer failed at a %s", occasion, exc_info=error)
+                log.warning("an observer failed to handle a %s", occasion, exc_info=error)
             return None
 
 
@@ -132,7 +133,7 @@ class Ids(NamedTuple):
 
     @property
     def keywords(self) -> dict[str, Any]:
-        """The ids that every telemetry value takes as keywords."""
+        """The ids as keyword arguments, which every telemetry value accepts."""
         return {"id": self.id, "parent_id": self.parent_id, "path": self.path, "session_id": self.session_id}
 
 
@@ -144,16 +145,16 @@ def watch_stream(
     *,
     is_shared: bool = False,
 ) -> Stream[Event]:
-    """Return `source` with a span for each subscription, which is the parent of the spans below it.
+    """Return `source` with a span around each subscription. The span is the parent of all spans that begin inside it.
 
-    With `is_shared`, the calls below have the same request id, as in a chat or a step.
+    With `is_shared`, calls inside the span have the same request id as the span, as in a chat or a step.
     """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope, subscriber = current_scope.get(), ScopedObserver(observer)
         ids = Ids(request_id, new_id(), scope.parent_id, scope.path, session_id)
         span = begin(stopwatch(scheduler), ids)
-        ending = threading.Lock()  # any thread may dispose the subscription
+        ending = threading.Lock()  # any thread can dispose the subscription
 
         def finish(outcome: Outcome, error: Exception | None = None) -> None:
             if ending.acquire(blocking=False):
@@ -176,7 +177,7 @@ def watch_stream(
         below = replace(scope, request_id=id, parent_id=ids.id, begin_attempt=span.begin_attempt)
         with within(below):
             subscription = source.subscribe(on_next, on_error, on_completed, scheduler=scheduler)
-        # The inner spans finish first.
+        # The spans inside this one finish first.
         return CompositeDisposable(subscription, Disposable(lambda: finish("cancelled")))
 
     return Stream(subscribe)
@@ -185,10 +186,10 @@ def watch_stream(
 def notify_retry(
     observers: Observers, request_id: str, provider: str, model: str | None, session_id: str | None = None
 ) -> Callable[[int, float, LLMError], None]:
-    """Return the function that ``retry_before_content`` calls before it waits."""
+    """Return a function that notifies the observers of a retry. ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # below the call's span
+        scope = current_scope.get()  # inside the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -201,12 +202,12 @@ _PORTS = {"https": 443, "http": 80}
 
 
 def details(request: Request | ImageRequest, adapter: Any) -> CallDetails:
-    """Return the details of a call that is about to be made, in the scope of its subscription."""
+    """Return the details of a call that is about to start. This must run in the scope of the call's subscription."""
     values = {name: getattr(request, name, None) for name in _PARAMETERS}
     values |= {name: request.options.get(name) for name in _PASSED_THROUGH}
     parameters = {name: value for name, value in values.items() if value not in (None, ())}
     if isinstance(request, Request) and request.response_format not in (None, "text"):
-        parameters["response_format"] = "json"  # its schema may reveal content
+        parameters["response_format"] = "json"  # the schema itself might reveal content
     address, port = _server(adapter)
     notes, queued = masked(request.metadata), current_scope.get().queued
     return CallDetails(parameters=parameters, metadata=notes, address=address, port=port, queued=queued)
@@ -219,17 +220,17 @@ def _server(adapter: Any) -> tuple[str | None, int | None]:
     try:
         parts = urlsplit(url)
         return parts.hostname, parts.port or _PORTS.get(parts.scheme)
-    except ValueError:  # a port that is not a number
+    except ValueError:  # the port is not a number
         return None, None
 
 
 def request_content(request: Request) -> Request:
-    """Return the messages of `request`, without the model's reasoning, and its tools."""
+    """Return a request that has only the tools and the messages of `request`, without the model's reasoning."""
     return Request(messages=tuple(map(_without_reasoning, request.messages)), tools=request.tools)
 
 
 def response_content(response: Response[Any]) -> Message | None:
-    """Return the text and the tool calls of `response`, without its reasoning; None if it has neither."""
+    """Return a message with the text and the tool calls of `response`, or None if it has neither."""
     if not (response.output_text or response.tool_calls):
         return None
     return Message("assistant", response.output_text, tool_calls=tuple(map(_bare, response.tool_calls)))
@@ -243,16 +244,16 @@ def _without_reasoning(message: Message) -> Message:
 
 
 def _bare(call: ToolCall) -> ToolCall:
-    """Return `call` without metadata such as a reasoning signature; only the mark of a server-side call is kept."""
+    """Return `call` without its metadata, such as a reasoning signature, except for the mark of a server-side call."""
     return dataclasses.replace(call, metadata={name: note for name, note in call.metadata.items() if name == "server"})
 
 
 _CHUNKS = frozenset({TextDelta, ThinkingDelta, ToolCallStarted, ToolCallDelta, FileAdded})
-"""The events that carry a piece of the answer; completions only repeat the pieces."""
+"""The events that add a piece to the answer. Completions only repeat pieces that have already arrived."""
 
 
 class Span:
-    """One stream as the observers see it, with a clock and ids."""
+    """The base class for spans. A span is one stream as the observers see it, with a clock and ids."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids) -> None:
         self._observers = observers
@@ -261,11 +262,11 @@ class Span:
         self._began = now()
 
     def begin_attempt(self, call: Call) -> Call:
-        """Return `call` for an attempt that begins now."""
+        """Return the `call` to use for the attempt that begins now."""
         return call
 
     def see(self, event: Any) -> None:
-        """Note an event of the stream."""
+        """Handle one of the stream's events."""
 
     def finish(self, outcome: Outcome, error: Exception | None) -> None:
         """Notify the observers that the stream has ended."""
@@ -276,7 +277,7 @@ class Span:
 
 
 class _SpanWithAttempts(Span):
-    """An adapter call, with the number of its attempts and the arrival times of the last attempt's chunks."""
+    """The span of an adapter call. It counts the attempts, and records when the last attempt's chunks arrive."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request | ImageRequest
@@ -288,11 +289,11 @@ class _SpanWithAttempts(Span):
         self._chunks: list[float] = []
 
     def begin_attempt(self, call: Call) -> Call:
-        """Return `call` with the tracers' headers."""
+        """Count an attempt, and return `call` with the tracers' headers."""
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()
-        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # below the call's span
+        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # inside the call's span
         return dataclasses.replace(call, trace_headers=headers) if headers else call
 
     def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
@@ -307,7 +308,7 @@ class _SpanWithAttempts(Span):
 
 
 class CallSpan(_SpanWithAttempts):
-    """One model response: start, first token, finish."""
+    """The span of a model response. It reports the start, the first token and the end."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: Request) -> None:
         super().__init__(observers, now, ids, adapter, request)
@@ -318,7 +319,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # raw usage with unknown keys makes the caller's fold fail too
+        with suppress(Exception):  # raw usage with unknown keys raises an error here, and in the caller's own fold
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True
@@ -340,14 +341,14 @@ class CallSpan(_SpanWithAttempts):
 
 
 class StepSpan(Span):
-    """One step and the tools in it."""
+    """The span of a step. It also reports the step's tools."""
 
     def __init__(
         self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any], tools: Iterable[Tool] = ()
     ) -> None:
         super().__init__(observers, now, ids)
         self._known = {tool.name: tool for tool in tools}
-        self._tools: dict[str, tuple[str, float]] = {}  # name and start of each running tool, by call id
+        self._tools: dict[str, tuple[str, float]] = {}  # the name and start time of each running tool, by call id
         self._has_ended = False
         self._result: StepResult | None = None
         observers.notify(StepStarted(ids.request_id, metadata, **ids.keywords))
@@ -361,7 +362,7 @@ class StepSpan(Span):
                 self._tools[id] = (name, began)
                 if self._has_ended:  # another thread has disposed the stream
                     self._finish_tool(id, "cancelled", None)
-            case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call has not started
+            case ToolExecutionCompleted(id=id, error=error) if id in self._tools:  # a denied call never started
                 self._finish_tool(id, "failed" if error else "completed", error, event.result)
             case StepCompleted(result=result):
                 self._result = result
@@ -395,7 +396,7 @@ class StepSpan(Span):
 
 
 class ChatSpan(Span):
-    """A chat, around its steps."""
+    """The span of a chat. The spans of its steps are inside it."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, metadata: Mapping[str, Any]) -> None:
         super().__init__(observers, now, ids)
@@ -418,7 +419,7 @@ class ChatSpan(Span):
 
 
 class ImagesSpan(_SpanWithAttempts):
-    """An image call."""
+    """The span of an image call."""
 
     def __init__(self, observers: Observers, now: Clock, ids: Ids, adapter: Any, request: ImageRequest) -> None:
         super().__init__(observers, now, ids, adapter, request)

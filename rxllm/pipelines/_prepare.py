@@ -1,12 +1,15 @@
 """Prepare a request before it is sent: change it, refuse it, or check it while the model answers.
 
-===============  ==========================  =======================================================================
-the check        the events of the answer    the end of the answer
-===============  ==========================  =======================================================================
-is running       wait                        waits
-has passed       are released, in order      follows the last of them
-has failed       are dropped                 is the check's error; the answer's connection is closed
-===============  ==========================  =======================================================================
+If a check runs alongside the answer, its state decides what happens to the answer:
+
+===============  =========================================  ========================================================
+check            answer's events                            answer's end
+===============  =========================================  ========================================================
+running          They are held back.                        It is held back, too.
+passed           They are released in order.                It follows the last event.
+failed           They are dropped.                          ``on_error`` receives the check's error instead, and the
+                                                            answer's connection is closed.
+===============  =========================================  ========================================================
 """
 
 from __future__ import annotations
@@ -38,9 +41,9 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions, starting at `index`, to `request` in turn, and return the answer to the result.
+    """Apply the functions, starting at `index`, to `request` one after the other, and return the answer to the result.
 
-    Synchronous functions run at once and add nothing to the stream.
+    Synchronous functions run immediately, without adding a layer to the stream.
     """
     if index == len(functions):
         return answer(request)
@@ -51,7 +54,7 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
             return annotate_answer(answer_result(result.request), result)
         if isinstance(result, Request):
             return prepare_request(functions, result, answer, index + 1)
-        fault = must_be("a function that returns the Request, changed or not", result)
+        fault = must_be("a function that returns a Request, changed or unchanged", result)
         raise ValidationError(
             "invalid_request", errors=[(("prepare", index), f"{fault}; to refuse it, raise an error")]
         )
@@ -64,7 +67,10 @@ def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answ
 
 
 def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]]) -> Stream[Event]:
-    """Return the events of ``answer_result(result)``; `value` is an awaitable or an Observable of the result."""
+    """Wait for a result, and return the events of ``answer_result(result)``.
+
+    `value` is the awaitable or the Observable that produces the result.
+    """
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         scope = current_scope.get()
@@ -78,7 +84,7 @@ def _await_result(value: Any, answer_result: Callable[[Any], Observable[Event]])
 
 
 def annotate_answer(answer: Observable[Event], prepared: Prepared) -> Stream[Event]:
-    """Return the events of `answer` with the additions of `prepared`.
+    """Return the events of `answer`, with the event, metadata and usage from `prepared` added to them.
 
     ::
 
@@ -100,11 +106,11 @@ def _with_usage(error: Exception, usage: Usage) -> Exception:
 
 
 class _Annotator:
-    """The additions to one answer, which may begin again after ``StepRestarted``."""
+    """Adds what `prepared` contains to one answer, which can begin again after a ``StepRestarted``."""
 
     def __init__(self, prepared: Prepared) -> None:
         self._prepared = prepared
-        self._usage: Usage | None = None  # the last one emitted
+        self._usage: Usage | None = None  # the last usage that was emitted
 
     def feed(self, event: Event) -> Iterator[Event]:
         match event:
@@ -135,7 +141,7 @@ class _Annotator:
 
 
 def _run_check(guard: Alongside, request: Request) -> Stream[None]:
-    """Complete if `request` passes its check; otherwise fail with the check's exception or its verdict."""
+    """Complete if `request` passes the check; otherwise, fail with its exception or an error for its verdict."""
 
     def judge(verdict: Any) -> None:
         if (error := verdict_error(guard.check, verdict)) is not None:
@@ -145,7 +151,7 @@ def _run_check(guard: Alongside, request: Request) -> Stream[None]:
 
 
 def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Event]:
-    """Return the events of `answer`, held back until `check` has completed."""
+    """Return the events of `answer`, but hold them back until `check` has completed."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         return _HeldBack(observer).start(check, answer, scheduler)
@@ -154,24 +160,26 @@ def _hold_back(check: Observable[Any], answer: Observable[Event]) -> Stream[Even
 
 
 class _HeldBack:
-    """One subscription to a check and the answer that waits for it.
+    """One subscription to a check, and to the answer that waits for it.
 
-    It is not a `Backlog`: the answer itself waits too, and its error waits behind the events until the check passes.
+    This is not a `Backlog`, because the answer itself has to pause while too many events wait. If the answer fails, its
+    error waits behind these events until the check has passed.
     """
 
     def __init__(self, observer: abc.ObserverBase[Event]) -> None:
         self._observer = observer
-        self._lock = threading.Lock()  # check and answer may run on different threads; held for decisions only
-        self._waiting: deque[Event] | None = deque()  # None once all are released
+        # The check and the answer can run on different threads. The lock is never held while an event is emitted.
+        self._lock = threading.Lock()
+        self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # the answer's, if it ended while events waited
+        self._end: Callable[[], None] | None = None  # ends the stream if the answer ended while its events waited
         self._answer = SingleAssignmentDisposable()
 
     def start(
         self, check: Observable[Any], answer: Observable[Event], scheduler: abc.SchedulerBase | None
     ) -> abc.DisposableBase:
         checking = check.subscribe(on_error=self._refuse, on_completed=self._release, scheduler=scheduler)
-        if not self._answer.is_disposed:  # a check that fails at once disposes it
+        if not self._answer.is_disposed:  # it is disposed if the check failed immediately
             self._answer.disposable = paced(answer, self._gate).subscribe(
                 self._receive,
                 lambda error: self._finish(partial(self._observer.on_error, error)),
@@ -204,9 +212,9 @@ class _HeldBack:
 
     def _release(self) -> None:
         try:
-            while (event := self._next()) is not None:  # more may arrive while these are emitted
+            while (event := self._next()) is not None:  # more events can arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # the subscriber raised, and no caller would report it
+        except BaseException as error:  # the subscriber raised an error, and no caller would report it
             self._answer.dispose()
             fail(self._observer, error)
         else:

@@ -1,12 +1,16 @@
-"""`Setup`: a call's engine and checked options, which complete its request.
+"""`Setup`, which holds a call's engine and its checked options, and uses them to complete a request.
 
-When another engine answers the same request, as with ``fallback``, its settings are taken from these places:
+If another engine answers the same request, as with ``fallback``, the settings of the new request have several sources:
 
 ========================================  ==================================================================
-the caller, which reads the answer        messages, tools, tool choice, format
-the request or the call, else the other   temperature, max_tokens, stop, seed, reasoning_effort, metadata,
-engine                                    retry, timeout
-the other engine                          model, if it has one; key; headers; pass-through ``options``
+settings                                  source
+========================================  ==================================================================
+messages, tools, tool choice, format      the original call, because its caller reads the answer
+temperature, max_tokens, stop, seed,      the original request or call; if neither sets an option, the other
+reasoning_effort, metadata, retry,        engine
+timeout
+API key, headers, extra ``options``       the other engine
+model                                     the other engine; if it has none, the original call or request
 ========================================  ==================================================================
 """
 
@@ -51,7 +55,10 @@ _PLAIN = ("tool_choice", "temperature", "top_p", "max_tokens", "seed", "reasonin
 
 
 class Setup(msgspec.Struct, frozen=True):
-    """An engine and a call's checked options: `own_options`, and `options`, where they override the engine's."""
+    """An engine and the checked options of a call.
+
+    `own_options` are the options of the call itself. `options` are the engine's options, overridden by the call's.
+    """
 
     engine: Engine
     options: Mapping[str, Any]
@@ -70,7 +77,7 @@ class Setup(msgspec.Struct, frozen=True):
         return cls(engine, options, own_options, observers, Timeouts.of(options.get("timeout")))
 
     def without(self, engine: Engine, *names: str) -> Setup:
-        """Return a setup with another engine and without these options."""
+        """Return a copy with another engine and without the named options."""
         options, own_options = (
             {name: value for name, value in values.items() if name not in names}
             for values in (self.options, self.own_options)
@@ -78,7 +85,7 @@ class Setup(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(self, engine=engine, options=options, own_options=own_options)
 
     def complete(self, request: Request) -> Request:
-        """Return `request` with its fields filled in from the call's and the engine's options; see `option`."""
+        """Return `request` with its fields filled in from the options of the call and the engine; see `option`."""
         params = set_options(self.engine.params)
 
         def merged(name: str) -> dict[str, Any]:
@@ -99,12 +106,15 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tools(self, requested: tuple[Tool, ...] = ()) -> tuple[Tool, ...]:
-        """Return the tools of the engine, its params, the request and the call; a later one replaces its namesake."""
+        """Return all tools of the engine, its params, the request and the call, in this order.
+
+        A tool replaces any earlier tool with the same name.
+        """
         params = self.engine.params.get("tools") or ()
         return merge_tools(self.engine.tools, (*params, *requested, *self.own_options.get("tools", ())))
 
     def option(self, name: str, value: Any) -> Any:
-        """Return the call's own option, else the `value` of the request's field, else the engine's option."""
+        """Return the first of these that is set: the call's own option, the request's `value`, the engine's option."""
         if name in self.own_options:
             return self.own_options[name]
         return value if value not in (None, ()) else self.options.get(name)
@@ -114,7 +124,7 @@ class Setup(msgspec.Struct, frozen=True):
         return models.find(provider_name(self.engine.adapter), request.model)
 
     def observe(self, events: Stream[Event], span: Callable[..., Span]) -> Stream[Event]:
-        """Return `events`, watched by the engine's observers through a `span`."""
+        """Return `events` inside a `span` that notifies the engine's observers."""
         if self.observers is None:
             return events
         ids = (request_id(self.options), self.options.get("session_id"))
@@ -122,30 +132,33 @@ class Setup(msgspec.Struct, frozen=True):
         return watch_stream(events, begin, *ids, is_shared=True)
 
     def observe_step(self, events: Stream[Event]) -> Stream[Event]:
-        """Return the `events` of a step, watched by the engine's observers."""
+        """Return the `events` of a step inside a span that notifies the engine's observers."""
         if self.observers is None:
             return events
         return self.observe(events, partial(StepSpan, tools=self.tools()))
 
     def traced_by(self, engine: Engine | None) -> Setup:
-        """Return a setup whose engine also has the tracers of `engine`."""
+        """Return a copy whose engine also has the tracers of `engine`."""
         observers = () if engine is None else engine.observers
         added = [entry for entry in observers if isinstance(entry, Tracer) and entry not in self.engine.observers]
         return self.with_observer(*added) if added else self
 
     def with_observer(self, *added: Callable[[Telemetry], object]) -> Setup:
-        """Return a setup with the `added` observers as well."""
+        """Return a copy that also has the `added` observers."""
         own = replace(self.engine, observers=(*added, *self.engine.observers))
         return msgspec.structs.replace(self, engine=own, observers=Observers(own.observers))
 
     def response_format(self, request: Request) -> Any:
-        """Return the reader for the answer to `request`; a wrong format is reported when the request is validated."""
+        """Return the function that parses the answer to `request`.
+
+        A wrong format is not reported here, but when the request is validated.
+        """
         return reader(self.option("response_format", request.response_format))
 
     def returned_by(
         self, function: str, stream: Stream[T], items: type[Any] | str = "events", request: Request | None = None
     ) -> Stream[T]:
-        """Return `stream` with a repr that names the model and the `function` that returns it."""
+        """Return `stream` with a repr that names the model and the `function` that returned the stream."""
         model = self.option("model", request and request.model) or self.engine.model
         return returned_by(function, stream, model or provider_name(self.engine.adapter), items)
 
@@ -161,7 +174,7 @@ class Setup(msgspec.Struct, frozen=True):
         )
 
     def tool_options(self) -> dict[str, Any]:
-        """Return the arguments of ``run_tools`` for this call."""
+        """Return the arguments that this call passes to ``run_tools``."""
         options, engine = self.options, self.engine
         plain = ("mode", "on_tool_error", "tool_timeout", "max_concurrency", "approve", "approve_timeout")
         return {
@@ -176,7 +189,7 @@ class Setup(msgspec.Struct, frozen=True):
         }
 
     def call(self, request_id: str) -> Call:
-        """Return the details of the call for the adapter, with this id."""
+        """Return the `Call` to pass to the adapter, with this id."""
         return Call(
             request_id=request_id,
             api_key=self.options.get("api_key"),
@@ -189,19 +202,19 @@ class Setup(msgspec.Struct, frozen=True):
 
 
 def as_request(value: Any) -> Request:
-    """Return `value`, a `Request` or an `Input`, as a request."""
+    """Return `value`, which is a `Request` or an `Input`, as a request."""
     return value if isinstance(value, Request) else Request(as_thread(value).messages)
 
 
 def as_requests(values: Any) -> tuple[list[Request], list[str | int] | None]:
-    """Return `values` as requests, and their ids if `values` is a mapping.
+    """Return `values` as requests and, if `values` is a mapping, their ids.
 
-    Raises a ``ValidationError`` that names an entry that is not a request.
+    If an entry is not a request, raises a ``ValidationError`` that names the entry.
     """
-    if isinstance(values, Mapping) and "role" not in values:  # a message in OpenAI's form has a role
+    if isinstance(values, Mapping) and "role" not in values:  # a mapping with a role is one message
         ids = list(cast(Mapping[Any, Any], values))
         for id in ids:
-            check("requests", id, type(id) in (str, int), "a mapping by ids, which are strings or whole numbers")
+            check("requests", id, type(id) in (str, int), "a mapping whose keys are strings or whole numbers")
         return [_entry(id, value) for id, value in cast(Mapping[Any, Any], values).items()], ids
     if isinstance(values, str | Mapping | Value):
         raise invalid_option("requests", "must be a list or another iterable; for a single request use generate")
@@ -219,10 +232,12 @@ def _entry(index: int | str, value: Any) -> Request:
 
 
 def request(input: Input | Request, **fields: Any) -> Request:
-    """Return a request with these messages and, by keyword, fields of `Request`. It is checked when it is sent.
+    """Return a request with these messages. Keyword arguments set other fields of the `Request`.
 
     >>> request("Hi", temperature=0.0).temperature
     0.0
+
+    The request is not checked until it is sent.
     """
     return replace(as_request(input), **fields)
 
@@ -246,11 +261,11 @@ _LEFT_OUT = (
     "structured_finalize",
     "on_event",
 )
-"""Call options that another engine does not receive: the provider's own, and those already in the request."""
+"""Call options that are not passed to another engine: they depend on the provider, or are already in the request."""
 
 
 def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
-    """Return `engine` prepared to answer for `caller`: without its own tools, and with the caller's observers."""
+    """Return a copy of `engine` to answer for `caller`: without its own tools, but with the caller's observers."""
     other = as_engine(engine)
     added = [observer for observer in other.observers if observer not in caller.observers]
     return replace(
@@ -263,7 +278,7 @@ def other_engine(engine: Any, model: str | None, caller: Engine) -> Engine:
 
 
 def other_request(request: Request, sent: Request, own_options: Mapping[str, Any], other: Engine) -> Request:
-    """Return the request to send to `other`; `sent` is `request` as its caller sends it."""
+    """Return the request to send to `other`. `sent` is what the original engine would send for `request`."""
     return replace(
         request,
         model=other.model or other.params.get("model") or own_options.get("model") or request.model,
@@ -276,5 +291,5 @@ def other_request(request: Request, sent: Request, own_options: Mapping[str, Any
 
 
 def other_options(own_options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the call's own options that another engine receives too."""
+    """Return the call's own options that are also passed to another engine."""
     return {name: value for name, value in own_options.items() if name not in _LEFT_OUT}

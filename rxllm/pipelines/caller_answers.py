@@ -1,4 +1,4 @@
-"""The caller's answers to the open tool calls and questions of a halted chat and its agents: checks and events."""
+"""Check the caller's answers to open tool calls and questions in a halted chat, and turn the answers into events."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ from rxllm.values.sessions import nested_call, nested_id, open_agents, open_ids,
 
 
 def is_over(thread: Thread) -> bool:
-    """Whether `thread` ends with the model's answer and nothing is open."""
+    """Whether `thread` ends with the model's answer, and no tool call or question is open."""
     last = thread.last
     return last is not None and last.role == "assistant" and HaltedStep.of(thread) is None
 
 
 class HaltedStep(msgspec.Struct, frozen=True):
-    """The open part of `thread`: the unanswered `calls`, and the `question` to the user at its end."""
+    """The part of a chat that is still open: the unanswered `calls`, and any `question` to the user that ends it."""
 
     thread: Thread
     calls: tuple[ToolCall, ...]
@@ -63,7 +63,7 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, thread: Thread) -> HaltedStep | None:
-        """Return the step to complete, or None if nothing is open."""
+        """Return the step that `thread` halted in, or None if nothing is open."""
         last = thread.last
         question = last if last is not None and last.metadata.get("ask_user") else None
         calls = unanswered(thread)
@@ -97,10 +97,10 @@ class HaltedStep(msgspec.Struct, frozen=True):
 
 
 def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
-    """Return the setup for the chat of the agent `tool`, which runs in a step with these `settings`.
+    """Return the setup for the chat of the agent `tool`. `settings` are the settings of the step that runs the agent.
 
-    The agent's own options and its engine's take precedence. It inherits the step's `approve` with its timeout, and the
-    step's context, whose entries its own override.
+    Options that the agent or its engine sets take precedence. Otherwise, the agent inherits the step's `approve`, with
+    its timeout. The agent's context is the step's context, overridden by its own entries.
     """
     own = Setup.of(tool.engine, ChatOptions, {})
     context = {**settings.context, **own.engine.context, **own.options.get("context", {})}
@@ -112,7 +112,7 @@ def agent_setup(tool: AgentTool, settings: ToolSettings, **ids: str) -> Setup:
 
 
 def agent_ids(call: AgentCall) -> dict[str, str]:
-    """Return the ids of the agent's chat; its request id is the step's request id, followed by the tool call's id."""
+    """Return the ids for the agent's chat. Its request id is the step's request id followed by the tool call's id."""
     ids: dict[str, str] = {}
     if call.request_id is not None:
         ids["request_id"] = f"{call.request_id}/{call.call.id}"
@@ -122,25 +122,25 @@ def agent_ids(call: AgentCall) -> dict[str, str]:
     return ids
 
 
-_BEGUN = "is the call of an agent that has begun: answer the calls that wait in it, or deny the call with False"
-_AMBIGUOUS = "is the id of more than one pending tool call, since ids may have a '/'; pass approve=... to decide"
+_BEGUN = "is a call to an agent that has already started; answer the calls pending inside it, or deny it with False"
+_AMBIGUOUS = "is the id of several pending tool calls, because ids can contain a '/'; pass approve=... to decide"
 
 
 class Answers(msgspec.Struct, frozen=True):
-    """The caller's answers, by the ids of tool calls."""
+    """The caller's answers, by tool call id."""
 
     approvals: Mapping[str, Approval]
     results: Mapping[str, Any]
 
     def check(self, halted: HaltedStep | None, settings: ToolSettings) -> None:
-        """Raise if a call has neither an answer nor an ``approve`` to decide it, or if an answer matches no call."""
+        """Raise if an answer matches no call, or if a call has no answer and no ``approve`` that could decide it."""
         calls, agents = (halted.calls, halted.agents) if halted else ((), {})
         self._refuse_unknown(calls, agents)
         waiting = list(self._waiting(calls, agents, settings, lambda call: call))
         missing = [outer for outer, call, answers, settings in waiting if not answers._covers(call, settings)]
         if missing:
             names = [call.name for call in missing]
-            remedy = "give each a result or, if its tool runs here, an approval"
+            remedy = "pass a result for each or, if its tool runs here, an approval"
             raise unanswered_calls(missing, remedy, tool_names=names)
         for outer, call, answers, settings in waiting:
             verdict = answers.approvals.get(call.id)
@@ -148,7 +148,7 @@ class Answers(msgspec.Struct, frozen=True):
                 answers._edited_call(answers._approved_tool(call, settings, outer.id), call, outer.id)
 
     def replied(self, thread: Thread) -> tuple[Thread, Answers]:
-        """Return `thread` with the answers to questions added, even inside agents, and the remaining answers."""
+        """Add the answers to questions to `thread`, even inside agents. Return the thread and the remaining answers."""
         replies = {id: self.results[id] for id in open_questions(thread) if id in self.results}
         known = Counter(open_ids(thread))
         for id, reply in replies.items():
@@ -165,7 +165,11 @@ class Answers(msgspec.Struct, frozen=True):
         settings: ToolSettings,
         outside: Callable[[ToolCall], ToolCall],
     ) -> Iterator[tuple[ToolCall, ToolCall, Answers, ToolSettings]]:
-        """Yield each call that needs an answer, at any depth: as the caller sees it, and as it is in its own chat."""
+        """Yield each call that needs an answer, at any depth.
+
+        Each item has the call as the caller sees it, the call as it is in its own chat, and that chat's answers and
+        settings.
+        """
         for call in calls:
             if call.id not in agents or self._decides(call):
                 yield outside(call), call, self, settings
@@ -187,17 +191,26 @@ class Answers(msgspec.Struct, frozen=True):
         return call.id in self.results or call.id in self.approvals
 
     def _calls_again(self, call: ToolCall, agent: Thread) -> bool:
-        """Whether an approval reruns a tool that was interrupted after the user's reply to its question."""
+        """Whether an approval runs a tool again that was interrupted after the user had answered its question."""
         return _is_replied(agent) and call.id in self.approvals and not _is_denial(self.approvals[call.id])
 
     def _begun(self, call: ToolCall, thread: Thread, settings: ToolSettings) -> Tool:
-        """Return the tool of `call`: the agent whose chat is `thread`, or the tool whose question begins it."""
+        """Return the tool that `call` has started: an agent whose chat is `thread`, or a tool that asks a question.
+
+        If it is a tool that asks, its question is the first message in `thread`.
+        """
         tool = settings.tools_by_name.get(call.name)
         if isinstance(tool, AgentTool) or (tool is not None and is_question(thread[0])):
             return tool
-        message = f"the agent of the tool call {call.id} waits for answers, but no tool {call.name!r} is an agent"
+        message = (
+            f"the agent of the tool call {call.id} is waiting for answers, but there is no agent named {call.name!r}; "
+            "pass it again in tools=[...]"
+        )
         if is_question(thread[0]):
-            message = f"the tool call {call.id} asks, but no tool is named {call.name!r}: pass it again in tools=[...]"
+            message = (
+                f"the tool call {call.id} asks the user, but there is no tool named {call.name!r}; "
+                "pass it again in tools=[...]"
+            )
         raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
 
     def outcome(
@@ -223,7 +236,10 @@ class Answers(msgspec.Struct, frozen=True):
         return execution(tool, call, settings, thread, scope, self._edited_call(tool, call, call.id))
 
     def _edited_call(self, tool: Tool, call: ToolCall, id: str) -> ToolCall | None:
-        """Return `call` with the arguments that its approval gives, or None; `id` is the id that the caller sees."""
+        """Return `call` with the arguments from its approval, or None if the approval has none.
+
+        `id` is the call's id as the caller sees it.
+        """
         verdict = self.approvals.get(call.id)
         return edited(tool, call, verdict, "approvals", id) if isinstance(verdict, Mapping) else None
 
@@ -235,10 +251,10 @@ class Answers(msgspec.Struct, frozen=True):
     def _approved_tool(self, call: ToolCall, settings: ToolSettings, id: str) -> Tool:
         tool = settings.tools_by_name.get(call.name)
         if tool is None:
-            message = f"the tool call {id} is approved, but no tool is named {call.name!r}: pass it in tools=[...]"
+            message = f"the tool call {id} is approved, but no tool is named {call.name!r}; pass it in tools=[...]"
             raise EngineError("unknown_tool", message, metadata={"tool_name": call.name})
         if tool.manual:
-            fault = f"is a call of the manual tool {call.name!r}, which is not run here; pass its result in results"
+            fault = f"is a call to the manual tool {call.name!r}, which is not run here; pass its result in results"
             raise invalid_option(("approvals", id), fault)
         return tool
 
@@ -248,11 +264,11 @@ class Answers(msgspec.Struct, frozen=True):
             questions = set(open_questions(agent))
             inside += [nested_id(id, inner) for inner in open_ids(agent) if inner not in questions]
         known = Counter([*(call.id for call in calls), *inside])
-        fault = f"is not the id of an unanswered tool call; those are: {listed(known)}"
+        fault = f"is not the id of an unanswered tool call; the unanswered calls are: {listed(known)}"
         answers: dict[str, Mapping[str, Any]] = {"approvals": self.approvals, "results": self.results}
         faults = [((name, id), fault) for name, by_id in answers.items() for id in by_id if id not in known]
         asking = set(_asking(agents))
-        asks = "is the id of a tool call that asks the user: answer under {!r}, or deny the call with an approval"
+        asks = "is the id of a tool call that asks the user; answer under {!r}, or deny the call in approvals"
         faults += [(("results", id), asks.format(nested_id(id, QUESTION))) for id in self.results if id in asking]
         faults += [(("approvals", id), "has a result too") for id in self.approvals if id in self.results]
         faults += [((name, id), _AMBIGUOUS) for name, by_id in answers.items() for id in by_id if known[id] > 1]
@@ -268,7 +284,7 @@ def _is_denial(approval: object) -> bool:
 
 
 def _asking(agents: Mapping[str, Thread]) -> Iterator[str]:
-    """Yield the ids of the calls, even inside agents, that ask the user and run again with the answer."""
+    """Yield the ids of calls, even inside agents, that ask the user a question and run again with the answer."""
     for id, agent in agents.items():
         if any(map(is_question, agent.messages[:1])) and not _is_replied(agent):
             yield id

@@ -1,10 +1,12 @@
-"""The options of the facade: a closed set, shown in ``help(...)`` and signatures, and checked when a call is made.
+"""The options that calls accept. ``help(...)`` and signatures show them, and they are checked when a call is made.
 
-An option's value is the call's, else the request's, else the engine's, else the default. None means that the option is
-not set, so wrappers can pass their own options on; only for the options in `UNLIMITED` does it mean no limit.
+If an option is set in several places, the call takes precedence over the request, and the request over the engine. If
+it is set nowhere, the default applies. None means that an option is not set, so a wrapper can pass on an option that
+its caller has not set. For the options in `UNLIMITED`, None means that there is no limit.
 
-Each option is explained by the docstring under its field, which editors show. ``help(...)`` and the signatures read it
-from the source; without that they have only names and types. Double backticks mark a signature's default.
+The docstring under each field explains the option, and editors show it. ``help(...)`` and the signatures read these
+docstrings from the source file. If there is no source file, they contain only names and types. A default in double
+backticks is also the default in the signature.
 """
 
 from __future__ import annotations
@@ -56,128 +58,133 @@ F = TypeVar("F", bound=Callable[..., Any])
 MAX_TURNS = 8
 
 UNLIMITED = frozenset({"tool_timeout", "max_concurrency", "approve_timeout"})
-"""The options for which None means no limit."""
+"""The options for which None means that there is no limit."""
 
 
 class PlainOptions(TypedDict, total=False):
-    """`GenerateOptions` without `response_format`, which decides the type of an answer."""
+    """`GenerateOptions` without `response_format`, which determines the type of the answer."""
 
     model: str | None
     """The provider's name for the model. Default: the engine's."""
     tools: Sequence[Tool | Callable[..., Any]] | None
-    """Tools that the model may call, in addition to the engine's: tools, or functions as ``rxllm.tool`` takes them. A
-    tool replaces the engine's tool of the same name, and still needs approval if that tool did. Default: none."""
+    """Tools that the model can call, in addition to the engine's. ``rxllm.tool`` turns functions into tools. A tool
+    replaces an engine's tool with the same name, and needs approval if that tool did. Default: none."""
     tool_choice: str | Mapping[str, Any] | None
-    """"auto", "none", "required" or the name of the tool to call. Default: the provider's, mostly "auto"."""
+    """"auto", "none", "required" or the name of the tool to call. Default: the provider's, usually "auto"."""
     temperature: float | None
     """The randomness of the answer, from 0 to 2. Default: the provider's."""
     top_p: float | None
-    """The share of the most likely tokens, by total probability, to sample from: above 0, up to 1. Default: the
-    provider's."""
+    """A limit on sampling: the model picks only from the most likely tokens whose probabilities add up to this number.
+    It is above 0 and at most 1. Default: the provider's."""
     max_tokens: int | None
-    """The maximum length of the answer, in tokens. Default: the provider's. Anthropic has no default: 32,000 is sent
-    for Claude 4 and later, 4,096 for other models."""
+    """The maximum length of the answer, in tokens. Anthropic has no default, so rxllm sends 32,000 for Claude 4 and
+    later, and 4,096 for other models. Default: the provider's."""
     stop: str | Sequence[str] | None
-    """One or more texts; the answer ends before the first that occurs. Default: none."""
+    """A string, or a sequence of strings. The answer ends just before the first one that the model writes. Default:
+    none."""
     seed: int | None
     """A whole number that makes answers repeatable, as far as the provider supports it. Default: none."""
     reasoning_effort: str | None
-    """The effort of thinking before the answer: "none", "minimal", "low", "medium", "high" or another word that the
-    provider defines. Not every model accepts every word. Default: the provider's."""
+    """The amount of thinking before the answer: "none", "minimal", "low", "medium", "high" or another value that the
+    provider defines. Not every model accepts every value. Default: the provider's."""
     structured_finalize: bool | None
-    """Whether to request the `response_format` in a separate last request, without tools. Default: only for a model
-    that does not support tools with a schema, see ``rxllm.models``."""
+    """Whether to ask for the `response_format` in a final request of its own, which has no tools. Default: only if the
+    model cannot use tools together with a schema, according to ``rxllm.models``."""
     options: Mapping[str, Any] | None
-    """Fields to merge unchanged into the body of the provider's request. Default: none."""
+    """Fields that are added unchanged to the body of the provider's request. Default: none."""
     metadata: Mapping[str, Any] | None
-    """Notes on the request for adapters and operators; they are not sent. Default: none."""
+    """Data about the request, for adapters and operators. It is not sent to the provider. Default: none."""
     context: Mapping[str, Any] | None
-    """The mapping that tools receive as ``ToolContext.context``; its entries override the engine's. Default: the
-    engine's."""
+    """Data that tools receive as ``ToolContext.context``. Its entries override the engine's. Default: the engine's."""
     api_key: ApiKey | None
-    """The provider's key, or a function, sync or async, that returns it for each attempt. Default: the adapter's, or
-    the one in ``rxllm.keys`` or the environment."""
+    """The provider's API key, or a function (sync or async) that is called for each attempt and returns the key.
+    Default: the adapter's key, or the key in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call; they override the adapter's. Requests to another engine, for
-    example after ``fallback``, do not have them. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers. If another engine answers
+    instead, for example after ``fallback``, they are not sent to it. Default: none."""
     session_id: str | None
-    """The conversation's id, for tools and telemetry. Default: none."""
+    """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
-    """The call's id, for results and telemetry (`rxllm.request.id`). Default: a new id."""
+    """The call's id, which appears in results and in telemetry (as `rxllm.request.id`). Default: a new id."""
     retry: Retry
-    """The policy for failures before the first content: a `RetryPolicy`, a mapping of its fields, True for the default
-    policy, False for no retries. Default: the engine's, which is three attempts."""
+    """The policy for retrying a call that fails before its first content: a `RetryPolicy`, a mapping of its fields,
+    True for the default policy, or False for no retries. Default: the engine's, which makes up to three attempts."""
     timeout: float | Timeouts | None
-    """The longest silence of the model in each response, in seconds, or a `Timeouts`. A number, or `first` and `idle`
-    together, also limit the wait for bytes. Default: only the connection's limit, 600 seconds without a byte."""
+    """The number of seconds that the model can stay silent during a response, or a `Timeouts`. A number also limits the
+    wait for bytes, and so do `first` and `idle` if both are set. Default: only the connection's limit, which is 600
+    seconds without a byte."""
     emit_text_deltas: bool | None
-    """Whether a stream of events includes `TextDelta`; results are the same either way. Default: ``True``."""
+    """Whether event streams include `TextDelta` events. Results are the same either way. Default: ``True``."""
     emit_tool_deltas: bool | None
-    """Whether a stream of events includes `ToolCallDelta`; results are the same either way. Default: ``True``."""
+    """Whether event streams include `ToolCallDelta` events. Results are the same either way. Default: ``True``."""
     emit_thinking: bool | None
-    """Whether a stream of events includes `ThinkingDelta`; results are the same either way. Default: ``True``."""
+    """Whether event streams include `ThinkingDelta` events. Results are the same either way. Default: ``True``."""
     include_raw_chunks: bool | None
-    """Whether a stream of events includes the provider's own frames, as `RawChunk`. Default: ``False``."""
+    """Whether event streams include the provider's own frames, as `RawChunk` events. Default: ``False``."""
     on_event: Callable[[Event], object] | None
-    """A function to call with each event of the model. Default: none."""
+    """A function that is called with each of the model's events. Default: none."""
 
 
 class GenerateOptions(PlainOptions, total=False):
-    """The options of `generate`: the fields of a request, the settings of the call, and the events to emit."""
+    """The options of `generate`, which set the request's fields, control the call, and select the events to emit."""
 
     response_format: ResponseFormat | None
     """The answer's format: a type (a dataclass, a pydantic model, ``list[City]``, ``bool``, ...), ``json_schema(...)``,
-    ``{"type": "json_object"}`` or "text". The validated value is the result's `parsed`. Default: text."""
+    ``{"type": "json_object"}`` or "text". The validated answer is in the result's `parsed`. Default: text."""
 
 
 class PlainStepOptions(PlainOptions, total=False):
-    """`StepOptions` without `response_format`, which decides the type of an answer."""
+    """`StepOptions` without `response_format`, which determines the type of the answer."""
 
     mode: Literal["auto", "manual"] | None
-    """"auto" runs tools; "manual" halts before any tool runs. Default: ``"auto"``."""
+    """With "auto", the tools that the model calls are run. With "manual", the chat halts before any tool runs. Default:
+    ``"auto"``."""
     on_tool_error: OnToolError | None
-    """The handling of a tool's error: "continue" sends it to the model, "halt" ends the chat, and a function of the
-    call and the error returns a replacement or ``halt(...)``. Default: ``"continue"``."""
+    """The reaction to a tool's error. "continue" sends the error to the model, and "halt" ends the chat. A function is
+    called with the tool call and the error; it returns a result to use instead, or ``halt(...)``. Default:
+    ``"continue"``."""
     tool_timeout: float | None
-    """The maximum run time of a tool without its own timeout, in seconds; None means no limit. Default: ``30.0``."""
+    """The number of seconds that a tool can run if it has no timeout of its own. None means no limit. Default:
+    ``30.0``."""
     max_concurrency: int | None
-    """The maximum number of tools that run at a time; None means no limit. Default: ``None``."""
+    """The maximum number of tools that run at the same time. None means no limit. Default: ``None``."""
     tool_executor: Executor | None
-    """A function that runs each tool, instead of its handler. Default: the engine's."""
+    """A function that runs each tool, in place of the tool's own handler. Default: the engine's."""
     tool_result_encoder: Encoder | None
-    """A function that encodes a tool's result as text for the model. Default: the engine's, which writes JSON."""
+    """A function that turns a tool's result into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
-    """A function that approves calls of tools with ``approval=True``. It returns True; False or a reason, to refuse; a
-    mapping, to run the tool with other arguments; or ``halt("approval")``, to halt the chat. The result may also be
-    awaitable or an Observable. Default: such a call halts the chat."""
+    """A function that decides whether to run a tool with ``approval=True``. It returns True to run the tool, False or a
+    reason to refuse the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
+    It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The seconds that `approve` may take before the call is refused; None means no limit. Default: ``None``."""
+    """The number of seconds that `approve` can take before the call is refused. None means no limit. Default:
+    ``None``."""
 
 
 class StepOptions(PlainStepOptions, GenerateOptions, total=False):
-    """The options of `step`: the options of `generate`, and how tools run; see ``operators.run_tools``."""
+    """The options of `step`: the options of `generate`, and options to run tools; see ``operators.run_tools``."""
 
 
 class PlainChatOptions(PlainStepOptions, total=False):
-    """`ChatOptions` without `response_format`, which decides the type of an answer."""
+    """`ChatOptions` without `response_format`, which determines the type of the answer."""
 
     max_turns: int | None
     """The maximum number of steps. Default: ``8``, or ``RXLLM_MAX_TURNS`` from the environment."""
     halt_when: Callable[[StepResult], bool] | None
-    """A function of each step's result; the chat ends once it returns True. Default: none."""
+    """A function that is called with each step's result. The chat ends when it returns True. Default: none."""
     steer: Observable[str | Message] | None
-    """The user's input while the chat runs, as texts or user messages; the next step answers it. See
+    """An Observable of the user's input while the chat runs: strings or user messages, which the next step answers. See
     ``operators.repeat_until_halt``. Default: none."""
     steer_at: Literal["sentence", "step"] | None
-    """The point at which `steer` stops the model: the end of its "sentence" or of its "step". Default: "sentence", or
-    "step" with a `response_format`."""
+    """The point at which input from `steer` interrupts the model: after its current "sentence" or after its current
+    "step". Default: "sentence", or "step" with a `response_format`."""
     structured_finalize_nudge: str | None
-    """The user message in the request of `structured_finalize`; "" sends none. Default: ``"Now provide your final
-    structured response."``."""
+    """The user message that `structured_finalize` adds to its final request. "" adds no message. Default: ``"Now
+    provide your final structured response."``."""
 
 
 class ChatOptions(PlainChatOptions, StepOptions, total=False):
-    """The options of `chat`: the options of `step`, and when the chat ends."""
+    """The options of `chat`: the options of `step`, and options that decide when the chat ends."""
 
 
 _FIELD = re.compile(r'^    (\w+): [^\n]+\n    """(.+?)"""\n', re.MULTILINE | re.DOTALL)
@@ -185,15 +192,15 @@ _DEFAULT = re.compile(r"Default: ``(.+?)``")
 
 
 def describe(options: type[Any]) -> None:
-    """Append the meaning of each field to the docstring of a ``TypedDict``."""
+    """Append an explanation of each field to the docstring of a ``TypedDict``."""
     options.__doc__ = _with_table(options.__doc__, options)
 
 
 def with_options(options: type[Any]) -> Callable[[F], F]:
-    """Give a function with ``**opts`` a signature with all `options`, and a docstring with their meanings.
+    """Decorate a function that has ``**opts``, so that its signature and its docstring show all `options`.
 
-    A call with an unknown option, such as ``generate(engine, prompt="Hi")``, raises ``EngineError("unknown_option")``
-    even if a positional argument is missing. Other arguments that do not fit raise a ``TypeError`` with a remedy.
+    A call with an unknown option, such as ``generate(engine, prompt="Hi")``, raises ``EngineError("unknown_option")``,
+    even if a positional argument is also missing. Any other wrong argument raises a ``TypeError`` that suggests a fix.
     """
 
     def decorate(function: F) -> F:
@@ -226,22 +233,22 @@ def with_options(options: type[Any]) -> Callable[[F], F]:
 
 
 def _call_remedy(function: str, parameters: list[Parameter]) -> str:
-    """Return the remedy for wrong arguments: ``write generate(engine, request, ...)``."""
+    """Return what to write instead of a wrong call, such as ``write generate(engine, request, ...)``."""
     positional = [p.name for p in parameters if p.kind is Parameter.POSITIONAL_OR_KEYWORD]
     needed = [f"{p.name}=..." for p in parameters if p.kind is Parameter.KEYWORD_ONLY and p.default is Parameter.empty]
     return f"write {function}({', '.join([*positional, *needed])}, ...)"
 
 
 def _argument_remedy(parameters: list[Parameter], args: tuple[Any, ...]) -> str:
-    """Return the remedy for superfluous `args`, or for a missing argument."""
+    """Return a hint for a call with too many `args`, or with a missing argument."""
     if len(args) > sum(p.kind is Parameter.POSITIONAL_OR_KEYWORD for p in parameters):
-        return "with options by keyword, and a picture in the message: rxllm.user(text, path)"
+        return "with options as keyword arguments; to send a picture, put it into the message: rxllm.user(text, path)"
     return "with the engine first, such as 'openai:gpt-5'"
 
 
 @cache
 def meanings(options: type[Any]) -> dict[str, str]:
-    """Return the meaning of each field of `options`."""
+    """Return the explanation of each field in `options`."""
     try:
         found: dict[str, str] = dict(_FIELD.findall(getsource(sys.modules[options.__module__])))
     except OSError:
@@ -270,7 +277,7 @@ def _with_table(docstring: str | None, options: type[Any]) -> str:
 @cache
 def _table(options: type[Any]) -> str:
     annotations = _annotations(options)
-    lines = ["Options, by keyword; None means the default, unless it means no limit:\n"]
+    lines = ["Options are passed by keyword. None means the default, unless the option gives it another meaning:\n"]
     for name, text in meanings(options).items():
         meaning = fill(text, 100, initial_indent="    ", subsequent_indent="    ", break_on_hyphens=False)
         lines.append(f"{name} : {annotations[name]}\n{meaning}")
@@ -291,12 +298,15 @@ def set_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def request_id(options: Mapping[str, Any]) -> str:
-    """Return the option `request_id`, else the id of the enclosing chat, else a new id."""
+    """Return the option `request_id` if it is set, or else the id of the enclosing chat, or else a new id."""
     return options.get("request_id") or current_scope.get().request_id or new_id()
 
 
 def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of ``repeat_until_halt``; ``max_turns`` is the option, else ``RXLLM_MAX_TURNS``, else 8."""
+    """Return the arguments for ``repeat_until_halt``.
+
+    If the option `max_turns` is not set, ``RXLLM_MAX_TURNS`` is used. If that is not set either, the default is 8.
+    """
     value = options.get("max_turns") or os.environ.get("RXLLM_MAX_TURNS") or MAX_TURNS
     try:
         turns = int(value)
@@ -304,7 +314,7 @@ def chat_options(options: Mapping[str, Any]) -> dict[str, Any]:
         turns = 0
     if turns < 1:
         raise invalid_option("RXLLM_MAX_TURNS", must_be("a whole number of at least 1", value))
-    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # a JSON value cannot be cut
+    place = "sentence" if options.get("response_format", "text") == "text" else "step"  # JSON has no sentences
     steering = {"steer": options.get("steer"), "steer_at": options.get("steer_at", place)}
     return {"max_turns": turns, "halt_when": options.get("halt_when"), **steering}
 
@@ -313,7 +323,7 @@ def checked_options(allowed: type[Any], engine: Engine, own_options: Mapping[str
     """Return the engine's params, overridden by the call's own options.
 
     Raises ``EngineError("unknown_option")`` for a name that is not in `allowed`, and
-    ``ValidationError("invalid_option")`` for wrong types and values.
+    ``ValidationError("invalid_option")`` for a value that is invalid or has the wrong type.
     """
     _refuse_unknown(allowed, own_options)
     known, chat = _names(allowed), _names(ChatOptions)
@@ -353,7 +363,7 @@ def _fault(name: str, value: Any) -> str | None:
         return None
     if name != "headers" and not is_secret_name(name):
         return must_be(expected, value)
-    wrong = type(value).__name__  # the value may be secret
+    wrong = type(value).__name__  # the value might be secret
     if name == "headers" and isinstance(value, Mapping):
         header, text = next(pair for pair in cast(Mapping[Any, Any], value).items() if not _is_strings(pair))
         wrong = f"{header!r}: {type(text).__name__}"
@@ -388,7 +398,7 @@ _RULES: dict[str, _Rule] = {
     "tools": ("a sequence of tools or functions", _is_tools),
     "tool_choice": ("a string or a mapping", lambda value: isinstance(value, str | Mapping)),
     "temperature": ("a number from 0 to 2", lambda value: is_seconds(value) and is_temperature(value)),
-    "top_p": ("a number above 0, up to 1", lambda value: is_seconds(value) and is_top_p(value)),
+    "top_p": ("a number above 0 and at most 1", lambda value: is_seconds(value) and is_top_p(value)),
     "max_tokens": _COUNT,
     "stop": ("a string or a sequence of strings", _is_strings),
     "seed": ("a whole number", is_whole),
@@ -418,7 +428,7 @@ _RULES: dict[str, _Rule] = {
     "max_concurrency": ("None, or " + _COUNT[0], lambda value: value is None or is_count(value)),
     "max_turns": _COUNT,
     "steer": (
-        "an Observable of texts or user messages, such as a reactivex Subject; rxllm.from_async_iter makes one",
+        "an Observable of strings or user messages, such as a reactivex Subject; rxllm.from_async_iter creates one",
         lambda value: isinstance(value, Observable),
     ),
     "steer_at": ("'sentence' or 'step'", lambda value: value in ("sentence", "step")),

@@ -1,18 +1,19 @@
-"""resume and stream_resume: continue a halted chat, in this process or another.
+"""`resume` and `stream_resume`, which continue a halted chat in this process or in another one.
 
 ====================================  ==================================================================================
-an unanswered tool call               is
+unanswered tool call                  outcome
 ====================================  ==================================================================================
-with a result                         answered with it: ``ToolResultEncoded``
-approved                              run, once: ``ToolExecutionStarted``, ..., as by ``run_tools``
-approved with other arguments         the same, with these; they are checked before any tool runs
-denied                                a ``ToolError("denied")``, passed to the model by ``on_tool_error``
-of an approval tool, with `approve`   passed to ``approve``, as in a chat that does not halt; it may stay open
-of an agent that has halted           continued: the agent's chat receives the answers to its own pending calls
-anything else                         ``EngineError("missing_tool_results")``, before any tool runs
+The caller passes a result.           The call is answered with this result (``ToolResultEncoded``).
+The caller approves it.               The tool runs once, as in ``run_tools`` (``ToolExecutionStarted`` and so on).
+The caller changes its arguments.     The tool runs once with these arguments, which are checked before any tool runs.
+The caller denies it.                 A ``ToolError("denied")`` is handled by ``on_tool_error``. By default, the model
+                                      receives the error.
+The caller leaves it to `approve`.    ``approve`` decides, as in a chat that has not halted. The call can stay open.
+Its agent has halted.                 The agent's chat continues with the answers to its own pending calls.
+None of these is true.                An ``EngineError("missing_tool_results")`` is raised before any tool runs.
 ====================================  ==================================================================================
 
-The step's response is rebuilt from the thread. Its usage is empty, since the halted step has already reported it.
+The response of the halted step is rebuilt from the thread. Its usage is empty, because it has already been reported.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ T = TypeVar("T")
 
 
 def complete_step(setup: Setup, halted: HaltedStep, answers: Answers, settings: ToolSettings) -> Stream[Event]:
-    """Return the events produced by the answers; ``StepCompleted`` is the last."""
+    """Return the events that the answers produce. The last event is ``StepCompleted``."""
 
     def make() -> Stream[Event]:
         scope, agents = replace(current_scope.get(), request_id=request_id(setup.options)), halted.agents
@@ -68,7 +69,7 @@ class _StepCompleter:
 
 
 def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[Event]:
-    """Merge `sources`, `limit` at a time; the events that halt the chat are emitted last, in the order of the calls."""
+    """Merge `sources`, up to `limit` at a time. Events that halt the chat are emitted last, in call order."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         halts: dict[int, Event] = {}
@@ -79,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # the subscriber raised, and no caller would report it
+            except BaseException as error:  # the subscriber raised an error, and no caller would report it
                 fail(observer, error)
 
         def finish() -> None:
@@ -87,7 +88,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
 
         def run(_: abc.SchedulerBase, __: object = None) -> abc.DisposableBase:
             def end(index: int, error: Exception | None) -> None:
-                if error is not None:  # the caller's code raised: do not wait for the other tools
+                if error is not None:  # the caller's code raised an error, so do not wait for the other tools
                     running.dispose()
                     observer.on_error(error)
 
@@ -95,7 +96,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
             running.start(scheduler)
             return running
 
-        # Hop to the call's event loop, where everything else runs.
+        # Switch to the call's event loop, because everything else runs there.
         return clock(scheduler).schedule(run)
 
     return Stream(subscribe)
@@ -110,9 +111,10 @@ def stream_resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Unpack[ChatOptions],
 ) -> Stream[Event]:
-    """Return the events of a halted chat that continues; ``ChatCompleted`` is the last. See `resume`.
+    """Continue a halted chat, and return its events. The last event is ``ChatCompleted``. See `resume`.
 
-    The events of the tools that run now are first, then the halted step's ``StepCompleted``, then the model's events.
+    First, the stream emits the events of the tools that now run, and the halted step's ``StepCompleted``. The model's
+    events follow.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -123,7 +125,7 @@ def stream_resume(
 def unchecked_resume(
     engine: Any, thread: Thread, approvals: Any, results: Any, opts: Mapping[str, Any]
 ) -> Stream[Event]:
-    """Return the events of `stream_resume`; the answers are checked at each subscription, not at the call."""
+    """Return the same events as `stream_resume`, but check the answers at each subscription, not at once."""
     setup = Setup.of(engine, ChatOptions, opts)
     return setup.drop_hidden(resumed_events(setup, thread, _answers(approvals, results)))
 
@@ -156,7 +158,7 @@ def resume(
     results: Mapping[str, str | Mapping[str, Any]] | None = None,
     **opts: Any,
 ) -> Stream[ChatResult[Any]]:
-    """Return the result of a halted chat that continues: the fold of `stream_resume`.
+    """Continue a halted chat, and return its result, which is the fold of `stream_resume`.
 
     >>> from rxllm import Fake, ToolCall, chat, tool
     >>> @tool(approval=True)
@@ -166,22 +168,27 @@ def resume(
     >>> halted.halted_reason, resume(model, halted, approvals={"c0": True}, tools=[pay]).run().output_text
     ('approval', 'Done.')
 
-    `thread` may be the halted chat's `ChatResult`, even one read from JSON. Every unanswered tool call needs an answer
-    under its id: a result, or an approval. An approval is True (the tool runs, once per subscription), a mapping (the
-    tool runs with these arguments instead of the model's, which the thread keeps), or False or a reason to deny the
-    call (the model receives a ``ToolError("denied")``). With the option ``approve``, calls to approval tools may be
-    left to that function. A call that is pending inside an agent is answered under the id that it has in the result,
-    such as ``"c1/c2"``, and the agent continues. A question to the user is answered in `results`, with text or with a
-    mapping for a form, under the id of the tool call that asks it; without an answer it stays open.
+    `thread` can be the `ChatResult` of the halted chat, even if it was read from JSON. Every unanswered tool call needs
+    an answer under its id, which is either a result or an approval. An approval has one of these values:
 
-    The first of the result's `steps` is the halted step, now complete. It calls no model, so it does not count towards
-    ``max_turns`` and its usage is empty. If the model fails once tools have run, the failure is the result's `error`,
-    so the results of the tools are not lost. A chat that halted without unanswered calls, for example at ``max_turns``,
-    calls the model; a chat that ends with the model's answer is refused.
+    - True: the tool runs, once per subscription.
+    - A mapping: the tool runs with these arguments. The thread keeps the arguments that the model wrote.
+    - False, or a string with the reason: the call is denied, and the model receives a ``ToolError("denied")``.
 
-    Raises at once ``EngineError("missing_tool_results")``, which names the unanswered calls, and
-    ``ValidationError("invalid_option")`` for an id that no unanswered call has, for arguments that do not fit their
-    tool, and for a chat that has nothing to resume.
+    With the option ``approve``, you can leave calls to approval tools to that function. If a call is pending inside an
+    agent, answer it under the id that it has in the result, such as ``"c1/c2"``, and the agent continues. To answer a
+    question to the user, pass a string in `results` (or a mapping, for a form), under the id of the tool call that
+    asks it. A question that has no answer stays open.
+
+    The first of the result's `steps` is the halted step, which is now complete. The model is not called again for this
+    step, so it does not count towards ``max_turns``, and its usage is empty. If the model fails after tools have run,
+    the result has an `error`, so that the tools' results are not lost. If a chat has halted without unanswered calls,
+    for example at ``max_turns``, the model is called immediately. A chat that ends with the model's answer cannot be
+    resumed.
+
+    Raises ``EngineError("missing_tool_results")`` at once if any call is left unanswered; the error names these calls.
+    Raises ``ValidationError("invalid_option")`` at once if an id does not belong to an unanswered call, if arguments do
+    not fit the tool, or if there is nothing to resume.
     """
     setup, chat, answers = Setup.of(engine, ChatOptions, opts), thread, _answers(approvals, results)
     thread = as_thread(chat)
@@ -192,7 +199,7 @@ def resume(
 
 
 def resumed_events(setup: Setup, thread: Thread, answers: Answers) -> Stream[Event]:
-    """Return the events of the halted chat in `thread` as it continues with these `answers`."""
+    """Continue the halted chat in `thread` with these `answers`, and return its events."""
     until_halt = chat_options(setup.options)
     thread, others = answers.replied(thread)
 
@@ -231,13 +238,13 @@ def _answers(approvals: Any, results: Any) -> Answers:
 
 def _faults(name: str, by_id: Any, expected: str, types: Any) -> list[tuple[tuple[str, ...], str]]:
     if not isinstance(by_id, Mapping):
-        return [((name,), must_be("a mapping by the ids of the tool calls", by_id))]
+        return [((name,), must_be("a mapping whose keys are tool call ids", by_id))]
     answers = cast(Mapping[Any, Any], by_id).items()
     return [((name, str(id)), must_be(expected, answer)) for id, answer in answers if not isinstance(answer, types)]
 
 
 class AgentChats:
-    """The ``Chats`` of ``rxllm.tools``."""
+    """The implementation of ``Chats``, the protocol that ``rxllm.tools`` uses to run the chats of agents."""
 
     def engine_with(self, engine: Engine, options: Mapping[str, Any]) -> Engine:
         setup = Setup.of(engine, ChatOptions, options)

@@ -45,7 +45,8 @@ def test_an_error_inside_the_function_keeps_its_words() -> None:
 
 
 def test_a_function_that_makes_one_to_prepare_is_not_one_to_prepare() -> None:
-    with pytest.raises(EngineError, match=r"prepare\[0\] must be a function of a request, not <function trim_thread"):
+    wrong = r"prepare\[0\] must be a function that takes a request, not <function trim_thread"
+    with pytest.raises(EngineError, match=wrong):
         Engine(Fake("Hi"), prepare=[trim_thread])
 
 

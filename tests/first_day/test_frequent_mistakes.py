@@ -133,7 +133,7 @@ def test_a_picture_as_the_third_argument() -> None:
     generate: Any = rxllm.generate
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3 were given") as caught:
         generate(Fake("x"), "What is this?", "photo.png")
-    assert str(caught.value).endswith("and a picture in the message: rxllm.user(text, path)")
+    assert str(caught.value).endswith("put it into the message: rxllm.user(text, path)")
 
 
 def test_a_stream_that_is_awaited_and_then_iterated_makes_two_calls() -> None:

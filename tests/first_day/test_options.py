@@ -90,12 +90,12 @@ def test_every_option_has_a_meaning_and_a_default(options: type[Any], name: str)
     ("name", "unit"),
     [
         ("temperature", "from 0 to 2"),
-        ("top_p", "up to 1"),
+        ("top_p", "at most 1"),
         ("max_tokens", "in tokens"),
-        ("timeout", "in seconds"),
-        ("tool_timeout", "in seconds"),
+        ("timeout", "number of seconds"),
+        ("tool_timeout", "number of seconds"),
         ("max_turns", "steps"),
-        ("max_concurrency", "at a time"),
+        ("max_concurrency", "at the same time"),
     ],
 )
 def test_a_number_has_a_unit(name: str, unit: str) -> None:
@@ -258,7 +258,7 @@ def test_top_p_is_an_option_and_a_field_of_a_request() -> None:
 
 @pytest.mark.parametrize("top_p", [0, 1.1, -1, "0.9", True, float("nan")])
 def test_top_p_is_above_0_up_to_1(top_p: Any) -> None:
-    with pytest.raises(rxllm.ValidationError, match="top_p must be a number above 0, up to 1, not"):
+    with pytest.raises(rxllm.ValidationError, match="top_p must be a number above 0 and at most 1, not"):
         rxllm.generate(Fake("Hi"), "Hi", top_p=top_p)
     with pytest.raises(rxllm.ValidationError, match="top_p must be "):
         rxllm.generate(Fake("Hi"), rxllm.request("Hi", top_p=top_p)).run()

@@ -292,7 +292,7 @@ def test_an_id_of_two_calls_answers_none() -> None:
     engine = Engine(model(call("a", "bank"), ToolCall("a/x", "pay")), tools=[agent("bank", ToolCall("x", "pay")), pay])
     halted = rxllm.chat(engine, "Go").run()
     assert ids(halted) == ["a/x", "a/x"]
-    with pytest.raises(ValidationError, match="more than one pending tool call"):
+    with pytest.raises(ValidationError, match="several pending tool calls"):
         rxllm.resume(engine, halted, approvals={"a/x": True}).run()
     assert ran == []
 
@@ -307,9 +307,9 @@ def test_the_call_of_the_agent_can_be_answered_or_denied_itself() -> None:
     assert answered.output_text == "I have: never mind"
     denied = rxllm.resume(engine, halted, approvals={"c1": "not now"}).run()
     assert "not now" in denied.output_text
-    with pytest.raises(ValidationError, match="an agent that has begun"):
+    with pytest.raises(ValidationError, match="an agent that has already started"):
         rxllm.resume(engine, halted, approvals={"c1": True}).run()
-    with pytest.raises(ValidationError, match="an agent that has begun"):
+    with pytest.raises(ValidationError, match="an agent that has already started"):
         rxllm.resume(engine, halted, approvals={"c1": True, "c1/x": True}).run()
     assert ran == []
     by_hand = rxllm.chat(engine, halted.thread + tool_result("c1", "by hand")).run()
@@ -318,7 +318,7 @@ def test_the_call_of_the_agent_can_be_answered_or_denied_itself() -> None:
 
 def test_without_the_agent_there_is_nothing_to_go_on_with() -> None:
     halted = rxllm.chat(nested(1, ToolCall("x", "pay")), "Go").run()
-    with pytest.raises(EngineError, match="no tool 'agent1' is an agent"):
+    with pytest.raises(EngineError, match="no agent named 'agent1'"):
         rxllm.resume(model(), halted, approvals={"c1/x": True}).run()
 
 

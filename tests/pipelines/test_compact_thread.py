@@ -300,7 +300,7 @@ def test_any_function_of_prepare_may_tell_in_this_way() -> None:
 def test_what_it_cannot_tell_is_refused(notes: Any) -> None:
     with pytest.raises(ValidationError, match=f"{next(iter(notes))} must be"):
         Prepared(Request(), **notes)
-    with pytest.raises(ValidationError, match=r"prepare\.0 must be a function that returns the Request"):
+    with pytest.raises(ValidationError, match=r"prepare\.0 must be a function that returns a Request"):
         rxllm.generate(Engine(Fake("Hi"), prepare=[lambda request: Prepared("Hi")]), "Hi").run()  # type: ignore[arg-type]
 
 
@@ -375,7 +375,7 @@ def test_a_count_that_is_no_number_is_the_developer_s_error() -> None:
         ({"keep": 0}, "keep must be a whole number"),
         ({"keep": "all"}, "keep must be a whole number"),
         ({"on_error": "ignore"}, 'on_error must be "raise" or "continue"'),
-        ({"instructions": None}, "instructions must be a text"),
+        ({"instructions": None}, "instructions must be a string"),
         ({"count": 3}, "count must be a function"),
         ({"temperature": 3}, "temperature"),
     ],

@@ -125,7 +125,7 @@ def test_another_request_under_a_known_id_is_refused_before_anything_is_asked(tm
     for change in changed:
         with pytest.raises(
             ValidationError,
-            match=r"requests\.y differs from the request .* in its messages, model, tools or options; write to",
+            match=r"requests\.y differs from the request .* in its messages, model, tools or options; use",
         ) as caught:
             change().run()
         assert caught.value.reason == "invalid_request"
@@ -268,7 +268,7 @@ def test_a_file_that_ends_anywhere_is_read_again(tmp_path: Path) -> None:
 def test_a_file_that_is_no_journal_is_left_as_it_is(tmp_path: Path, content: bytes, place: str) -> None:
     path, fake = tmp_path / "notes", Fake(shout)
     path.write_bytes(content)
-    with pytest.raises(ValidationError, match=f"journal must be a file that generate_many has written, but {place} of"):
+    with pytest.raises(ValidationError, match=f"journal must be a file written by generate_many, but {place} of"):
         generate_many(fake, ["a"], journal=path).run()
     assert (path.read_bytes(), fake.requests) == (content, [])
 
@@ -278,7 +278,7 @@ def test_two_streams_do_not_write_to_one_file(tmp_path: Path) -> None:
         path = tmp_path / "out"
         first = generate_many(Fake([("delay", 60), "Hi"]), ["a"], journal=path).subscribe()
         await asyncio.sleep(0.1)
-        with pytest.raises(EngineError, match="another process or stream writes to the journal") as caught:
+        with pytest.raises(EngineError, match="another process or stream is writing to the journal") as caught:
             await generate_many(Fake(shout), ["b"], journal=path)
         assert caught.value.reason == "journal_in_use"
         first.dispose()
@@ -377,7 +377,7 @@ def test_a_journal_is_a_path(journal: Any) -> None:
 
 @pytest.mark.parametrize("ids", [{None: "a"}, {1.5: "a"}, {True: "a"}])
 def test_ids_are_texts_or_whole_numbers(ids: Any) -> None:
-    with pytest.raises(ValidationError, match="requests must be a mapping by ids"):
+    with pytest.raises(ValidationError, match="requests must be a mapping whose keys are strings or whole numbers"):
         generate_many(Fake("Hi"), ids)
 
 

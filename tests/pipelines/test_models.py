@@ -101,7 +101,7 @@ def test_what_nobody_has_said_is_left_to_the_provider(function: Any) -> None:
 def test_the_model_that_is_asked_counts() -> None:
     models.put(ModelInfo("fake:other", tools=False))
     rxllm.chat(small("Hi"), "Hi", tools=[look]).run()
-    with pytest.raises(ValidationError, match=r"fake:other cannot do.*tools \(tools_disabled\)"):
+    with pytest.raises(ValidationError, match=r"fake:other lacks capabilities .*tools \(tools_disabled\)"):
         rxllm.chat(small("Hi"), "Hi", model="other", tools=[look]).run()
     with pytest.raises(ValidationError, match="fake:other"):
         rxllm.generate(small("Hi"), rxllm.request("Hi", model="other", tools=(look,))).run()
@@ -109,7 +109,7 @@ def test_the_model_that_is_asked_counts() -> None:
 
 def test_an_adapter_that_is_one_model_has_its_name_alone() -> None:
     models.put(ModelInfo("fake", tools=False))
-    with pytest.raises(ValidationError, match="fake cannot do"):
+    with pytest.raises(ValidationError, match="fake lacks capabilities"):
         rxllm.generate(Fake("Hi"), "Hi", tools=[look]).run()
 
 

@@ -105,7 +105,7 @@ def test_an_error_refuses_the_request_before_anybody_is_asked(call: Any, functio
 
 @pytest.mark.parametrize("function", [lambda request: None, lambda request: of("Hi"), lambda request: later])
 def test_what_is_no_request_is_named(function: Any) -> None:
-    with pytest.raises(ValidationError, match=r"prepare\.1 must be a function that returns the Request"):
+    with pytest.raises(ValidationError, match=r"prepare\.1 must be a function that returns a Request"):
         rxllm.generate(Engine(Fake("Hello"), prepare=[brief, function]), "Hi").run()
 
 
@@ -114,7 +114,7 @@ def test_what_is_no_function_is_refused_by_the_engine() -> None:
         Engine(Fake("Hello"), prepare=[3])  # type: ignore[arg-type]
     with pytest.raises(ValidationError, match="check must be a function, not None"):
         alongside(None)  # type: ignore[arg-type]
-    with pytest.raises(ValidationError, match="check must be a function of a request, not <function"):
+    with pytest.raises(ValidationError, match="check must be a function that takes a request, not <function"):
         alongside(lambda: None)  # type: ignore[misc,arg-type]
     with pytest.raises(ValidationError, match=r"source must be an Observable, .* not Request"):
         rxllm.generate(Engine(Fake("Hi"), prepare=[ops.guard(bool)]), "Hi").run()  # type: ignore[list-item]
