@@ -212,7 +212,7 @@ def test_on_a_running_loop_it_warns_as_run_does() -> None:
         (([],), {}, "streams must be an Observable"),
         (([of(1), 2],), {}, "streams must be an Observable"),
         ((of(1), 3), {}, "operators.0."),
-        ((of(1), ops.text), {}, "brackets"),
+        ((of(1), ops.text), {}, "parentheses"),
         ((of(1), lambda source: 3), {}, "operators.0. returns"),
         ((of(1),), {"until": 0}, "until"),
         ((of(1),), {"labels": ["a", "b"]}, "labels"),

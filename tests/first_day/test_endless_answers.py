@@ -16,4 +16,4 @@ def test_its_words_arrive() -> None:
 
 
 def test_help_says_what_it_sends() -> None:
-    assert "0 1 2 " in (endless.__doc__ or "")
+    assert '"0 ", "1 ", "2 "' in (endless.__doc__ or "").replace("`", "")

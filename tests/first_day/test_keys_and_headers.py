@@ -178,7 +178,7 @@ def test_what_a_function_returns_is_not_shown(caplog: pytest.LogCaptureFixture) 
 
 def test_build_does_not_call_a_function() -> None:
     request = rxllm.request("Hi", model="m")
-    with pytest.raises(EngineError, match=r"write Call\(api_key=...\)"):
+    with pytest.raises(EngineError, match=r"pass the key itself: Call\(api_key=...\)"):
         OpenAIChat(api_key=Tokens()).build(request, Call())
 
 

@@ -820,7 +820,7 @@ def test_a_failing_adapter_fits_on_a_screen(rule: str) -> None:
     [
         (chunks.StreamChunk("content", 3), "text must be a string"),  # type: ignore[arg-type]
         (chunks.StreamChunk("txt", "Hi"), "type must be content, thinking, tool_call, meta or content_part, not 'txt'"),
-        (chunks.StreamChunk("tool_call", name=""), "name must be a string"),
+        (chunks.StreamChunk("tool_call", name=""), "name must be a non-empty string"),
         (chunks.meta({"tool_call_args": {"index": 7, "fragment": "{}"}}), "no tool call started for RawChunk"),
         (chunks.meta({"tool_call_args": {"index": 0, "fragment": {"a": 1}}}), "RawChunk"),
         (chunks.meta({"tool_call_arguments": "{}"}), "RawChunk"),
