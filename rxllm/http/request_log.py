@@ -58,11 +58,11 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`, or, if DEBUG is on, a decoder that also passes its events to `see_events`."""
+        """Return `decoder`; if DEBUG is on, wrap it so that its events are also passed to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Keep the last of `items`, which determines the last line."""
+        """Remember the last of `items`, which decides what the last line says."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
@@ -103,9 +103,9 @@ class _Watched:
         return events
 
     def close(self) -> list[Any]:
-        return self._decoder.close()  # not logged here, because these events can still be changed
+        return self._decoder.close()  # not logged here: the caller may still change these events
 
 
 def _named(error: Exception) -> str:
-    # The message is left out, because it might contain content, or a key that the server has sent back.
+    # The message is left out, because it might contain content or a key that the server has echoed.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__
