@@ -101,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error, and return whether the stream is still being read."""
+        """Keep an unhandled error if the stream is still being read; return whether it is."""
         if self.ended:
             return False
         self.error = error
@@ -321,7 +321,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """An observer that keeps the last item or the error of a subscription, and calls `wake` at its end."""
+    """An observer that keeps the last item or the error of a subscription, and calls `wake` when it ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True
