@@ -78,13 +78,13 @@ def aiohttp_client() -> httpx.AsyncClient:
         raise EngineError("invalid_engine", message)
     # In aiohttp, 0 removes the limit, and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
-    for transport in {client._transport, *client._mounts.values()} - {None}:  # including proxies' transports
+    for transport in {client._transport, *client._mounts.values()} - {None}:  # including proxy transports
         transport.client = functools.partial(_session_without_cookies, transport)
     return client
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return the session that `transport` creates, but without aiohttp's cookies, because httpx has its own."""
+    """Return the session of `transport` without aiohttp's cookie jar, because httpx has its own."""
     import aiohttp
 
     transport.client = None
@@ -111,7 +111,7 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the ``AsyncClient`` arguments for rxllm's own httpx or httpx2 clients, over any transport."""
+    """Return the ``AsyncClient`` arguments for rxllm's own clients; `library` is httpx or httpx2."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
@@ -155,7 +155,7 @@ def _prepare(modules: tuple[str, ...]) -> None:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future refers to the loops of all its waiters
+    _preparing.cache_clear()  # the future would keep its waiters' loops in memory
 
 
 if hasattr(os, "register_at_fork"):
@@ -293,6 +293,6 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif self._owner() is not loop:  # even if that loop is gone, the client holds its connections
+        elif self._owner() is not loop:  # the client still has that loop's connections, even if it is gone
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

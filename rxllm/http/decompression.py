@@ -1,6 +1,6 @@
 """Decompress response bodies slice by slice, because a few compressed bytes can expand to gigabytes.
 
-httpx itself would decompress everything it has read in a single step.
+httpx itself would decompress each read in one step, however large the result.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: see the first bytes
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: needs the first bytes
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 CALLS = 4
 """The maximum number of calls that share one of rxllm's own clients.
 
-With fewer, the additional clients would cost more than the smaller pools save.
+With a lower maximum, the additional clients would cost more than the smaller pools save.
 """
 IDLE_SECONDS = 5.0
 """The number of seconds for which an idle pool is kept for the next burst of calls."""
@@ -57,7 +57,7 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count a call as using `client` inside the block."""
+    """Count one more call on `client` while the block runs."""
     load = _loads.get(client) or Load()  # for a user's own client, nothing reads the load
     load.calls += 1
     try:

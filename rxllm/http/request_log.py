@@ -58,11 +58,11 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`; if DEBUG is on, wrap it so that its events are also passed to `see_events`."""
+        """Return `decoder`, wrapped if DEBUG is on, so that its events are also passed to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Remember the last of `items`, which decides what the last line says."""
+        """Remember the last of `items`, which determines the last line of the log."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""The minimum length of a secret that is masked.
+"""The minimum length of secrets to mask.
 
 No provider issues shorter keys, and a shorter string could be an ordinary word.
 """
@@ -87,7 +87,7 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # Azure Functions takes its key there
+    return is_secret_name(name) or name == "code"  # where Azure Functions takes its key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:

@@ -21,8 +21,8 @@ connecting                    The call is cancelled when it is   An earlier canc
 sending, over HTTP/2          The call is cancelled when the     An earlier cancellation would break the connection
                               request has been sent.             for all calls that share it.
 waiting for headers, reading  The call is cancelled at once.     A cancellation is safe in this state.
-closing the response          The call is not cancelled; it is   A cancellation would keep the connection from ever
-                              already ending.                    being closed.
+closing the response          The call is not cancelled; it is   Otherwise, the connection would never be closed.
+                              already ending.
 ============================  =================================  ===================================================
 """
 
@@ -292,7 +292,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     """Return the part of an error response's body that arrives within `ERROR_BODY_SECONDS`."""
     body = b""
-    with contextlib.suppress(Exception):  # the status is worth more than a complete body
+    with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
@@ -302,7 +302,7 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return `events`, the last ones of a broken stream, with a ``truncated`` error explained by `failure`."""
+    """Return `events`, which end a broken stream, with `failure` as the explanation of a ``truncated`` error."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"

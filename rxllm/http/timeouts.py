@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The extra seconds before a read times out, in which a loop that was blocked can read the waiting bytes."""
+"""The extra seconds before a read times out, so that a loop that was blocked can still read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):

@@ -43,7 +43,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     """
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection; the cause is accurate
+    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection, so look at its cause
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:

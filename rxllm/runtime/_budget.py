@@ -107,7 +107,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         check("unpriced", unpriced, unpriced in ("refuse", "allow"), "'refuse' or 'allow'")
         self.price = price
         self.allows_unpriced = usd is None or unpriced == "allow"
-        check_instance("spent", spent, Spending | None, "a Spending, the `spent` of another Budget")
+        check_instance("spent", spent, Spending | None, "a Spending, such as the `spent` of another Budget")
         self._tokens = tokens
         self._usd = usd
         self._lock = threading.RLock()
@@ -139,7 +139,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # The cost of a request without a price is not known, so it is sent as long as any dollars are left.
+            # A request whose price is not known is sent as long as any dollars are left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -195,7 +195,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, unless it was replaced before; return the total spent."""
+        """Replace `reservation` with the amounts `used`, if not done already, and return the total spent."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -208,7 +208,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return (self._settled.usd or 0.0) + self._reserved_usd()
 
     def _reserved_usd(self) -> float:
-        # A running total of floats would not return to exactly 0 after the subtractions.
+        # Because of rounding errors, a running total of floats would not return to exactly 0.
         return math.fsum(entry.usd for entry in self._running)
 
     def __repr__(self) -> str:
@@ -284,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call under a dollar limit to the model `name`, whose price is not known."""
+    """Return the error for a call to the model `name`, whose price is not known although there is a dollar limit."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"

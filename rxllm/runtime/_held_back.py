@@ -6,8 +6,8 @@ A `Backlog` stores items while its source keeps emitting. It follows these rules
 event                       effect
 ==========================  =========================================================================================
 an item arrives             the operator delivers the item at once or stores it; the source never waits
-an item is delivered        a lock lets only one item be delivered at a time; the delivery runs on the thread that
-                            emits an item or the end, or, in `wake`, on the clock's thread
+an item is delivered        a lock ensures that only one item is delivered at a time; the delivery runs on the thread
+                            that emits an item or the end, or, in `wake`, on the clock's thread
 the source ends             the waiting items are delivered, and then the end
 the source fails            the waiting items are delivered, and then the error; but if the subscriber has raised an
                             exception, the items are dropped, because the error might be that exception
@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the `Reader` of the subscription, even if the source waits for another gate."""
+    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for another gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, or for no gate if it is None."""
+    """Make sources subscribed to in the block wait for `gate`; if it is None, they never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield

@@ -193,7 +193,7 @@ class Pump(abc.DisposableBase, Generic[T]):
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # an ended loop's task is discarded
+            if isinstance(error, GeneratorExit) and not self._is_running():  # an ended loop's task is being discarded
                 raise
             self._finish(error)
         else:

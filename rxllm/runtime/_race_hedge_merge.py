@@ -173,7 +173,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # a source can be started by the failure of another source, in its context
+        with within(self._scope):  # the failure of another source can start this one, in that source's context
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:

@@ -330,7 +330,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return a stream that emits the events of ``make()``, and retries if they fail before their first content.
+    """Return a stream of the events of ``make()``, with retries for failures before the first content.
 
     `rules` decide whether and when to retry. ``on_retry(attempt, delay, error)`` is called before each wait.
     """

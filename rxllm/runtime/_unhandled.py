@@ -48,8 +48,8 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    Operators call this after their source has ended, when there is no pump left to pass an exception that the
-    subscriber raises to ``on_error``.
+    Operators call this after their source has ended, when no pump is left to catch an exception from the subscriber; it
+    is passed to ``on_error`` here.
     """
     try:
         for item in items:
@@ -126,7 +126,7 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the user's frames in `trace`, and all frames below the last of them; None if there are none.
+    """Return the user's frames in `trace`, and all frames below the last of them, or None if there are none.
 
     The frame of a ``__getattr__`` in rxllm is left out, because it only raises the error for a misspelt attribute.
     """

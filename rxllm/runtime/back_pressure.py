@@ -78,7 +78,7 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default number of items to hold back; then the source must wait, or even a busy consumer gets the items."""
+"""The default maximum number of held-back items; then the source waits, or a busy consumer gets the items anyway."""
 
 LIMIT = 65_536
 """The default number of waiting items at which a source that cannot wait is cut off."""
@@ -196,7 +196,7 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Make sources subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
 
     Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.

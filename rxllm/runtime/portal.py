@@ -163,7 +163,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call as soon as a subscription is complete; `is_subscribing` is True until then."""
+    """Functions to call when subscribing is finished; `is_subscribing` is True until then."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -178,7 +178,7 @@ class Starts:
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Hold back calls that run on other threads' loops until the block ends.
+    """Hold back the start of calls on other threads' loops until the block ends.
 
     Otherwise, the first events could arrive while the operators are still being subscribed to. An operator such as
     ``take(1)`` would then try to dispose a subscription that it does not have yet.

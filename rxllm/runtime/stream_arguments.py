@@ -98,7 +98,7 @@ class Origin(NamedTuple):
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        # asyncio shows this repr in the error for a stream that was passed in place of a coroutine.
+        # asyncio shows this repr in the error for a stream passed in place of a coroutine.
         readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 

@@ -73,7 +73,7 @@ class Chats(Protocol):
     """The interface of the layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return a copy of `engine` with these chat `options`, which raise the errors of ``rxllm.chat`` if invalid."""
+        """Return a copy of `engine` with these chat `options`; invalid ones raise the errors of ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...

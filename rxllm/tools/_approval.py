@@ -45,7 +45,7 @@ WAITING = ("manual_tool_calls", "approval_tool_calls")
 """The keys in a step's metadata for tool calls that wait for the caller, without whom the chat cannot continue."""
 
 QUESTION = "question"
-"""The id of every question in its tool's chat; an answer's id combines it with the id of the tool call."""
+"""The id of a question in its tool's chat; the caller sees it combined with the id of the tool call."""
 
 STATE = "tool_state"
 """The key in a question's metadata for the state that the tool keeps for its next run."""
@@ -57,8 +57,8 @@ NO_ANSWER = object()
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
     """Return the call to run, the error for a denied call, or None if the caller has to decide.
 
-    Raises ``TypeError`` if `answer` is invalid, and ``ValidationError("invalid_option")`` if it is new arguments that
-    do not fit `tool`.
+    Raises ``TypeError`` if `answer` is invalid, and ``ValidationError("invalid_option")`` if its arguments do not fit
+    `tool`.
     """
     match answer:
         case True:
@@ -78,7 +78,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
     """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`; its paths begin with `path`.
+    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. Its paths begin with `path`.
     """
     try:
         data = json_data(dict(arguments))

@@ -9,8 +9,8 @@ A journal (see ``operators.journaled``) records the call, so that a later run of
   arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool is not run; the
   decision is left to the caller, as with an approval.
 
-Any exception from a tool except a `ToolError` is logged with its traceback. ``on_tool_error`` decides what the model
-receives.
+An exception that a tool raises is logged with its traceback, unless it is a `ToolError`. ``on_tool_error`` decides what
+the model receives.
 
 An approver runs like a tool; see ``_caller``. If it raises, returns an invalid answer, or returns arguments that do not
 fit the tool, the caller's code is at fault, and the stream ends through ``on_error``. If it leaves the decision to the
@@ -51,7 +51,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The maximum number of tool calls around an agent; Python's stack would overflow at about 40."""
+"""The maximum number of tool calls that can enclose an agent; Python's stack would overflow at about 40."""
 
 
 def execution(
@@ -289,7 +289,7 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent; if there is a `resumed` thread, it continues from there."""
+    """A single run of an agent; with `resumed`, it continues from the thread given there."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
