@@ -34,7 +34,7 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
-    """Log that `request` is about to be sent, and return the object that logs the other lines.
+    """Log the first line for `request`, and return an object that logs the rest.
 
     Nothing is logged unless DEBUG is on.
     """
@@ -45,7 +45,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs all lines of a request except the first, if `is_on` is True."""
+    """Logs the lines of a request after the first, if `is_on` is True."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id

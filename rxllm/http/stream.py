@@ -198,7 +198,7 @@ async def _send(
             is_whole = False
             pump.release()
         elif name.endswith("response_closed.started"):
-            pump.hold()  # httpcore also closes the response by itself, when a read has timed out
+            pump.hold()  # httpcore closes the response itself when a read has timed out
             if pump.disposed and not is_whole and name.startswith("http2."):
                 log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
         elif name == "http2.receive_response_body.complete":

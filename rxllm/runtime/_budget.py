@@ -131,7 +131,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` and `usd` dollars for a call; `usd` is None if the price is not known.
+        """Reserve `tokens` tokens and `usd` dollars for a call; `usd` is None if the price is not known.
 
         Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
         """

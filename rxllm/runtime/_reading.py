@@ -4,13 +4,13 @@ While `maxsize` items wait for an iterator, its source waits too. A source that 
 cut off at `limit` waiting items. An iterator has three states:
 
 ==========  ==================================================  =====================================================
-state       end of the state                                    behaviour of the iterator
+state       ends when                                           behaviour of the iterator
 ==========  ==================================================  =====================================================
 fresh       the ``with`` block is entered, or the first item    it has no subscription, and no call is running
             is requested
 subscribed  the stream ends, `close` is called, the ``with``    it returns items from its `Buffer`, or waits for one;
             block is left, or the iterator is dropped           at the end, it raises the stream's error once
-closed      never                                               it has disposed its subscription and has no more
+closed      (never)                                             it has disposed its subscription and has no more
                                                                 items
 ==========  ==================================================  =====================================================
 """

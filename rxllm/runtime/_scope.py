@@ -54,8 +54,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments with which the tool was started, and `events` are the outcome. If there are no `events`,
-    the tool was interrupted. If there is no `call`, the call was denied before the tool started.
+    `call` has the arguments that the tool was started with, and `events` are the outcome. If there are no `events`, the
+    tool was interrupted. If there is no `call`, the call was denied before the tool started.
     """
 
     call: ToolCall | None = None
@@ -202,7 +202,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Return `call` for an attempt that starts now, and count the attempt in the enclosing span, if any."""
+        """Return `call` for a new attempt, and count the attempt in the enclosing span, if any."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:

@@ -93,7 +93,7 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as a fault in the caller's code, such as an approver, so that it is never sent to a model."""
+    """Mark `error` as a fault in the caller's code, such as in an approver, so that it is never sent to a model."""
     vars(error)["_is_callers"] = True
 
 
