@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings that `value` holds under secret names, and each of their words, such as KEY in ``Bearer KEY``."""
+    """Yield the strings that `value` holds under secret names, and each word in them, such as KEY in ``Bearer KEY``."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
