@@ -5,10 +5,10 @@ A connection belongs to the event loop that opened it, so an adapter has separat
 ====================  ===============================================  =================================================
 `client` argument     clients that calls use                           when the clients are closed
 ====================  ===============================================  =================================================
-None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or in `aclose`
+None                  several of rxllm's own clients per loop; see     when their loop or adapter ends, or on `aclose`
                       ``pools``
-a function            one client per loop, which the function returns  when their loop or adapter ends, or in `aclose`
-a client              this client, on the loop of its first call only  when the owner of the client closes it
+a function            one client per loop, returned by the function    when their loop or adapter ends, or on `aclose`
+a client              this client, on the loop of its first call only  when its owner closes it
 ====================  ===============================================  =================================================
 """
 
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 def httpx_client(library: str = "httpx") -> httpx.AsyncClient:
     """Return an httpx or httpx2 client with the settings of an adapter's own client.
 
-    The number of connections is not limited, because a limited pool loses a slot whenever a call is cancelled in its
-    queue (httpcore 1.0.9).
+    The number of connections is not limited: a limited pool of httpcore 1.0.9 loses a slot whenever a call is
+    cancelled while waiting for one.
     """
     package = imported(library)
     return _new_client(lambda: package.AsyncClient(**client_settings(max_connections=None, library=library)))
@@ -78,13 +78,13 @@ def aiohttp_client() -> httpx.AsyncClient:
         raise EngineError("invalid_engine", message)
     # In aiohttp, 0 removes the limit, and None means 100.
     client: Any = _new_client(lambda: httpx_aiohttp.HttpxAiohttpClient(**client_settings(max_connections=0)))
-    for transport in {client._transport, *client._mounts.values()} - {None}:  # includes the transports of proxies
+    for transport in {client._transport, *client._mounts.values()} - {None}:  # including proxy transports
         transport.client = functools.partial(_session_without_cookies, transport)
     return client
 
 
 def _session_without_cookies(transport: Any) -> Any:
-    """Return the session that `transport` creates, but without aiohttp's cookies, because httpx has its own."""
+    """Return the session of `transport` without aiohttp's cookie jar, because httpx has its own."""
     import aiohttp
 
     transport.client = None
@@ -101,9 +101,9 @@ def _new_client(make: Callable[[], httpx.AsyncClient]) -> httpx.AsyncClient:
         is_import = isinstance(error, ImportError)
         if not is_import and not isinstance(error, ValueError) and type(error).__name__ != "InvalidURL":
             raise
-        # Among a client's settings, only the proxies are read from the environment. A proxy URL can contain a
-        # password, so the message does not show it.
-        message = f"a proxy that is set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
+        # Proxies are the only client settings read from the environment. A proxy URL can contain a password, so the
+        # message does not show it.
+        message = f"a proxy set in the environment cannot be used ({type(error).__name__}); check {_PROXIES}"
         raise EngineError("missing_dependency" if is_import else "invalid_engine", message) from error
 
 
@@ -111,7 +111,7 @@ _PROXIES = "HTTP_PROXY, HTTPS_PROXY and ALL_PROXY; a SOCKS proxy needs pip insta
 
 
 def client_settings(max_connections: int | None, library: str = "httpx") -> dict[str, Any]:
-    """Return the ``AsyncClient`` arguments for rxllm's own httpx or httpx2 clients, over any transport."""
+    """Return the ``AsyncClient`` arguments for rxllm's own clients; `library` is httpx or httpx2."""
     from http.cookiejar import CookieJar, DefaultCookiePolicy
 
     httpx = import_module(library)
@@ -128,7 +128,7 @@ def client_settings(max_connections: int | None, library: str = "httpx") -> dict
 
 @functools.cache
 def _certificates() -> ssl.SSLContext:
-    # Loading the certificates takes longer than the rest of creating a client, so all clients share them.
+    # Loading the certificates is the slowest part of creating a client, so all clients share them.
     import httpx
 
     return httpx.create_ssl_context()
@@ -149,13 +149,13 @@ def _preparing(modules: tuple[str, ...]) -> Future[None]:
 
 
 def _prepare(modules: tuple[str, ...]) -> None:
-    # Clients delay some imports until their first connection. An import that fails here is tried again later.
+    # Clients put off some imports until they first connect. An import that fails here is tried again then.
     with contextlib.suppress(Exception):
         for name in modules:
             import_module(name)
         _certificates()
     _prepared.update(modules)
-    _preparing.cache_clear()  # the future has references to the loops of all its waiters
+    _preparing.cache_clear()  # the future would keep its waiters' loops in memory
 
 
 if hasattr(os, "register_at_fork"):
@@ -198,21 +198,20 @@ def use_transport(name: Literal["httpx", "httpx2", "aiohttp"] | None) -> None:
     The environment variable ``RXLLM_TRANSPORT`` sets the default. If it is not set, the default is httpx, even if other
     transports are installed.
 
-    The choice applies to rxllm's own clients. For engines such as ``"provider:model"``, it takes effect at once. For an
-    adapter, it takes effect on event loops on which the adapter has not made a call yet. It does not apply to adapters
-    that are given a `client`, or to ``"local"``.
+    The choice applies to rxllm's own clients. For engines such as ``"provider:model"``, it takes effect at once. An
+    adapter uses it on event loops where the adapter has not made a call yet. It does not apply to adapters created with
+    a `client`, or to ``"local"``.
 
     =============  ========================  ===========================================================================
     transport      needs                     differences
     =============  ========================  ===========================================================================
-    ``"httpx"``    nothing                   A call that is disposed while it is connecting ends once it is connected.
-    ``"httpx2"``   ``rxllm[httpx2]``         A call that is disposed while it is connecting ends once it is connected.
-    ``"aiohttp"``  ``rxllm[aiohttp]``        This is a good choice for services: if events arrive one by one, it takes
-                                             about half the CPU time, and many concurrent streams delay each other less.
-                                             A call that is disposed ends at once. A SOCKS proxy raises
-                                             ``EngineError("invalid_engine")``. Errors have the same classes and
-                                             reasons, but aiohttp's messages. Mocks of httpx's transport do not receive
-                                             its requests.
+    ``"httpx"``    nothing                   A call disposed while connecting does not end until it is connected.
+    ``"httpx2"``   ``rxllm[httpx2]``         A call disposed while connecting does not end until it is connected.
+    ``"aiohttp"``  ``rxllm[aiohttp]``        A good choice for services: if events arrive one by one, it uses about half
+                                             the CPU time, and concurrent streams delay each other less. A disposed
+                                             call ends at once. A SOCKS proxy raises ``EngineError("invalid_engine")``.
+                                             Errors have the same classes and reasons, but aiohttp's messages. Mocks of
+                                             httpx's transport do not see its requests.
     =============  ========================  ===========================================================================
 
     Raises ``ValidationError("invalid_option")`` for any other name, and ``EngineError("missing_dependency")`` if the
@@ -241,9 +240,9 @@ def _find(argument: str, name: Any) -> Transport:
 class Clients:
     """The HTTP clients of an adapter.
 
-    `client` is the adapter's argument: a client, a function that creates clients, or None. A client belongs to the loop
-    of its first call, and calls on other loops raise ``EngineError("wrong_loop")``. If a loop is closed without
-    ``shutdown_asyncgens``, the first call on another loop closes its clients.
+    `client` is the adapter's argument: a client, a function that creates clients, or None. A given client belongs to
+    the loop of its first call; calls on other loops raise ``EngineError("wrong_loop")``. The clients of a loop that was
+    closed without ``shutdown_asyncgens`` are closed by the first call on another loop.
     """
 
     def __init__(self, client: Any = None) -> None:
@@ -263,14 +262,14 @@ class Clients:
         if loop not in self._by_loop:
             await self._close_dead()
             await prepare((self._transport or chosen_transport()).modules)
-        if loop not in self._by_loop:  # checked again, because calls that start together also wait together
+        if loop not in self._by_loop:  # checked again: another call might have been first
             transport = self._transport or chosen_transport()
             pools = self._by_loop[loop] = Pools(transport.make, transport.calls, self._by_loop)
             await pools.open(self)
         return self._by_loop[loop].pick()
 
     def any(self) -> httpx.AsyncClient:
-        """Return a client for building requests; it sends them only if it is the running loop's own client."""
+        """Return a client for building requests; they need not be sent with the same client."""
         loop = running_loop()
         if self._client is not None:
             return self._client
@@ -294,6 +293,6 @@ class Clients:
     def _claim(self, loop: asyncio.AbstractEventLoop) -> None:
         if self._owner is None:
             self._owner = weakref.ref(loop)
-        elif self._owner() is not loop:  # the client still holds the owner's connections, even if that loop is gone
+        elif self._owner() is not loop:  # the client still has that loop's connections, even if it is gone
             message = "this client belongs to another event loop; pass a factory instead, client=lambda: ..."
             raise EngineError("wrong_loop", message)

@@ -1,6 +1,6 @@
 """Decompress response bodies slice by slice, because a few compressed bytes can expand to gigabytes.
 
-httpx would decompress all bytes that it has read at once.
+httpx itself would decompress each read in one step, however large the result.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _HEAD_BYTES = 2
 
 
 class DecompressionError(ValueError):
-    """The body of a response is not compressed in the way that its headers claim."""
+    """A response body is not compressed as its headers claim."""
 
 
 def is_decompressed_here(response: httpx.Response) -> bool:
@@ -33,7 +33,7 @@ def is_decompressed_here(response: httpx.Response) -> bool:
 
 
 def body_of(response: httpx.Response) -> AsyncGenerator[bytes, None]:
-    """Yield the pieces of the decompressed body; a piece is empty if its bytes do not produce any output yet.
+    """Yield the decompressed body in pieces; a piece is empty if the bytes read so far produce no output yet.
 
     httpx itself decompresses encodings other than gzip and deflate, and bodies that a mock transport has already read.
     """
@@ -70,7 +70,7 @@ def _through(layers: list[_Decompressor], data: bytes) -> Iterable[bytes]:
 
 class _Decompressor:
     def __init__(self, name: str) -> None:
-        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # for deflate, the first bytes decide
+        self._inflate = zlib.decompressobj(_GZIP) if name != "deflate" else None  # deflate: needs the first bytes
         self._head = b""
 
     def feed(self, data: bytes) -> Iterator[bytes]:
@@ -80,7 +80,7 @@ class _Decompressor:
             return
         inflate = self._inflate = self._inflate or zlib.decompressobj(_ZLIB if _has_head(data) else _RAW)
         piece = b"-"
-        # After a full slice, zlib might have more output even without more input.
+        # After a full slice, zlib might have more output even if no input is left.
         while (data or len(piece) == SLICE_BYTES) and not inflate.eof:
             try:
                 piece = inflate.decompress(data, SLICE_BYTES)

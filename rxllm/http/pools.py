@@ -1,9 +1,9 @@
 """The connection pools of an event loop.
 
 An httpx client is a pool of connections. Whenever a call starts or ends, httpcore 1.0.9 looks at every connection in
-the pool, and compares idle connections with each other. With a hundred calls and a hundred idle connections, calls wait
-for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool that has
-room, so that successive calls use the same connection.
+the pool, and compares idle connections with each other; with a hundred calls and a hundred idle connections, calls wait
+for seconds. The calls on a loop are therefore spread over several small pools. Each call takes the first pool with
+room, so that successive calls reuse the same connection.
 
 ==========================================  ========================================================================
 reason for closing pools                    pools that are closed
@@ -11,7 +11,7 @@ reason for closing pools                    pools that are closed
 a pool has had no call for `IDLE_SECONDS`   this pool, unless it is the first one
 the loop ends                               all pools of the loop; ``shutdown_asyncgens`` closes them through their
                                             asynchronous generator
-the adapter is garbage-collected            all pools of the adapter; a finalizer soon closes them on their own loop
+the adapter is garbage-collected            all pools of the adapter; a finalizer has their own loop close them
 a loop has been closed without              all pools of the closed loop; `close_dead` closes them on another loop
 ``shutdown_asyncgens``
 ==========================================  ========================================================================
@@ -32,15 +32,15 @@ if TYPE_CHECKING:
 CALLS = 4
 """The maximum number of calls that share one of rxllm's own clients.
 
-With fewer calls per client, the additional clients would cost more than the smaller pools save.
+With a lower maximum, the additional clients would cost more than the smaller pools save.
 """
 IDLE_SECONDS = 5.0
-"""The seconds for which idle pools are kept for the next burst of calls; httpx also keeps idle connections for 5 s."""
+"""The number of seconds for which an idle pool is kept for the next burst of calls."""
 KEEPALIVE_SECONDS = 4.0
-"""The seconds after which an idle connection is closed.
+"""The number of seconds after which an idle connection is closed.
 
-httpx's default is 5 s. But uvicorn, Node and llama.cpp also close a connection that has been idle for 5 s, and a
-call that is sent at that moment fails.
+It is less than httpx's default of 5 s, because uvicorn, Node and llama.cpp also close idle connections after 5 s, and a
+call sent at that moment fails.
 """
 
 
@@ -57,8 +57,8 @@ _loads: weakref.WeakKeyDictionary[Any, Load] = weakref.WeakKeyDictionary()
 
 @contextlib.contextmanager
 def in_use(client: httpx.AsyncClient) -> Generator[None]:
-    """Count a call as using `client` inside the block."""
-    load = _loads.get(client) or Load()  # nothing reads the load of a client that belongs to the user
+    """Count one more call on `client` while the block runs."""
+    load = _loads.get(client) or Load()  # for a user's own client, nothing reads the load
     load.calls += 1
     try:
         yield
@@ -70,9 +70,9 @@ def in_use(client: httpx.AsyncClient) -> Generator[None]:
 class Pools:
     """The clients of an adapter on one event loop.
 
-    `make` creates a client, and up to `calls` calls can share it; if `calls` is None, there is no limit. `by_loop` maps
-    event loops to the pools of the adapter, and closed pools remove themselves from it. Pools outlive their adapter
-    until they are closed, because the garbage collector cannot close a connection.
+    `make` creates a client that up to `calls` calls can share, or any number if `calls` is None. `by_loop` maps event
+    loops to the adapter's pools; closed pools remove themselves from it. Pools outlive their adapter until they are
+    closed, because the garbage collector cannot close a connection.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class Pools:
         return self._clients[0]
 
     def pick(self) -> httpx.AsyncClient:
-        """Return the first client that has room for another call; if there is none, create a client."""
+        """Return the first client with room for another call, or a new one if there is none."""
         for client in self._clients:
             if self._calls is None or _loads[client].calls < self._calls:
                 return client
@@ -146,13 +146,13 @@ class Pools:
             for timer in self._timers.values():  # a timer would keep its client in memory
                 timer.cancel()
             self._timers.clear()
-            async with contextlib.AsyncExitStack() as stack:  # closes all clients, even if one fails
+            async with contextlib.AsyncExitStack() as stack:  # closes all clients, even if closing one fails
                 for client in self._clients:
                     stack.push_async_callback(client.aclose)
                 self._clients.clear()
 
     def _close_soon(self) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop has ended
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._loop.call_soon_threadsafe(lambda: self._start(self.aclose()))
 
     def _start(self, closing: Any) -> None:
@@ -163,6 +163,6 @@ class Pools:
 
 def _call_close(fn: Callable[..., object], *args: Any, **_: Any) -> None:
     # A transport schedules its close for the loop's next turn. A closed loop has no next turn, so the close runs now.
-    # Other callbacks, such as callbacks of tasks, do not run.
+    # Other callbacks, such as a task's, do not run.
     if isinstance(getattr(fn, "__self__", None), asyncio.BaseTransport):
         fn(*args)

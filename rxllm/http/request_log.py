@@ -34,7 +34,7 @@ log = logging.getLogger("rxllm")
 
 
 def request_log(request_id: str, request: httpx.Request, provider: str, model: str | None) -> RequestLog:
-    """Log that `request` is about to be sent, and return the object that logs the other lines.
+    """Log the first line for `request`, and return an object that logs the rest.
 
     Nothing is logged unless DEBUG is on.
     """
@@ -45,7 +45,7 @@ def request_log(request_id: str, request: httpx.Request, provider: str, model: s
 
 
 class RequestLog:
-    """Logs all lines of a request except the first, if `is_on` is True."""
+    """Logs the lines of a request after the first, if `is_on` is True."""
 
     def __init__(self, request_id: str, is_on: bool) -> None:
         self._request_id = request_id
@@ -58,11 +58,11 @@ class RequestLog:
         self._after(f"status {status}")
 
     def watched(self, decoder: Decoder) -> Decoder:
-        """Return `decoder`, or, if DEBUG is on, a decoder that also passes its events to `see_events`."""
+        """Return `decoder`, wrapped if DEBUG is on, so that its events are also passed to `see_events`."""
         return _Watched(decoder, self) if self._is_on else decoder
 
     def see(self, items: list[Any]) -> None:
-        """Keep the last of `items`, which determines the last line."""
+        """Remember the last of `items`, which determines the last line of the log."""
         self._last = items[-1] if items else self._last
 
     def see_events(self, events: list[Any]) -> None:
@@ -103,9 +103,9 @@ class _Watched:
         return events
 
     def close(self) -> list[Any]:
-        return self._decoder.close()  # not logged here, because these events can still be changed
+        return self._decoder.close()  # not logged here: the caller may still change these events
 
 
 def _named(error: Exception) -> str:
-    # The message is left out, because it might contain content, or a key that the server has sent back.
+    # The message is left out, because it might contain content or a key that the server has echoed.
     return f"{type(error).__name__} {error.reason}" if isinstance(error, LLMError) else type(error).__name__

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 SECRET_LENGTH = 8
-"""The minimum length of a string that is masked.
+"""The minimum length of secrets to mask.
 
 No provider issues shorter keys, and a shorter string could be an ordinary word.
 """
@@ -32,7 +32,7 @@ _USER = re.compile(r"^(\w+://)?([^/?#]*)@")
 
 
 def secrets_in(value: Any, *, secret: bool = False) -> Iterator[str]:
-    """Yield the strings that `value` holds under secret names, and their words, such as KEY in ``Bearer KEY``."""
+    """Yield the strings that `value` holds under secret names, and each word in them, such as KEY in ``Bearer KEY``."""
     # `seen` keeps the objects alive, so that no other object gets the same id.
     waiting, seen = [(value, secret)], dict[tuple[int, bool], Any]()
     while waiting:
@@ -87,7 +87,7 @@ def keyless_url(url: str) -> str:
 
 
 def _is_secret_parameter(name: str) -> bool:
-    return is_secret_name(name) or name == "code"  # Azure Functions expect their key there
+    return is_secret_name(name) or name == "code"  # where Azure Functions takes its key
 
 
 def without(value: Any, secrets: Iterable[str]) -> Any:
@@ -97,7 +97,7 @@ def without(value: Any, secrets: Iterable[str]) -> Any:
 
 
 def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
-    """Return `error` with `secrets` masked in its fields, because some servers repeat a key that they refuse.
+    """Return `error` with `secrets` masked in its fields, because some servers echo a key that they reject.
 
     If the causes of `error` contain a secret, they are dropped.
     """
@@ -107,7 +107,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
     try:
         causes = _text_of_causes(error)
         is_cause_clean = without(causes, secrets) == causes
-    except Exception:  # a cause has no text: it is nested too deeply, or has a number with too many digits
+    except Exception:  # the causes have no text: one is too deeply nested, or has a number with too many digits
         is_cause_clean = False
     if clean == fields and is_cause_clean:
         return error
@@ -116,7 +116,7 @@ def redacted(error: E, secrets: str | Iterable[str] | None) -> E:
 
 
 def hide_in_log(record: logging.LogRecord) -> bool:
-    """Hide queries that contain secrets in httpx's log, which shows the URL of every request."""
+    """Mask the secrets in a record of httpx's log, which shows the URL of every request."""
     if isinstance(record.args, tuple):
         record.args = tuple(_hidden_url(arg) if type(arg).__name__ == "URL" else arg for arg in record.args)
     return True
@@ -134,7 +134,7 @@ def _text_of_causes(error: BaseException) -> str:
 
 def _forms(secret: str) -> set[str]:
     """Return all forms that `secret` can have in text, in a URL and in JSON."""
-    sent = secret.encode(errors="replace")  # half a surrogate pair becomes a question mark
+    sent = secret.encode(errors="replace")  # a lone surrogate becomes a question mark
     return {secret, quote(sent), quote(sent, safe=""), quote_plus(sent), json.dumps(secret)[1:-1]}
 
 

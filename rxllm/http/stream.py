@@ -21,8 +21,8 @@ connecting                    The call is cancelled when it is   An earlier canc
 sending, over HTTP/2          The call is cancelled when the     An earlier cancellation would break the connection
                               request has been sent.             for all calls that share it.
 waiting for headers, reading  The call is cancelled at once.     A cancellation is safe in this state.
-closing the response          The call is not cancelled; it is   A cancellation would keep the connection from ever
-                              already ending.                    being closed.
+closing the response          The call is not cancelled; it is   Otherwise, the connection would never be closed.
+                              already ending.
 ============================  =================================  ===================================================
 """
 
@@ -65,13 +65,13 @@ ERROR_BODY_BYTES = 1 << 20
 _CANCELLABLE = frozenset({"http11.send_request_headers.started", "http2.receive_response_headers.started"})
 """The httpcore trace events after which a call can safely be cancelled.
 
-The call is then connected, and its request has been sent if it uses HTTP/2.
+By then the call is connected and, over HTTP/2, its request has been sent.
 """
 
 _LEFT_OPEN = (
-    "the call to %s ended early over HTTP/2, where httpx cannot cancel a single response: the server might continue to "
-    "send it, and after many such calls, new calls stall or are refused; create the client without http2=True, so that "
-    "each call has its own connection"
+    "the call to %s ended early over HTTP/2, where httpx cannot cancel a single response: the server might keep "
+    "sending it, and after many such calls, new ones stall or are refused; create the client without http2=True, so "
+    "that each call has its own connection"
 )
 
 _LAST = frozenset({ErrorEvent, MessageCompleted})
@@ -88,8 +88,8 @@ class Decoder(Protocol):
 class Exchange(Protocol):
     """An adapter's description of a call.
 
-    `content_only` is True if bytes without content, such as pings, count as silence. `discreet` returns an error from
-    which the call's secrets have been removed.
+    `content_only` is True if bytes without content, such as pings, count as silence. `discreet` removes the call's
+    secrets from an error.
     """
 
     provider: str
@@ -119,7 +119,7 @@ def http_stream(exchange: Callable[[], Exchange]) -> Stream[Event]:
 
 
 async def discreetly(discreet: Callable[[LLMError], LLMError], work: Awaitable[T]) -> T:
-    """Return the result of `work`, or raise its error in the form that `discreet` returns."""
+    """Return the result of `work`, or raise its error with the secrets removed by `discreet`."""
     try:
         return await work
     except LLMError as error:
@@ -180,7 +180,7 @@ async def opened(
             finally:
                 with pump.holding():
                     await response.aclose()
-                    await asyncio.sleep(0)  # a loop closes a socket in its next turn; aiohttp does not wait for that
+                    await asyncio.sleep(0)  # the loop closes the socket in its next turn; aiohttp does not wait
         finally:
             request.extensions = extensions  # restored, in case the request is sent again
 
@@ -194,17 +194,17 @@ async def _send(
 
     async def trace(name: str, info: Any) -> None:
         nonlocal is_whole
-        if name in _CANCELLABLE:  # happens again after a redirect
+        if name in _CANCELLABLE:  # occurs again after a redirect
             is_whole = False
             pump.release()
         elif name.endswith("response_closed.started"):
-            pump.hold()  # httpcore also closes the response by itself, when a read has timed out
+            pump.hold()  # httpcore closes the response itself when a read has timed out
             if pump.disposed and not is_whole and name.startswith("http2."):
                 log.warning(_LEFT_OPEN, address(request))  # httpcore 1.0.9 and httpcore2 2.16 never reset a stream
         elif name == "http2.receive_response_body.complete":
             is_whole = True
         elif pump.disposed and name == "connection.connect_tcp.started":
-            pump.release()  # the call has its pool slot, and does not need to connect
+            pump.release()  # the call has its pool slot, and need not connect
         if user_trace is not None:
             await user_trace(name, info)
 
@@ -226,14 +226,14 @@ def may_be_page(headers: Mapping[str, str]) -> bool:
 
 
 def begins_page(data: bytes) -> bool:
-    """Return whether `data` is the start of an HTML page; event streams and JSON never start like this."""
+    """Return whether `data` is the start of an HTML page; event streams and JSON never start with ``<``."""
     return data.lstrip()[:1] == b"<"
 
 
 def page_error(headers: Mapping[str, str], provider: str, request: httpx.Request) -> AdapterError:
     """Return the error for an HTML page that arrived with a success status."""
     kind = headers.get("content-type")
-    message = f"{address(request)} answered with a page ({kind}), not with a model's answer: is the base_url right?"
+    message = f"{address(request)} returned a web page ({kind}), not a model's answer: is the base_url right?"
     return AdapterError("malformed_response", message, provider=provider, status=200)
 
 
@@ -246,7 +246,7 @@ async def _deliver(
 ) -> None:
     """Emit the events of `response`.
 
-    `since` is the time at which the model fell silent. It is None if bytes without content end a silence too.
+    If `since` is a time, silence is measured from then, and only content ends it. If it is None, any bytes do.
     """
     if pump.disposed:
         return
@@ -292,7 +292,7 @@ async def _drain(reads: AsyncGenerator[bytes, None], pump: Pump[Any]) -> None:
 async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
     """Return the part of an error response's body that arrives within `ERROR_BODY_SECONDS`."""
     body = b""
-    with contextlib.suppress(Exception):  # the status matters more than an incomplete body
+    with contextlib.suppress(Exception):  # the status matters more than a complete body
         async with IdleTimeout(pump, ERROR_BODY_SECONDS):
             async for data in body_of(response):
                 body += data
@@ -302,11 +302,11 @@ async def read_error(response: httpx.Response, pump: Pump[Any]) -> bytes:
 
 
 def _explained(events: list[Event], failure: AdapterError) -> list[Event]:
-    """Return the last `events` of a broken stream, with `failure` as the explanation of a ``truncated`` error."""
+    """Return `events`, which end a broken stream, with `failure` as the explanation of a ``truncated`` error."""
     match events:
         case [*rest, ErrorEvent(error=StreamError(reason="truncated"))]:
             reason = "timeout" if failure.reason == "timeout" else "truncated"
-            error = StreamError(reason, f"the stream of {failure.message}", provider=failure.provider)
+            error = StreamError(reason, f"the stream from {failure.message}", provider=failure.provider)
             return [*rest, ErrorEvent(with_origin(error, failure))]
         case _:
             return events

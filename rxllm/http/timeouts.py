@@ -1,6 +1,6 @@
-"""Timeouts, in seconds: defaults for the transport, limits for a response, and a limit for silences in its body.
+"""Timeouts, in seconds: the transport's defaults, and limits on a response and on silences in its body.
 
-A single timer limits the silences in a body:
+A single timer limits all silences in a body:
 
 ::
 
@@ -8,9 +8,9 @@ A single timer limits the silences in a body:
                             │ no
                             └──> another look after `LAST_CHANCE_SECONDS` ── no bytes ──> the read is cancelled
 
-httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap for a while, where they outlive
-the garbage collector's young generations. With a thousand streams, the collector would run several times a second.
-Sometimes it would check all objects, which stops the process for tenths of a second.
+httpx would set a timer for each read instead. Cancelled timers stay in asyncio's heap long enough to outlive the
+garbage collector's young generations. With a thousand streams, the collector would run several times a second, and
+sometimes check all objects, which stops the process for tenths of a second.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ READ_SECONDS = 600.0
 """The longest silence that a provider is allowed; a model can think for minutes before its first word."""
 WRITE_SECONDS = 60.0
 ERROR_BODY_SECONDS = 5.0
-"""The seconds within which the body of an error response must arrive; the error message omits later parts."""
+"""The number of seconds to wait for the body of an error response; the error message omits later parts."""
 DRAIN_SECONDS = 0.25
-"""The seconds to wait for the end of a finished response, so that its connection can be reused."""
+"""The number of seconds to wait for the end of a finished response, so that its connection can be reused."""
 
 
 class Timeouts(msgspec.Struct, frozen=True):
@@ -72,7 +72,7 @@ class Timeouts(msgspec.Struct, frozen=True):
 
     @property
     def silence(self) -> float | None:
-        """The longest silence to allow at any time, or None to keep the transport's default timeout."""
+        """The longest silence allowed at any point, or None to keep the transport's default timeout."""
         return None if self.first is None or self.idle is None else max(self.first, self.idle)
 
 
@@ -80,7 +80,7 @@ NO_TIMEOUTS = Timeouts()
 
 
 LAST_CHANCE_SECONDS = 0.01
-"""The extra seconds in which a loop that was blocked can still read waiting bytes before a read times out."""
+"""The extra seconds before a read times out, so that a loop that was blocked can still read waiting bytes."""
 
 
 class IdleTimeoutError(TimeoutError):
@@ -90,11 +90,11 @@ class IdleTimeoutError(TimeoutError):
 class IdleTimeout:
     """A block that raises `IdleTimeoutError` when no bytes have arrived for `seconds`; None means no limit.
 
-    The silence began at `since`, a ``time.monotonic()`` value, or begins now. Call `restart` when bytes arrive. It only
-    reads the clock, because the timer is armed again only when it fires.
+    Silence is measured from `since`, a ``time.monotonic()`` value, or from now if it is None. Call `restart` when bytes
+    arrive. This is cheap: it only records the time; the timer is re-armed when it fires.
 
     A held pump is not interrupted. ``asyncio.timeout`` would cancel httpcore 1.0.9 even while it is closing a
-    connection, and the connection would then never be closed.
+    connection, which would then never be closed.
     """
 
     def __init__(self, pump: Pump[Any], seconds: float | None, since: float | None = None) -> None:
@@ -117,7 +117,7 @@ class IdleTimeout:
     ) -> None:
         if self._timer is not None:
             self._timer.cancel()
-        # As in ``asyncio.timeout``, only a cancellation by this timeout becomes an error. Any other one propagates.
+        # As in ``asyncio.timeout``, only a cancellation by this timeout becomes an error; any other propagates.
         if self._expired and _current_task().uncancel() <= self._cancelling and kind is asyncio.CancelledError:
             raise IdleTimeoutError(f"{self._seconds:g} s") from error
 

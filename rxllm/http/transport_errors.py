@@ -33,7 +33,7 @@ _REASONS = {
 
 
 class AddressError(ValueError):
-    """The operating system does not accept the host or the port."""
+    """The host or the port is invalid."""
 
 
 def transport_error(error: Exception, provider: str | None, url: str, *, begun: bool = False) -> AdapterError | None:
@@ -43,7 +43,7 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     """
     ours = isinstance(error, IdleTimeoutError | DecompressionError | AddressError)
     names = [type(error).__name__] if ours else _class_names(error, "httpx", "httpx2", "aiohttp")
-    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection; its cause is accurate
+    if names:  # httpx-aiohttp raises ConnectTimeout for any refused or lost connection, so look at its cause
         names = _class_names(error.__cause__, "aiohttp") + names
     reason = next((_REASONS[name] for name in names if name in _REASONS), None)
     if reason is None:
@@ -51,11 +51,11 @@ def transport_error(error: Exception, provider: str | None, url: str, *, begun: 
     text = str(error) or names[0]
     is_silence = reason == "timeout" and "Connect" not in names[0]
     limit = f" of {text}" if isinstance(error, IdleTimeoutError) else ""
-    failed = "broke off" if begun else "could not be reached"
+    failed = "was cut off" if begun else "could not be reached"
     fault = f"sent nothing for longer than the timeout{limit}" if is_silence else f"{failed}: {text}"
     remedy = _remedy(url) if "Connect" in names[0] and not begun else ""
     result = AdapterError(reason, f"{url} {fault} ({names[0]}){remedy}", provider=provider)
-    result.__context__, result.__suppress_context__ = error, True  # the message contains all that a user needs
+    result.__context__, result.__suppress_context__ = error, True  # the message has all that a user needs
     return result
 
 

@@ -6,9 +6,9 @@ files                                      contents
 ``_stream``, ``_reading``                  the `Stream` class; reading a stream with ``run``, ``await`` or ``for``
 ``_stream_methods``, ``stream_arguments``  type hints for the reactivex methods of a `Stream`; argument checks
 ``_pump``                                  the task that drives a subscription and is cancelled by a dispose
-``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls that still run at interpreter exit
+``portal``, ``threads``, ``_clock``        event loops, threads and timers; calls still running at interpreter exit
 ``back_pressure``, ``_held_back``          gates that make sources wait for readers; operators that hold items back
-``_unhandled``, ``_guard_verdict``         errors that no subscriber handles; the verdicts of user-defined checks
+``_unhandled``, ``_guard_verdict``         errors that no subscriber has handled; the verdicts of users' checks
 ``_retry``                                 retries, and the policy that controls them
 ``_concurrency``, ``_race_hedge_merge``    bounded concurrency and limiters; races, hedges and merges
 ``_scope``, ``_budget``                    the chat, step and tool call that a subscription belongs to; budgets

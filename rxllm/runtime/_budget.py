@@ -1,7 +1,6 @@
 """Budgets, which limit the tokens and dollars that a group of calls uses.
 
-A model source is a stream that makes a model call. A call can be inside several budgets, and each of them counts the
-call once:
+A model source is a stream that makes a model call. A call can be inside several budgets, each of which counts it once:
 
 ==============================  ===============================  =======================================================
 place of the budget             where the model source finds it  what counts the call
@@ -10,7 +9,7 @@ in the operators of an engine   in its engine; see               The model sourc
                                 ``Scope.under``                  budget.
 in a pipe, after a stream       in ``Scope.shares``, to which    The model source counts it. ``ops.budget`` itself
                                 ``ops.budget`` adds a `Share`    counts the events if there is no model source, or if
-                                                                 its only limit is a token limit of its own.
+                                                                 it was given only a token limit.
 in a pipe, after a batch, or    in its engine or in              The model source counts it.
 in the operators of its engine  ``Scope.shares``                 ``Budget.count_journaled`` counts answers from the
                                                                  journal.
@@ -22,8 +21,8 @@ around an adapter that calls    in ``Scope.shares`` and          Only the model 
 an engine                       ``Scope.counted``
 ==============================  ===============================  =======================================================
 
-If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat. ``Scope.chat``
-keeps this budget from one step to the next.
+If ``ops.budget`` is given limits instead of a shared `Budget`, it creates a `ChatBudget` for each chat, which
+``Scope.chat`` keeps from step to step.
 """
 
 from __future__ import annotations
@@ -50,19 +49,19 @@ from rxllm.values.argument_checks import (
 )
 
 AHEAD = 32
-"""The number of answer tokens that can arrive between two budget checks if no reservation covers them."""
+"""The maximum number of unreserved answer tokens that can arrive between two budget checks."""
 
 
 class Budget:
-    """A limit on the tokens or dollars, or both, that a group of calls can use.
+    """A limit on the tokens, the dollars, or both, that a group of calls can use.
 
-    The calls can belong to any engine or chat, and can run on any event loop or thread. ``ops.budget(shared)`` applies
+    The calls can belong to any engine or chat, and can run on any event loop or thread; ``ops.budget(shared)`` applies
     the budget to them. Each request first reserves the most that it can use. If less than that is left, the request is
-    not sent. When the call ends, the amounts that it actually used replace the reservation.
+    not sent. When the call ends, the amounts actually used replace the reservation.
 
     Under a dollar limit, a request whose price is not known is not sent either. Pass a function ``price(usage)``, as in
-    ``ops.cost``, to supply prices that are in no list, or pass ``unpriced="allow"`` to send such requests.
-    ``ops.budget`` documents the exact rules, and by how much a limit can be exceeded.
+    ``ops.cost``, to supply missing prices, or pass ``unpriced="allow"`` to send such requests anyway. ``ops.budget``
+    documents the exact rules, and by how much a limit can be exceeded.
 
     >>> from rxllm import Engine, Fake, Usage, generate, operators as ops
     >>> shared = Budget(tokens=5_000)
@@ -77,9 +76,9 @@ class Budget:
     rxllm.StreamError: the budget has 4988 of 5000 tokens left, and this request may use 5006: the \
 request is not sent; raise the budget, or pass a smaller max_tokens
 
-    `spent` is a value that can be stored as JSON. After a restart, the program continues with
-    ``Budget(tokens=5_000, spent=spending)``. Amounts that were reserved when the value was read then count as spent.
-    Copying a Budget returns the same Budget, and pickling it raises ``TypeError``.
+    `spent` can be stored as JSON. After a restart, continue with ``Budget(tokens=5_000, spent=spending)``; amounts that
+    were reserved when `spent` was read then count as spent. Copying a Budget returns the same Budget, and pickling it
+    raises ``TypeError``.
 
     Raises ``ValidationError("invalid_option")`` if there is no limit, or if a limit is not a number above 0.
     """
@@ -98,7 +97,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         spent: Spending | None = None,
     ) -> None:
         if tokens is None and usd is None:
-            fault = "must be a number of tokens if usd is not a number of dollars, but both are None"
+            fault = "must be a number of tokens if usd is None, but both are None"
             raise invalid_option("tokens", fault)
         if tokens is not None:
             check_count("tokens", tokens)
@@ -108,7 +107,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         check("unpriced", unpriced, unpriced in ("refuse", "allow"), "'refuse' or 'allow'")
         self.price = price
         self.allows_unpriced = usd is None or unpriced == "allow"
-        check_instance("spent", spent, Spending | None, "a Spending, the `spent` of another Budget")
+        check_instance("spent", spent, Spending | None, "a Spending, such as the `spent` of another Budget")
         self._tokens = tokens
         self._usd = usd
         self._lock = threading.RLock()
@@ -126,13 +125,13 @@ request is not sent; raise the budget, or pass a smaller max_tokens
 
     @property
     def spent(self) -> Spending:
-        """The amounts that have been used so far, and the amounts that are reserved."""
+        """The amounts used so far, and the amounts reserved."""
         with self._lock:
             tokens = self._committed() - self._settled.tokens
             return replace(self._settled, reserved=tokens, reserved_usd=self._reserved_usd())
 
     def reserve(self, tokens: int, usd: float | None) -> Reservation:
-        """Reserve `tokens` and `usd` dollars for a call; `usd` is None if the price is not known.
+        """Reserve `tokens` tokens and `usd` dollars for a call; `usd` is None if the price is not known.
 
         Raises ``StreamError("budget_exceeded")`` if the budget has less than that left.
         """
@@ -140,7 +139,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         with self._lock:
             if self._tokens is not None and (used := self._committed()) + tokens > self._tokens:
                 raise _refusal("tokens", self._tokens, used, tokens)
-            # The cost of a request without a price is unknown, so it is sent as long as any dollars are left.
+            # A request whose price is not known is sent as long as any dollars are left.
             if self._usd is not None:
                 spent = self._committed_usd()
                 if spent >= self._usd if usd is None else spent + usd > self._usd:
@@ -173,7 +172,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             self._journaled.add(key)
 
     def begin(self, tokens: int = 0, usd: float = 0.0) -> Reservation:
-        """Return a reservation for a response that is running; the limits are not checked."""
+        """Return a reservation for a running response, without checking the limits."""
         with self._lock:
             reservation = Reservation(self, tokens, usd)
             self._running[reservation] = None
@@ -196,7 +195,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
             return AHEAD if self._tokens is None else min(AHEAD, self._tokens - self._committed())
 
     def settle(self, reservation: Reservation, used: Spending) -> Spending:
-        """Replace `reservation` with the amounts `used`, and return the total; later calls only return the total."""
+        """Replace `reservation` with the amounts `used`, if not done already, and return the total spent."""
         with self._lock:
             if self._running.pop(reservation, reservation) is None:
                 self._settled = _sum(self._settled, used)
@@ -209,7 +208,7 @@ request is not sent; raise the budget, or pass a smaller max_tokens
         return (self._settled.usd or 0.0) + self._reserved_usd()
 
     def _reserved_usd(self) -> float:
-        # A running total of floats would not return to exactly 0 after the subtractions.
+        # Because of rounding errors, a running total of floats would not return to exactly 0.
         return math.fsum(entry.usd for entry in self._running)
 
     def __repr__(self) -> str:
@@ -259,7 +258,7 @@ class HoldsBudget:
         raise NotImplementedError
 
     def spending(self, call: Any, response: Any) -> Spending:
-        """Return the amounts that `response`, the answer to `call`, has used."""
+        """Return the amounts used by `response`, the answer to `call`."""
         raise NotImplementedError
 
 
@@ -285,7 +284,7 @@ def _refusal(name: str, limit: float, used: float, needed: float | None) -> Stre
 
 
 def unpriced_call(name: str) -> ValidationError:
-    """Return the error for a call under a dollar limit if the price of its model, `name`, is not known."""
+    """Return the error for a call to the model `name`, whose price is not known although there is a dollar limit."""
     fault = f"is a dollar limit, but the price of {shown(name)} is not known, so the request is not sent"
     remedy = 'pass price=lambda usage: dataclasses.replace(usage, total_cost=...) with usd, or unpriced="allow"'
     package = "" if find_spec("genai_prices") else "; pip install 'rxllm[cost]' installs a price list"
@@ -293,7 +292,7 @@ def unpriced_call(name: str) -> ValidationError:
 
 
 def budget_passed(budget: Budget) -> StreamError:
-    """Return the error for a stream that is cut off while none of its own responses are running."""
+    """Return the error for a stream that is cut off while no response of its own is running."""
     limits = {"tokens": budget.tokens, "dollars": budget.usd}
     amounts = " or ".join(f"{limit:.10g} {unit}" for unit, limit in limits.items() if limit is not None)
-    return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and is cut off; raise it")
+    return StreamError("budget_exceeded", f"the stream has exceeded its budget of {amounts} and was cut off; raise it")

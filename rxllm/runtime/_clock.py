@@ -57,7 +57,7 @@ class LoopScheduler(PeriodicScheduler):
         return set() if live is None else live.timers
 
     def plain(self) -> LoopScheduler:
-        """Return the plain `LoopScheduler` that rxllm's own operators use in place of this scheduler."""
+        """Return the plain `LoopScheduler` that rxllm's own operators use instead of this one."""
         return self if type(self) is LoopScheduler else LoopScheduler(self._loop, self._fail)
 
     @property
@@ -125,7 +125,7 @@ class LoopScheduler(PeriodicScheduler):
 class PacedScheduler(LoopScheduler):
     """An iterator's scheduler, which makes sources such as ``range`` wait while the iterator's gate is full.
 
-    These sources schedule each of their items. If an operator between the source and the iterator has its own gate, the
+    Such sources schedule each item separately. If an operator between the source and the iterator has its own gate, the
     source waits for both gates.
     """
 
@@ -148,7 +148,7 @@ class PacedScheduler(LoopScheduler):
 
 
 class CallScheduler(LoopScheduler):
-    """A scheduler that acts like reactivex's default, but runs timers on the loop instead of on separate threads."""
+    """A scheduler that behaves like reactivex's default, but runs timers on the loop instead of on separate threads."""
 
     def __init__(self, fail: Callable[[BaseException], object] = report_unheard) -> None:
         super().__init__(chosen_loop(), fail)
@@ -178,7 +178,7 @@ def loop_of(scheduler: abc.SchedulerBase | None) -> asyncio.AbstractEventLoop:
 
 
 def unpaced(scheduler: abc.SchedulerBase | None) -> abc.SchedulerBase | None:
-    """Return `scheduler`, or, if it belongs to an iterator, a scheduler that does not wait for the reader."""
+    """Return `scheduler`, or, if it belongs to an iterator, one that does not wait for the reader."""
     return scheduler.plain() if isinstance(scheduler, PacedScheduler) else scheduler
 
 

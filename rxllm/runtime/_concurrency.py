@@ -112,17 +112,17 @@ class Limiter(Protocol):
         """Wait until a call of up to `tokens` tokens may start, and return its permit.
 
         The tokens include the call's messages and its answer. If this method raises an exception, the call fails with
-        it. If the call is disposed while it waits, the wait is cancelled.
+        it. If the call is disposed while waiting, the wait is cancelled.
         """
         ...
 
     def settle(self, permit: Any, tokens: int, /) -> None:
         """Record that the call with this `permit` has ended and has used `tokens` tokens.
 
-        `tokens` is the number that the provider states, or else an estimate.
+        `tokens` is the provider's count, or an estimate if there is none.
         """
         ...
 
     def hold_back(self, seconds: float, /) -> None:
-        """Start no calls for `seconds`, because the provider has rate-limited a call or has asked for a pause."""
+        """Start no calls for `seconds`, because the provider has rate-limited a call or asked for a pause."""
         ...

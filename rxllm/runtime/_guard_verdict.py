@@ -38,7 +38,7 @@ _LONGEST_REASON = 400
 def result_of(function: Callable[[], Any]) -> Stream[Any]:
     """Return a stream of one item, the result of ``function()``.
 
-    If the result is an awaitable, the item is its value. If the result is an Observable, the item is its last item.
+    If the result is an awaitable, the item is its value; if it is an Observable, the item is its last item.
     """
 
     def subscribe(observer: abc.ObserverBase[Any], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

@@ -6,21 +6,21 @@ A `Backlog` stores items while its source keeps emitting. It follows these rules
 event                       effect
 ==========================  =========================================================================================
 an item arrives             the operator delivers the item at once or stores it; the source never waits
-an item is delivered        the operator holds a lock, so that it delivers only one item at a time; the delivery runs
-                            on the thread that emits an item or the end, or, in `wake`, on the clock's thread
+an item is delivered        a lock ensures that only one item is delivered at a time; the delivery runs on the thread
+                            that emits an item or the end, or, in `wake`, on the clock's thread
 the source ends             the waiting items are delivered, and then the end
 the source fails            the waiting items are delivered, and then the error; but if the subscriber has raised an
                             exception, the items are dropped, because the error might be that exception
-the subscriber raises an    if the source is emitting an item, the exception is raised in the source; in `wake` and
-exception                   at the end, it is passed to the subscriber's own ``on_error``
+the subscriber raises an    while the source is emitting an item, the exception propagates to the source; in `wake`
+exception                   and at the end, it is passed to the subscriber's own ``on_error``
 the subscriber disposes     the waiting items are dropped, and the source and the timer are disposed
 ==========================  =========================================================================================
 
-An operator that needs other rules has its own queue, and its docstring states which rule is different.
+An operator that needs other rules has its own queue, and its docstring states the difference.
 
 If the source has to wait too, the operator creates a `Hold` and subscribes to its source with `paced`. The source then
-waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls that
-the subscriber makes wait only for the reader.
+waits while the operator or its reader is full. The operator delivers its items outside the `Hold`, so that calls made
+by the subscriber wait only for the reader.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Backlog(ABC, Generic[T, R]):
         self._observer = observer
         self._scheduler = scheduler
         self._timer = SerialDisposable()
-        self._lock = RLock()  # a source without a loop can run on a different thread from the timer
+        self._lock = RLock()  # a source without a loop and the timer can run on different threads
         self._delivering = False
         self._subscriber_raised = False
 
@@ -61,11 +61,11 @@ class Backlog(ABC, Generic[T, R]):
         return CompositeDisposable(subscription, self._timer)
 
     def wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
-        """Release the items that are due. A subclass schedules this action, and stores the disposable in `_timer`."""
+        """Release the items that are due. Subclasses schedule this action, and store the disposable in `_timer`."""
         with self._lock:
             try:
                 self._release()
-            except BaseException as error:  # the subscriber raised it, and no caller would pass it to `on_error`
+            except BaseException as error:  # raised by the subscriber, with no caller to pass it to `on_error`
                 self._timer.dispose()
                 fail(self._observer, error)
 
@@ -118,9 +118,9 @@ def _wake_now(wake: Callable[[], None]) -> None:
 class Hold(Gate):
     """An operator's own gate; the source waits for this gate and for the reader's gate, if there is one.
 
-    The gate is full while `maxsize` items are `waiting`. If `is_full` is given, the gate is instead full while
-    ``is_full()`` returns True, and the operator must call `open` when it has room again. While the gate is `closed`, it
-    is neither idle nor requested. The operator can pass `before_tools` to delay tools; see `Gate`.
+    The gate is full while `maxsize` items are `waiting`, or, if `is_full` is given, while ``is_full()`` returns True;
+    the operator must then call `open` when it has room again. While the gate is `closed`, it is neither idle nor
+    requested. The operator can pass `before_tools` to delay tools; see `Gate`.
     """
 
     def __init__(
@@ -181,7 +181,7 @@ class Hold(Gate):
     def _wake_when_both(
         self, is_ready: Callable[[], bool], at_gate: _Listen, at_reader: _Listen, wake: Callable[[], None]
     ) -> None:
-        # One gate can change while the source is waiting for the other.
+        # While the source is waiting for one gate, the other can change.
         def recheck() -> None:
             if is_ready():
                 at_reader(finish)
@@ -212,7 +212,7 @@ class Hold(Gate):
 
 
 class _ReaderObserver(abc.ObserverBase[Any]):
-    """Calls `observer` with the `Reader` of the subscription, even if the source waits for another gate."""
+    """Calls `observer` with the subscription's own `Reader` set, even if the source waits for another gate."""
 
     __slots__ = ("_observer", "_reader")
 
@@ -244,7 +244,7 @@ class _ReaderObserver(abc.ObserverBase[Any]):
 
 @contextlib.contextmanager
 def behind(gate: Gate | None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, or for no gate if it is None."""
+    """Make sources subscribed to in the block wait for `gate`; if it is None, they never wait."""
     token = current_reader.set(replace(current_reader.get(), gate=gate))
     try:
         yield

@@ -40,7 +40,7 @@ T = TypeVar("T")
 Body = Callable[["Pump[T]"], Awaitable[None]]
 
 HOLD_SECONDS = 15.0
-"""The longest time that a dispose waits for a transport to report its connection."""
+"""The maximum number of seconds for which a dispose waits for a transport to report its connection."""
 
 
 def pumped(body: Body[T]) -> Stream[T]:
@@ -120,7 +120,7 @@ class Pump(abc.DisposableBase, Generic[T]):
 
     @property
     def refused(self) -> bool:
-        """Whether the exception that is passing through the body was raised by the subscriber."""
+        """Whether the subscriber raised the exception that is passing through the body."""
         return self._delivering
 
     @property
@@ -193,7 +193,7 @@ class Pump(abc.DisposableBase, Generic[T]):
                 self._finish(StreamError("cancelled", "the event loop ended the call"))
                 raise
         except BaseException as error:
-            if isinstance(error, GeneratorExit) and not self._is_running():  # Python discards an ended loop's task
+            if isinstance(error, GeneratorExit) and not self._is_running():  # an ended loop's task is being discarded
                 raise
             self._finish(error)
         else:

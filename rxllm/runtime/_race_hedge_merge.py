@@ -45,8 +45,8 @@ def race(*streams: Observable[Event]) -> Stream[Event]:
     >>> race(stream_generate(slow, "Is it?"), stream_generate(quick, "Is it?")).pipe(ops.to_text()).run()
     'Yes.'
 
-    Text, thinking, a tool call, a source, a file, and the end of a message are content. ``MessageStarted`` is not,
-    because it shows only that a server has accepted the request. A stream that fails or ends without content drops out
+    Content is text, thinking, a tool call, a source, a file, or the end of a message. ``MessageStarted`` is not
+    content: it shows only that a server has accepted the request. A stream that fails or ends without content drops out
     of the race. If all streams drop out, the last failure is passed on unchanged.
 
     The response or the chat result has the metadata ``{"race": {"winner": k, "errors": (...)}}``, where 0 is the first
@@ -72,10 +72,10 @@ def hedge(stream: Observable[Event], after: float) -> Stream[Event]:
     >>> hedge(stream_generate(answers, "When?"), after=0.01).pipe(ops.to_text()).run()
     'In time.'
 
-    The first subscription that emits content wins. The other one is disposed, and its connection is closed. Content
-    means the same as in ``race``. If the first subscription fails before the second one has started, the second one
-    starts at once. ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe,
-    and to hedge every call of an engine, use ``ops.hedge``.
+    The subscription that emits content first wins. The other is disposed, and its connection is closed. Content means
+    the same as in ``race``. If the first subscription fails before the second has started, the second starts at once.
+    ``MessageCompleted`` has the metadata ``{"hedge": {"winner": 0 or 1, "errors": (...)}}``. In a pipe, or to hedge
+    every call of an engine, use ``ops.hedge``.
 
     Raises ``ValidationError("invalid_option")`` if `stream` is not an Observable or `after` is not a number above 0.
     """
@@ -89,7 +89,7 @@ def _race_sources(name: str, sources: Sequence[Observable[Event]], delays: Seque
 
 
 class _Race:
-    """One subscription to a race; it emits the source that has content first, and disposes the other sources.
+    """One subscription to a race; it emits the events of the first source with content, and disposes the rest.
 
     Source k starts ``delays[k]`` seconds after the start of the race, or as soon as all running sources have failed.
     Its events are held back until its first content or its end. The winner's ``MessageCompleted``, and the results of
@@ -142,7 +142,7 @@ class _Race:
     def _begin_safely(self, index: int) -> None:
         try:
             self._begin(index)
-        except BaseException as error:  # the source raised it, and no caller would pass it to `on_error`
+        except BaseException as error:  # raised by the source, with no caller to pass it to `on_error`
             fail(self._observer, error)
 
     def _begin(self, index: int) -> None:
@@ -173,7 +173,7 @@ class _Race:
             else:
                 self._lose(index, None, lambda: conclude(self._observer, waiting))
 
-        with within(self._scope):  # another source's failure can start this source, in the other source's context
+        with within(self._scope):  # the failure of another source can start this one, in that source's context
             entry.disposable = self._sources[index].subscribe(receive, on_failure, complete, scheduler=self._scheduler)
 
     def _win(self, index: int, waiting: deque[Event]) -> None:
@@ -324,7 +324,7 @@ def _serialize(stream: Observable[T], guard: threading.RLock) -> Observable[T]:
 
 def _check_arguments(streams: Mapping[str, object], concurrency: object) -> None:
     is_mapping = isinstance(streams, Mapping)  # pyright: ignore[reportUnnecessaryIsInstance]
-    check("streams", streams, is_mapping and bool(streams), "a mapping of labels to streams, at least one")
+    check("streams", streams, is_mapping and bool(streams), "a mapping of labels to at least one stream")
     for label, stream in streams.items():
         if not isinstance(stream, Observable):
             raise invalid_option(("streams", str(label)), must_be("an Observable", stream))

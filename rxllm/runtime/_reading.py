@@ -4,13 +4,13 @@ While `maxsize` items wait for an iterator, its source waits too. A source that 
 cut off at `limit` waiting items. An iterator has three states:
 
 ==========  ==================================================  =====================================================
-state       end of the state                                    behaviour of the iterator
+state       ends when                                           behaviour of the iterator
 ==========  ==================================================  =====================================================
 fresh       the ``with`` block is entered, or the first item    it has no subscription, and no call is running
             is requested
 subscribed  the stream ends, `close` is called, the ``with``    it returns items from its `Buffer`, or waits for one;
             block is left, or the iterator is dropped           at the end, it raises the stream's error once
-closed      never                                               it has disposed its subscription and has no more
+closed      (never)                                             it has disposed its subscription and has no more
                                                                 items
 ==========  ==================================================  =====================================================
 """
@@ -101,7 +101,7 @@ class Buffer(abc.ObserverBase[T]):
         self.take_error(error)
 
     def take_error(self, error: BaseException) -> bool:
-        """Keep an unhandled error, and return whether the stream is still being read."""
+        """Keep an unhandled error if the stream is still being read; return whether it is."""
         if self.ended:
             return False
         self.error = error
@@ -321,7 +321,7 @@ async def last(source: Observable[T]) -> T:
 
 
 class _Waiter(abc.ObserverBase[T]):
-    """An observer that keeps the last item or the error of a subscription, and calls `wake` at its end."""
+    """An observer that keeps the last item or the error of a subscription, and calls `wake` when it ends."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
         self.awaited = True

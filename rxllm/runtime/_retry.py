@@ -105,7 +105,7 @@ class Attempts:
     def _wake(self, scheduler: abc.SchedulerBase, state: Any) -> None:
         try:
             self._subscribe()
-        except BaseException as error:  # the adapter raised it, and no caller would pass it to `on_error`
+        except BaseException as error:  # raised by the adapter, with no caller to pass it to `on_error`
             fail(self.observer, error)
 
 
@@ -125,7 +125,7 @@ class _Attempt:
         self._pass: Callable[[Event], object] = self._pass_late if late else self._observer.on_next
         self._releasing = False
         self._failed = False  # set once the failure is handled
-        self._delivering = False  # stays True if the subscriber raises; the attempt itself has not failed then
+        self._delivering = False  # stays True if the subscriber raises, in which case the attempt has not failed
         self._end: Callable[[], None] | None = None  # an end that arrived during the release
 
     def on_next(self, event: Event) -> None:
@@ -203,15 +203,15 @@ def attempting(make: Callable[[], Plan]) -> Stream[Event]:
 class RetryPolicy(msgspec.Struct, frozen=True):
     """The rules for retrying a failed call.
 
-    `max_attempts` includes the first attempt, so calls are never retried if it is 1. The first wait takes `base_delay`
-    seconds, and each further wait is twice as long, up to `max_delay`. A random time of up to `jitter` seconds is added
-    to every wait. If the provider's Retry-After header asks for a longer wait, it is respected, but if it asks for more
-    than `max_retry_after` seconds, the call is not retried.
+    `max_attempts` includes the first attempt, so 1 means no retries. The first wait takes `base_delay` seconds, and
+    each further wait is twice as long, up to `max_delay`. A random time of up to `jitter` seconds is added to every
+    wait. A longer wait in the provider's Retry-After header is respected, but if it is longer than `max_retry_after`
+    seconds, the call is not retried.
 
-    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`. It is
-    never retried if the account has no credit left.
+    A call is retried only if it failed with an `AdapterError` or a `StreamError` whose reason is in `retry_on`, and
+    never if the account has no credit left.
 
-    Raises ``ValidationError("invalid_option")`` if a value is wrong.
+    Raises ``ValidationError("invalid_option")`` if a value is invalid.
     """
 
     max_attempts: int = 3
@@ -274,8 +274,7 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
     >>> policy({"max_attempts": 5}).max_attempts
     5
 
-    Raises ``ValidationError("invalid_option")`` for any other value, and if a mapping has a key that is not a field of
-    `RetryPolicy`.
+    Raises ``ValidationError("invalid_option")`` for any other value, and for a mapping with an unknown key.
     """
     match retry:
         case RetryPolicy():
@@ -294,7 +293,7 @@ def policy(retry: Retry, base: Retry = "default") -> RetryPolicy:
 def policy_argument(argument: Any) -> RetryPolicy:
     """Convert the `policy` argument of an operator to a `RetryPolicy`.
 
-    Raises ``ValidationError("invalid_option")`` if the argument is not valid.
+    Raises ``ValidationError("invalid_option")`` if the argument is invalid.
     """
     try:
         return policy(argument)
@@ -331,7 +330,7 @@ _NEVER = RetryPolicy(max_attempts=1)
 def retrying(
     make: Callable[[], Observable[Event]], rules: RetryPolicy, on_retry: OnRetry | None = None
 ) -> Stream[Event]:
-    """Return a stream that emits the events of ``make()``, and retries if they fail before their first content.
+    """Return a stream of the events of ``make()``, with retries for failures before the first content.
 
     `rules` decide whether and when to retry. ``on_retry(attempt, delay, error)`` is called before each wait.
     """

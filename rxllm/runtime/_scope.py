@@ -54,8 +54,8 @@ T = TypeVar("T")
 class ToolRecord(msgspec.Struct, frozen=True):
     """A journal's record of a tool call.
 
-    `call` has the arguments with which the tool was started, and `events` are the outcome. If there are no `events`,
-    the tool was interrupted. If there is no `call`, the call was denied before the tool started.
+    `call` has the arguments that the tool was started with, and `events` are the outcome. If there are no `events`, the
+    tool was interrupted. If there is no `call`, the call was denied before the tool started.
     """
 
     call: ToolCall | None = None
@@ -63,20 +63,20 @@ class ToolRecord(msgspec.Struct, frozen=True):
 
 
 class Journal(Protocol):
-    """A record of the model's answers and the tool calls of a stream; see ``operators.journaled``.
+    """A record of a stream's model answers and tool calls; see ``operators.journaled``.
 
     It holds entries from earlier runs of the same stream and from the current run. `path` holds the ids of the tool
     calls that enclose a request or a tool call, outermost first. The same call has the same path and key in every run.
-    If several calls share a key, the first call gets the first entry, the second call the second, and so forth. The
+    If several calls share a key, the first call gets the first entry, the second call the second, and so on. The
     methods can be called on any thread and any event loop. A journal that also has the methods of `RecallingJournal`
     keeps ``steer`` corrections too.
     """
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
-        """Return the recorded answer of the model; if there is none, return `events`, and record their outcome.
+        """Return the model's recorded answer; if there is none, return `events`, and record their outcome.
 
         This method is called once per subscription. The n-th call with a given key is the n-th in every run. `key`
-        identifies the request. It is made like ``rxllm.values.request_key``, but ignores the tools' descriptions.
+        identifies the request. It is like ``rxllm.values.request_key``, but ignores the tools' descriptions.
         """
         ...
 
@@ -95,7 +95,7 @@ class Journal(Protocol):
 
 @runtime_checkable
 class RecallingJournal(Journal, Protocol):
-    """A `Journal` that also keeps events, so that a repeated chat gets the same corrections; see ``steer``."""
+    """A `Journal` that also keeps events, so that a chat gets the same corrections in every run; see ``steer``."""
 
     def has_response(self, path: Sequence[str], key: str) -> bool:
         """Return whether the next call to `response` with this key will return a recorded answer."""
@@ -141,19 +141,19 @@ current_engine_call: contextvars.ContextVar[EngineCall | None] = contextvars.Con
 def engine_call() -> EngineCall | None:
     """Return the call to which operators are being applied, or None if they are applied in a pipe.
 
-    Operators that are closures call this function instead of reading the context variable. Cloudpickle cannot pickle
-    a context variable, but it stores this function by name.
+    Operators that are closures call this function instead of reading the context variable, because cloudpickle cannot
+    pickle a context variable, but stores this function by name.
     """
     return current_engine_call.get()
 
 
 def applying_operators(call: EngineCall) -> Setting[EngineCall | None]:
-    """Return a ``with`` block that sets the `EngineCall` of operators that are applied inside it."""
+    """Return a ``with`` block that sets the `EngineCall` for operators applied inside it."""
     return Setting(current_engine_call, call)
 
 
 def provider_name(adapter: Any) -> str:
-    """Return the adapter's provider, or the adapter's own name if it does not state a provider."""
+    """Return the adapter's provider, or the adapter's own name if it has no provider."""
     return getattr(adapter, "provider", None) or getattr(adapter, "__name__", None) or type(adapter).__name__
 
 
@@ -161,9 +161,9 @@ class Scope(msgspec.Struct, frozen=True):
     """The chat, step and tool call that a subscription belongs to.
 
     The table at the top of this module shows what writes and reads each field. `path` holds the ids of the enclosing
-    tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before the wait for
-    a retry, each ``before_retry(error, seconds)`` is called and returns the shortest wait that it allows, in seconds.
-    `queued` is the number of seconds that a call waited before it started.
+    tool calls, outermost first. `tool_key` returns the idempotency key of the innermost tool call. Before a retry, each
+    ``before_retry(error, seconds)`` is called, and returns the shortest wait that it allows, in seconds. `queued` is
+    the number of seconds that a call waited before it started.
     """
 
     request_id: str | None = None
@@ -202,7 +202,7 @@ class Scope(msgspec.Struct, frozen=True):
         return replace(self, shares=(*(Share(budget) for budget in budgets if budget not in known), *self.shares))
 
     def attempt(self, call: Call) -> Call:
-        """Return `call` for an attempt that starts now, and count the attempt in the enclosing span, if any."""
+        """Return `call` for a new attempt, and count the attempt in the enclosing span, if any."""
         return call if self.begin_attempt is None else self.begin_attempt(call)
 
     def of_tool(self, tool_call_id: str, tool_key: Callable[[], str]) -> Scope:
@@ -245,8 +245,8 @@ class ScopedObserver(abc.ObserverBase[Any]):
 
     Operators such as ``concat``, ``repeat``, ``retry`` and ``flat_map`` make a new call when another call ends. Without
     this class, the new call would count as part of the call that has ended. When the source ends or emits an
-    ``ErrorEvent``, a new subscription might replace the source, so it gets the whole scope. A call made on any other
-    event gets only the fields that a model source passes on.
+    ``ErrorEvent``, `observer` gets the whole scope, because it might then replace the source with a new subscription.
+    On any other event, it gets only the fields that a model source passes on.
     """
 
     __slots__ = ("_observer", "_of_events", "_scope")
@@ -299,6 +299,6 @@ def tool_id(step_id: str | None, tool_call_id: str) -> str:
 
 
 def new_id() -> str:
-    """Return a random id of 22 characters that are safe in a URL."""
+    """Return a random id of 22 URL-safe characters."""
     # ``secrets.token_urlsafe`` would do the same, but importing ``secrets`` loads all of OpenSSL's hashes.
     return urlsafe_b64encode(os.urandom(16)).rstrip(b"=").decode()

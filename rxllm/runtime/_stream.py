@@ -325,8 +325,8 @@ class Stream(StreamMethods[T]):
     if not TYPE_CHECKING:
 
         def keys(self) -> Any:
-            # Without this method, dict(stream) would iterate over the stream and so make a call that costs money.
-            # FastAPI tries dict() on a value that it cannot encode.
+            # Without this method, dict(stream), which FastAPI tries on a value that it cannot encode, would iterate
+            # over the stream and so make a call that costs money.
             raise TypeError(self._origin.still_to_run("a Stream is not a mapping"))
 
     def __add__(self, other: Observable[_A]) -> Stream[T | _A]:
@@ -363,9 +363,9 @@ class Stream(StreamMethods[T]):
 
 
 class Deferred(Stream[S]):
-    """A stream that calls `make` for each subscription, and subscribes to the Observable that it returns.
+    """A stream that calls `make` for each subscription, and subscribes to the Observable returned.
 
-    An exception that `make` raises is passed to ``on_error``.
+    An exception raised by `make` is passed to ``on_error``.
     """
 
     def __init__(self, make: Callable[[], Observable[S]]) -> None:

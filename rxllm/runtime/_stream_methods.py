@@ -1,4 +1,4 @@
-"""Type hints for the reactivex methods of a Stream, and a hint that ``retry`` and ``catch`` log.
+"""Type hints for a Stream's reactivex methods, and a warning that ``retry`` and ``catch`` ignore an `ErrorEvent`.
 
 Only type checkers read the type hints. At run time, a Stream inherits its methods from reactivex, and they return
 Streams because they call `pipe`. Without the type hints, their results would be Observables, and the results of filters
@@ -24,11 +24,11 @@ T = TypeVar("T", covariant=True)
 
 
 _hinted: set[str] = set()
-"""The names of the methods for which this program has already logged the hint."""
+"""The names of the methods for which the warning has already been logged."""
 
 
 def hint_at_error_events(method: str) -> Callable[[Observable[Any]], Observable[Any]]:
-    """Return an operator that logs a hint if an `ErrorEvent` arrives, which reactivex's `method` ignores."""
+    """Return an operator that logs a warning if an `ErrorEvent` arrives, which reactivex's `method` ignores."""
 
     def operator(source: Observable[Any]) -> Observable[Any]:
         def subscribe(

@@ -12,13 +12,13 @@ or a pytest outcome such as a skip     passing through the operators     the log
 =====================================  ================================  ============================================
 
 An ``Exception`` means that the stream has failed. Any other exception is meant for the program, so no operator may
-retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, and they raise the
-exception. Otherwise they would wait forever if an operator raised an exception in ``on_completed``, because no
-``on_error`` can be called after that.
+retry it or pass it to a model. The waiting callers are ``run``, ``await`` and the iterators, which raise the exception.
+Otherwise they would wait forever if an operator raised an exception in ``on_completed``, because ``on_error`` cannot be
+called after that.
 
-The log shows the frames of an error that belong to the user's code, or all frames if the ``rxllm`` logger is set to
-DEBUG. A failed call is logged in one line. Logging does not change ``error.__traceback__``. If the error is raised to
-the caller, its traceback is cut to the same frames.
+The log shows those frames of an error that belong to the user's code, or all frames if the ``rxllm`` logger is set to
+DEBUG. A failed call without such frames is logged in one line. Logging does not change ``error.__traceback__``. If the
+error is raised to the caller, its traceback is cut to the same frames.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ _INTERNAL = tuple(os.path.join(os.path.dirname(file), "") for file in (os.path.d
 def conclude(observer: abc.ObserverBase[T], items: Iterable[T] = ()) -> None:
     """Emit `items`, then complete.
 
-    Operators call this after their source has ended. If the subscriber then raises an exception, there is no pump left
-    that would pass it to ``on_error``.
+    Operators call this after their source has ended, when no pump is left to catch an exception from the subscriber; it
+    is passed to ``on_error`` here.
     """
     try:
         for item in items:
@@ -126,7 +126,7 @@ def shorten_traceback(error: BaseException) -> None:
 
 
 def _user_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Return the frames of `trace` that belong to the user's code, and all frames below the last of them, or None.
+    """Return the user's frames in `trace`, and all frames below the last of them, or None if there are none.
 
     The frame of a ``__getattr__`` in rxllm is left out, because it only raises the error for a misspelt attribute.
     """

@@ -14,8 +14,8 @@ requested      none, and the reader is  they keep reading; the functions passed 
                waiting for an item
 =============  =======================  ========================================================================
 
-Dispose returns at once, so the function that `finally_result` calls on dispose is called later. ``run``, ``await`` and
-an iterator's ``with`` block wait until it returns; see `Endings`.
+Dispose returns at once, and the function that `finally_result` calls on dispose runs later. ``run``, ``await`` and an
+iterator's ``with`` block wait until that function returns; see `Endings`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from rxllm.runtime.portal import running_loop
 
 
 class Endings:
-    """The functions that a reader waits for after it has stopped reading its stream. Thread-safe."""
+    """The functions that a reader waits for after it has stopped reading. Thread-safe."""
 
     def __init__(self) -> None:
         self._running: dict[Future[None], None] = {}
@@ -48,7 +48,7 @@ class Endings:
     def begin(self) -> Callable[[], None]:
         """Make the reader wait until the returned function is called."""
         ending = Future[None]()
-        # If the reader's wait is cancelled, a running future is not cancelled with it.
+        # A future marked as running is not cancelled with the reader's wait.
         ending.set_running_or_notify_cancel()
         self._running[ending] = None
 
@@ -59,12 +59,12 @@ class Endings:
         return end
 
     async def wait(self) -> None:
-        """Wait for the functions in a coroutine, for at most a minute."""
+        """Wait for the functions for at most a minute."""
         if running := list(self._running):
             await asyncio.wait(map(asyncio.wrap_future, running), timeout=60)
 
     def wait_blocking(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Wait for the functions on a user's thread, for at most two minutes; the stream ran on `loop`."""
+        """Block a user's thread until the functions end, for at most two minutes; the stream ran on `loop`."""
         if self._is_expected and running_loop() is not loop:
             # An operator such as `take` wakes the reader before it disposes its source, in the same turn of the loop.
             has_turned = threading.Event()
@@ -78,10 +78,10 @@ MAX_WAITING = 64
 """The default number of items that can wait for an iterator before its source stops reading."""
 
 HELD_BACK = 1024
-"""The default number of items to hold back before the source must wait or a busy consumer gets them anyway."""
+"""The default maximum number of held-back items; then the source waits, or a busy consumer gets the items anyway."""
 
 LIMIT = 65_536
-"""The default number of waiting items at which a source is cut off if it cannot wait."""
+"""The default number of waiting items at which a source that cannot wait is cut off."""
 
 
 class Gate:
@@ -140,7 +140,7 @@ class Gate:
         `wake` is called now or later, and on any thread, but always in a copy of the current context.
         """
         self._add(self._sleepers, wake)
-        if self._has_room():  # checked after the append, so that no `take` is missed
+        if self._has_room():  # checked after `_add`, so that no `take` is missed
             self.open()
 
     def when_idle(self, wake: Callable[[], None]) -> None:
@@ -187,7 +187,7 @@ class Gate:
         opened = asyncio.Event()
 
         def wake() -> None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
+            with contextlib.suppress(RuntimeError):  # the loop is closed
                 loop.call_soon_threadsafe(opened.set)
 
         self.when_open(wake)
@@ -196,7 +196,7 @@ class Gate:
 
 @contextlib.contextmanager
 def read_by(gate: Gate | None, listener: ErrorListener, endings: Endings | None = None) -> Generator[None]:
-    """Make sources that are subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
+    """Make sources subscribed to in the block wait for `gate`, and pass unhandled errors to `listener`.
 
     Without a `gate`, the sources never wait. `endings` collects the functions that are called after the reader has
     stopped reading.

@@ -1,7 +1,7 @@
 """Two context variables that carry a call's place and reader to its source, through any chain of operators.
 
-A scheduler passed to ``subscribe`` could not replace them, because retry, merge and concat would then subscribe again
-on other threads.
+A scheduler passed to ``subscribe`` would not do, because retry, merge and concat would then subscribe again on other
+threads.
 
 ===========================  ==========================================  ===============================================
 field of `Place`             written by                                  read by
@@ -49,9 +49,8 @@ if TYPE_CHECKING:
 class Place(msgspec.Struct, frozen=True):
     """The event loop of a subscription, and stand-ins for the process's own portal, threads and engine.
 
-    `loop` is the event loop that has been chosen for the subscription. `is_read` is True if a user's thread is waiting
-    for the subscription. `blocked_loops` are the event loops of waiting threads, so nothing can run on these loops
-    until the subscription ends.
+    `loop` is the event loop chosen for the subscription. `is_read` is True if a user's thread is waiting for it.
+    `blocked_loops` are the event loops of waiting threads; nothing can run on them until the subscription ends.
     """
 
     loop: AbstractEventLoop | None = None

@@ -74,7 +74,7 @@ class Portal:
         try:
             self.loop.run_forever()
         except (SystemExit, KeyboardInterrupt) as error:
-            # A user's task on this loop raised the exception. asyncio stops a loop for these two classes.
+            # Raised by a user's task on this loop; asyncio stops a loop for these two classes.
             logging.getLogger("rxllm").error("a task on rxllm's loop raised %r", error, exc_info=error)
             return False
         return True
@@ -96,7 +96,7 @@ class Portal:
 
 
 def has_ended(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether `loop` is closed, or its thread was left behind in the process that forked this one."""
+    """Return whether `loop` is closed, or its thread exists only in the parent of this forked process."""
     return loop.is_closed() or loop in _parent_loops
 
 
@@ -120,12 +120,12 @@ def portal() -> Portal:
 
 
 def call_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop for a call that is made in the current context."""
+    """Return the event loop for a call made in the current context."""
     return chosen_loop() or portal().loop
 
 
 def chosen_loop() -> asyncio.AbstractEventLoop | None:
-    """Return the event loop for a call that is made in the current context, or None for the portal's loop.
+    """Return the event loop for a call made in the current context, or None for the portal's loop.
 
     The portal might not have been started yet.
     """
@@ -163,7 +163,7 @@ def call_context() -> contextvars.Context:
 
 
 class Starts:
-    """Functions to call as soon as a subscription is complete; `is_subscribing` is True until then."""
+    """Functions to call when subscribing is finished; `is_subscribing` is True until then."""
 
     def __init__(self) -> None:
         self.is_subscribing = True
@@ -178,7 +178,7 @@ class Starts:
 
 
 def subscribing() -> contextlib.AbstractContextManager[None]:
-    """Hold back calls that run on other threads' loops until the block ends.
+    """Hold back the start of calls on other threads' loops until the block ends.
 
     Otherwise, the first events could arrive while the operators are still being subscribed to. An operator such as
     ``take(1)`` would then try to dispose a subscription that it does not have yet.
@@ -186,7 +186,7 @@ def subscribing() -> contextlib.AbstractContextManager[None]:
     place = current_place.get()
     outer = place.starts
     if (outer is not None and outer.is_subscribing) or (place.loop is None and running_loop() is not None):
-        return _NOTHING_HELD  # the usual case, because each stream of a pipe is subscribed to inside the next
+        return _NOTHING_HELD  # the usual case: each stream of a pipe subscribes to the previous one
     return _hold_starts(place)
 
 
@@ -237,7 +237,7 @@ def on_portal() -> Generator[Portal]:
 
 
 def warn_if_blocking(what: str, instead: str, *, stacklevel: int) -> None:
-    """Warn that this thread's event loop will be blocked, unless no loop is running or it is a notebook's loop.
+    """Warn that this thread's event loop will be blocked, if one is running outside a notebook.
 
     `what` is the beginning of the warning, such as "run() blocks", and `instead` is the code to write instead.
     """

@@ -42,9 +42,9 @@ def check_operators(operators: Iterable[Any]) -> None:
 
 
 class OperatorMaker:
-    """A wrapper for `make`, a function of another package that makes the operator called `name`.
+    """A wrapper for `make`, a function from another package that makes the operator called `name`.
 
-    If the arguments are wrong, it raises a ``TypeError`` that contains ``about()``, which names the package.
+    If the arguments are wrong, it raises a ``TypeError`` whose message contains ``about()``, which names the package.
     """
 
     def __init__(self, name: str, make: Callable[..., Any], about: Callable[[], str]) -> None:
@@ -98,7 +98,7 @@ class Origin(NamedTuple):
         items = self.items if isinstance(self.items, str) else f"one {self.items.__name__}"
         source = f" from {self.function}" if self.function else ""
         model = f" with {self.model}" if self.model else ""
-        # asyncio shows this repr in the error for a stream that was passed in place of a coroutine.
+        # asyncio shows this repr in the error for a stream passed in place of a coroutine.
         readings = ".run(), await, asyncio.ensure_future(...), for or .subscribe()"
         return f"<Stream of {items}{source}{model}; nothing is sent until {readings}>"
 
@@ -123,7 +123,7 @@ class Origin(NamedTuple):
         return f"{fault}: {advice('Stream', 'item', call=call)}"
 
     def _result_with(self, name: str) -> tuple[str, str]:
-        """Return the call whose result has the attribute, and its name there; an empty call if no result has it."""
+        """Return the call whose result has the attribute, or "", and the name of the attribute there."""
         call = f"{self.function}(...)"
         if self.items == "events":
             folds = {Response: "to_response", ChatResult: "to_chat_result", StepResult: "to_step_result"}
@@ -141,8 +141,8 @@ class Origin(NamedTuple):
 class NotEncodable:
     """A value that raises a clear error if an encoder, such as FastAPI's, tries to encode a Stream.
 
-    Such an encoder falls back to ``vars(stream)``, in which this value is the first. The encoder therefore fails here,
-    before it reaches the locks and functions of the Stream.
+    Such an encoder falls back to ``vars(stream)``, where this value is first, so that the encoder fails here, before it
+    reaches the locks and functions of the Stream.
     """
 
     def __getattr__(self, name: str) -> Any:

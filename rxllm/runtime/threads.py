@@ -10,9 +10,9 @@ a subscription that has not emitted events  continues until nothing has happened
 yet, a tool, or a wait for a retry
 ==========================================  ==========================================================================
 
-A call that is closed because it has been silent for too long ends with ``StreamError("cancelled")``, and one line is
-logged. Ctrl-C closes all calls, both if it is pressed during the exit and if it has ended the program. It does not
-close them if it is pressed at the prompt of an interactive interpreter.
+A call that has been silent for too long is closed with ``StreamError("cancelled")``, and one line is logged. Ctrl-C
+closes all calls, whether it is pressed during the exit or has ended the program, but not if it was pressed at the
+prompt of an interactive interpreter.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ T = TypeVar("T")
 
 
 IDLE_KEPT = 16
-"""The maximum number of idle threads that wait for a job; any other thread that becomes idle ends."""
+"""The maximum number of idle threads that wait for a job; further threads end when they become idle."""
 
 THREADS = 1_000
 """The maximum number of plain tool functions that run at once, to limit the cost of a burst of calls."""
 
 THREADS_LEFT = 100
-"""The number of plain functions left running after a timeout or dispose that keeps new ones from starting."""
+"""The number of plain functions still running after a timeout or a dispose at which no new ones start."""
 
 _Job = tuple["Future[Any]", Callable[[], Any]]
 
@@ -63,8 +63,8 @@ class DaemonThreads(ThreadPoolExecutor):
     """An executor that grows and shrinks as needed, and never delays interpreter exit.
 
     A job that hangs costs only its own thread. An ordinary ``ThreadPoolExecutor`` would delay interpreter exit, and
-    would refuse new jobs while the last calls are still running. One thread is always ready, because no thread can be
-    started during interpreter exit. `running` is the number of jobs. `left` is the number of running jobs whose callers
+    reject new jobs while the last calls are still running. One thread is always ready, because no thread can be started
+    during interpreter exit. `running` is the number of jobs, and `left` is the number of running jobs whose callers
     have stopped waiting.
     """
 
@@ -94,7 +94,7 @@ class DaemonThreads(ThreadPoolExecutor):
             return
         with self._guard:
             self.left += 1
-        job.add_done_callback(self._on_returned)  # at once if the job is done
+        job.add_done_callback(self._on_returned)  # called at once if the job is done
         logging.getLogger("rxllm").warning(
             "%s was cancelled or timed out, but keeps running, because Python cannot stop a thread "
             "(running threads of this kind: %d)",
@@ -174,7 +174,7 @@ async def in_thread(fn: Callable[[], T], what: str = "a function") -> T:
 SILENT_SECONDS = 5.0
 FIRST_SECONDS = 30.0
 CLOSE_SECONDS = 1.0
-"""The time limit within which cancelled calls must close."""
+"""The number of seconds that cancelled calls have to close."""
 
 TICK_SECONDS = 0.02
 
@@ -204,7 +204,7 @@ class Drain:
         self._ticks = 0
 
     async def run(self) -> None:
-        """Wait on the loop for calls and timers, and close calls that have lost their reader or become silent."""
+        """Wait for the loop's calls and timers, and close calls that have lost their reader or become silent."""
         _name_current_task()
         for call in tuple(self._live.calls):
             if call.read:
@@ -232,7 +232,7 @@ class Drain:
         await _wait_for(tasks, CLOSE_SECONDS)
 
     def wait(self, done: futures.Future[None]) -> None:
-        """Wait for `done` on another thread, but give up if the loop has not run for `FIRST_SECONDS`."""
+        """Wait for `done` on a thread other than the loop's; give up if the loop has not run for `FIRST_SECONDS`."""
         ticks = -1
         while not futures.wait((done,), FIRST_SECONDS).done:
             if ticks == self._ticks:

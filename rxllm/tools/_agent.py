@@ -1,8 +1,8 @@
 """`AgentTool`: a tool that runs a chat on behalf of another chat.
 
-This makes calls recursive: a chat runs tools, and one of them runs a chat. The code that runs chats is in a higher
-layer, so this module cannot import it. Instead, ``rxllm`` registers it with `run_with`. It cannot be passed as an
-argument either, because users call ``ops.run_tools`` and ``Engine.as_tool`` directly, and both are below that layer.
+This makes chats recursive: a chat runs tools, and a tool can run a chat. The code that runs chats is in a higher layer,
+which this module cannot import, so ``rxllm`` registers it with `run_with`. An argument would not do, because users call
+``ops.run_tools`` and ``Engine.as_tool`` directly, and both are below that layer.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from rxllm.values.tools import ToolTimeout
 
 @value
 class AgentTool(Tool):
-    """A tool that runs a chat on `engine` on behalf of another chat; ``Engine.as_tool`` makes it.
+    """A tool that runs a chat on `engine` on behalf of another chat; see ``Engine.as_tool``.
 
-    `system` is the system prompt. The arguments of a call become the user's message: if ``prompt`` is the only
-    argument, its text is used as it is; otherwise the message is the arguments as JSON. By default an agent has no
-    timeout. A ``tool_executor`` never runs it.
+    `system` is the system prompt. The arguments of a call become the user's message: the text of ``prompt`` if that is
+    the only argument, and otherwise all arguments as JSON. By default an agent has no timeout. A ``tool_executor`` does
+    not run agents.
     """
 
     schema: dict[str, Any] = field(default_factory=lambda: dict(PROMPT))  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -39,7 +39,7 @@ class AgentTool(Tool):
     system: str = field(default="", repr=False)
 
     def thread(self, arguments: Mapping[str, Any]) -> Thread:
-        """Return the thread with which a call with these `arguments` begins."""
+        """Return the initial thread for a call with these `arguments`."""
         thread = Thread().add_system(self.system) if self.system else Thread()
         match dict(arguments):
             case {"prompt": str(prompt), **others} if not others:
@@ -51,7 +51,7 @@ class AgentTool(Tool):
 class AgentCall(msgspec.Struct, frozen=True):
     """One run of an agent: its `tool` and `call`, and the `settings` and `request_id` of the step that called it.
 
-    If the agent's chat has halted, it continues from its thread, `halted`, with the caller's `answers`.
+    If its chat halted before, `halted` is the thread to continue, and `answers` are the caller's answers.
     """
 
     tool: AgentTool
@@ -73,7 +73,7 @@ class Chats(Protocol):
     """The interface of the layer that runs agents' chats."""
 
     def engine_with(self, engine: Any, options: Mapping[str, Any]) -> Any:
-        """Return a copy of `engine` with these chat `options`. Raises the errors of ``rxllm.chat`` for invalid ones."""
+        """Return a copy of `engine` with these chat `options`; invalid ones raise the errors of ``rxllm.chat``."""
         ...
 
     def chat(self, call: AgentCall) -> AgentChat: ...
@@ -93,7 +93,7 @@ def chats() -> Chats:
 
 
 def blame_caller(error: BaseException) -> None:
-    """Mark `error` as a fault in the caller's code, such as an approver, so that it is never sent to a model."""
+    """Mark `error` as a fault in the caller's code, such as in an approver, so that it is never sent to a model."""
     vars(error)["_is_callers"] = True
 
 
@@ -104,7 +104,7 @@ def blames_caller(error: BaseException) -> bool:
 
 
 def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
-    """Return the error of the tool call `call`, which ran an agent whose chat failed with `error`."""
+    """Return the tool error for `call`, which ran an agent whose chat failed with `error`."""
     first_line = next(iter(str(error).strip().splitlines()), "")
     message = f"the agent {call.name!r} failed: {type(error).__name__}: {first_line}"
     failure = tool_error(call, "handler_raised", message)
@@ -113,7 +113,7 @@ def agent_failure(call: ToolCall, error: LLMError) -> ToolError:
 
 
 def answer_of(result: ChatResult) -> Any:
-    """Return the agent's result: the answer of its chat, along with the halt reason if the chat did not complete."""
+    """Return the agent's result: its chat's answer, with the halt reason if the chat did not complete."""
     answer = result.output_text if result.parsed is None else result.parsed
     if result.halted_reason == "completed":
         return answer

@@ -1,8 +1,8 @@
-"""Handle the answers of approvers, and the questions that tools ask the user.
+"""Handle approvers' answers, and questions that tools ask the user.
 
-When a tool asks a question, its call stays open until the user answers, just like the call of an agent that has halted.
-The question and the answer are treated as the tool's "chat". Several tools in a step may ask questions, at any depth.
-The questions are stored in the JSON of the thread.
+When a tool asks a question, its call stays open until the user answers, just like a call to an agent that has halted.
+The question and the answer form the tool's "chat". Several tools in one step may ask questions, however deeply nested.
+The questions are stored in the thread's JSON.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from rxllm.values.sessions import question
 from rxllm.values.tool_schemas import convert
 
 WAITING = ("manual_tool_calls", "approval_tool_calls")
-"""The keys in a step's metadata for calls that wait for the caller. Without the answers, the chat cannot continue."""
+"""The keys in a step's metadata for tool calls that wait for the caller, without whom the chat cannot continue."""
 
 QUESTION = "question"
-"""The id of a tool's question in the tool's chat. The answer is addressed to it, under the id of the tool call."""
+"""The id of a question in its tool's chat; the caller sees it combined with the id of the tool call."""
 
 STATE = "tool_state"
-"""The key in a question's metadata for the state that the tool keeps until its next run."""
+"""The key in a question's metadata for the state that the tool keeps for its next run."""
 
 NO_ANSWER = object()
 """A stand-in for the missing answer when an approver's Observable completes without an item."""
@@ -57,8 +57,8 @@ NO_ANSWER = object()
 def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | ToolError | None:
     """Return the call to run, the error for a denied call, or None if the caller has to decide.
 
-    Raises ``TypeError`` if `answer` is none of the accepted answers. Raises ``ValidationError("invalid_option")`` under
-    the same conditions as `edited`.
+    Raises ``TypeError`` if `answer` is invalid, and ``ValidationError("invalid_option")`` if its arguments do not fit
+    `tool`.
     """
     match answer:
         case True:
@@ -78,8 +78,7 @@ def read_decision(answer: object, tool: Tool, call: ToolCall) -> ToolCall | Tool
 def edited(tool: Tool, call: ToolCall, arguments: Mapping[str, Any], *path: str) -> ToolCall:
     """Return `call` with the model's arguments replaced by `arguments`, copied and converted to JSON data.
 
-    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. The error's paths begin with
-    `path`.
+    Raises ``ValidationError("invalid_option")`` if the arguments do not fit `tool`. Its paths begin with `path`.
     """
     try:
         data = json_data(dict(arguments))
@@ -105,20 +104,20 @@ def _edit_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, s
 
 
 class WaitingCalls:
-    """The tool calls that wait for the caller's approval: they have been neither run nor denied since the request."""
+    """The tool calls for which approval has been requested, and which have been neither run nor denied since then."""
 
     def __init__(self) -> None:
         self._notes: dict[str, Mapping[str, Any]] = {}
 
     def note(self, event: Event) -> None:
-        """Update the waiting calls after an `event` that `execution` has emitted."""
+        """Update the waiting calls after `execution` has emitted `event`."""
         if isinstance(event, ToolApprovalRequested):
             self._notes[event.id] = event.metadata
         elif isinstance(event, ToolExecutionStarted | ToolExecutionCompleted):
             self._notes.pop(event.id, None)
 
     def of(self, calls: Iterable[ToolCall]) -> dict[str, Any]:
-        """Return the metadata for a step that made `calls`. It lists those that are waiting, if there are any."""
+        """Return the metadata for a step that made `calls`: the calls that are waiting, if any."""
         notes = self._notes
         waiting = tuple(
             replace(call, metadata={**call.metadata, **notes[call.id]}) for call in calls if call.id in notes
@@ -127,14 +126,14 @@ class WaitingCalls:
 
 
 def question_events(halt: Halt, call: ToolCall) -> list[Event]:
-    """Return the events of `call` when its tool has returned `halt`, which asks a question."""
+    """Return the events for `call`, whose tool has returned `halt` to ask a question."""
     opts = {"ask_user_opts": dict(halt.opts)} if halt.opts else {}
     message = question(halt.question or "", QUESTION, opts)
     return _waiting_events(replace(message, metadata={**message.metadata, STATE: halt.tool_state}), call)
 
 
 def repeat_question(thread: Thread, call: ToolCall) -> list[Event]:
-    """Return the events of `call` when its question, the first message of `thread`, still has no answer."""
+    """Return the events for `call`, whose question (the first message of `thread`) still has no answer."""
     return _waiting_events(thread[0], call)
 
 
@@ -167,6 +166,6 @@ def _waiting_events(message: Message, call: ToolCall) -> list[Event]:
 
 
 def denied(call: ToolCall, verdict: object) -> ToolError:
-    """Return the error for a tool call that was not approved. If `verdict` is text, it is the reason."""
+    """Return the error for a tool call that was not approved; `verdict` is the reason, if it is text."""
     reason = verdict if isinstance(verdict, str) and verdict else "it was not approved"
     return ToolError("denied", f"the call was denied: {reason}", tool_name=call.name, tool_call_id=call.id)

@@ -2,14 +2,14 @@
 
 An ``async def`` function runs on the call's event loop. A timeout or a dispose cancels it.
 
-A plain function runs in a daemon thread and in a copied context. At most `THREADS` of them run at once. A timeout or a
-dispose sets ``ToolContext.cancelled`` and drops the result, but it cannot stop the function, which runs to its end in
-its thread. No new function starts while `THREADS_LEFT` such functions are still running.
+A plain function runs in a daemon thread, in a copy of the context. At most `THREADS` of them run at once. A timeout or
+a dispose sets ``ToolContext.cancelled`` and drops the result, but cannot stop the function, which keeps running in its
+thread. No new function starts while `THREADS_LEFT` functions are still running after a timeout or a dispose.
 
 Under virtual time, a plain function is called directly. An ``async def`` function fails there, because a test under
 virtual time has no event loop for it.
 
-A function may return an awaitable, an Observable, or a generator of either kind. Each item of an Observable or a
+A function may return an awaitable, an Observable, or a plain or asynchronous generator. Each item of an Observable or a
 generator becomes a ``ToolProgress``, and the last item is the result.
 """
 
@@ -47,7 +47,7 @@ from rxllm.values.request_keys import hash_of_thread, plain_call, plain_message
 
 
 class Caller(abc.DisposableBase):
-    """Call one function after another within `scope`. `is_approved` is True once the tool itself may run."""
+    """Calls functions within `scope`, one after another; `is_approved` is True once the tool itself may run."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Caller(abc.DisposableBase):
         self._running.dispose()
 
     def stop(self) -> None:
-        """Stop the running function, so that another one can be called."""
+        """Stop the running function, so that another can be called."""
         self._running.disposable = Disposable()
 
     def call(
@@ -84,7 +84,7 @@ class Caller(abc.DisposableBase):
         on_item: Callable[[Any], None] | None = None,
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
-        """Call `fn`, then call `done` with its result, now or later. Items of a streaming result go to `on_item`."""
+        """Call `fn`, and then `done` with its result, now or later; `on_item` receives each item of a stream."""
 
         def unwrap(result: Any) -> None:
             if isinstance(result, Observable):
@@ -117,7 +117,7 @@ class Caller(abc.DisposableBase):
         on_failure: Callable[[BaseException], None] | None = None,
     ) -> None:
         """Pass each item of `source` to `on_item`, and the last one to `done` when `source` completes."""
-        if self._running.is_disposed:  # another thread may have disposed of it
+        if self._running.is_disposed:  # another thread may have disposed it
             return
         last: Any = None if self.is_approved else NO_ANSWER
         subscription = self._running.disposable = SingleAssignmentDisposable()
@@ -162,7 +162,7 @@ class Caller(abc.DisposableBase):
         pump.emit((result,))
 
     def on_loop(self, fn: Callable[[Any], None], argument: Any) -> None:
-        """Run `fn` on the tool call's event loop, even when a tool or an Observable invokes this on another thread."""
+        """Run `fn` on the tool call's event loop, even if a tool or an Observable calls this on another thread."""
         if self._loop is None or running_loop() is self._loop:
             fn(argument)
         elif not self._loop.is_closed():
@@ -170,13 +170,13 @@ class Caller(abc.DisposableBase):
 
 
 def _start_fault() -> str:
-    """Return why no further plain function may start, and a remedy, or "" if one may start."""
+    """Return the reason why no further plain function may start, with a remedy, or "" if one may."""
     threads = daemon_threads()
     if threads.left >= THREADS_LEFT:
-        fault = f"{threads.left} others still run in threads after they timed out or were disposed"
+        fault = f"{threads.left} others are still running in threads after they timed out or were disposed"
         return f"{fault}; make them check ToolContext.cancelled, or make them async"
     if threads.running >= THREADS:
-        return f"{threads.running} others already run in threads; pass max_concurrency=..., or make them async"
+        return f"{threads.running} others are already running in threads; pass max_concurrency=..., or make them async"
     return ""
 
 
@@ -194,7 +194,7 @@ def is_async(function: Callable[..., Any] | None) -> bool:
 def idempotency_key(
     call: ToolCall, thread: Thread, session_id: str | None, enclosing_key: Callable[[], str] | None
 ) -> str:
-    """Return 32 hexadecimal characters that are the same every time the same call in the same conversation is run.
+    """Return 32 hexadecimal characters, which are the same in each run of the same call in the same conversation.
 
     They are a hash of the enclosing tool call's key, the session id, the messages before the call, and the call's id,
     name and arguments as the model wrote them. Metadata is left out, because it can contain the call's progress.

@@ -1,21 +1,20 @@
 """Run one tool call as a stream of events, from its approval to its outcome.
 
-If there is a journal (see ``operators.journaled``), the call is recorded in it, and a later run of the same stream
-looks it up there:
+A journal (see ``operators.journaled``) records the call, so that a later run of the same stream can look it up:
 
-- If the journal has no record of the call, this run records the start before it calls the function, and the outcome or
-  denial before it emits it.
-- If the journal has the outcome, this run emits the recorded outcome.
-- If the journal has only the start, the call was interrupted. If the tool is ``idempotent``, this run calls it again
-  with the same arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool
-  is not run; the decision goes back to the caller, as with an approval.
+- If the journal has no record of the call, the run records the start before it calls the function, and the outcome or
+  denial before it emits the events.
+- If the journal has the outcome, the run emits that.
+- If the journal has only the start, the call was interrupted. An ``idempotent`` tool is called again with the same
+  arguments. Agents are idempotent, because their own model calls and tools are recorded. Any other tool is not run; the
+  decision is left to the caller, as with an approval.
 
-If a tool raises an exception that is not a `ToolError`, it is logged with its traceback. ``on_tool_error`` decides what
+An exception that a tool raises is logged with its traceback, unless it is a `ToolError`. ``on_tool_error`` decides what
 the model receives.
 
-An approver runs in the same way as a tool; see ``_caller``. If it raises, gives an invalid answer, or returns arguments
-that do not fit the tool, the fault is in the caller's code and the stream ends through ``on_error``. If its answer
-hands the decision back to the caller, the stream ends without an outcome.
+An approver runs like a tool; see ``_caller``. If it raises, returns an invalid answer, or returns arguments that do not
+fit the tool, the caller's code is at fault, and the stream ends through ``on_error``. If it leaves the decision to the
+caller, the stream ends without an outcome.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from rxllm.values import ChatResult, Halt, LLMError, Thread, Tool, ToolCall, Too
 log = logging.getLogger("rxllm")
 
 MOST_DEEP = 16
-"""The most tool calls that can be nested around an agent. Python's stack would overflow at about 40."""
+"""The maximum number of tool calls that can enclose an agent; Python's stack would overflow at about 40."""
 
 
 def execution(
@@ -64,14 +63,13 @@ def execution(
     edited_call: ToolCall | None = None,
     resumed: tuple[Thread, Any] | None = None,
 ) -> Stream[Event]:
-    """Return a stream that runs `call`: a ``ToolExecutionStarted``, progress, a ``ToolExecutionCompleted``, an outcome.
+    """Return a stream that runs `call`: ``ToolExecutionStarted``, progress, ``ToolExecutionCompleted``, an outcome.
 
-    The stream fails only if there is a fault in the caller's code; see the module's docstring. `thread` contains the
-    messages before the call, and `scope` is the scope of the step. If there is an `edited_call`, the tool runs with its
-    arguments.
+    The stream fails only if the caller's code is at fault; see the module's docstring. `thread` contains the messages
+    before the call, and `scope` is the scope of the step. If `edited_call` is given, the tool runs with its arguments.
 
-    An agent that halts because it needs the caller emits neither a ``ToolExecutionCompleted`` nor an outcome. To let it
-    continue, pass `resumed`: its thread and the caller's answers. The same is true of a tool that asks the user a
+    An agent that halts because it needs the caller emits neither a ``ToolExecutionCompleted`` nor an outcome. To
+    continue it, pass its thread and the caller's answers as `resumed`. The same applies to a tool that asks the user a
     question and is called again with the answer; see ``_approval``.
     """
 
@@ -128,7 +126,7 @@ class ToolExecution(abc.DisposableBase):
         self._caller = Caller(call, below, scheduler, self._context.cancelled, self._progress, self._on_failure)
 
     def edit(self, call: ToolCall) -> None:
-        """Run `call` instead of the model's call; it has different arguments."""
+        """Run `call`, which has different arguments, instead of the model's call."""
         self._call = call
         self._context = replace(self._context, tool_call=copy_for_user(call))
 
@@ -253,7 +251,7 @@ class ToolExecution(abc.DisposableBase):
             self._finish(failed(failure, self._call, self._settings))
 
     def _on_failure(self, error: BaseException) -> None:
-        """End the call with an exception raised by the tool or, before it has run, by its approver."""
+        """End the call with an exception from the tool or, if it has not been approved yet, from the approver."""
         (self._fail if self._caller.is_approved else self._abort)(error)
 
     def _abort(self, error: BaseException) -> None:
@@ -291,7 +289,7 @@ class ToolExecution(abc.DisposableBase):
 
 
 class AgentExecution(ToolExecution):
-    """A single run of an agent. If it is `resumed`, it continues from the thread with which it halted."""
+    """A single run of an agent; with `resumed`, it continues from the thread given there."""
 
     def _run(self) -> None:
         agent = cast(AgentTool, self._tool)
@@ -371,7 +369,7 @@ def _apply_policy(error: ToolError, call: ToolCall, settings: ToolSettings) -> E
                 return _outcome(decision, call, settings)
         except Exception as raised:
             decision = "halt"
-            if raised is not error:  # raising the tool's own error again is a decision to halt, not a fault
+            if raised is not error:  # re-raising the tool's own error is a decision to halt, not a fault
                 metadata["on_tool_error_exception"] = {"type": type(raised).__name__, "message": str(raised)}
     if decision == "continue":
         return ToolResultEncoded(call.id, content)

@@ -30,8 +30,8 @@ Approve = Callable[[ToolCall], Any]
 Approval = bool | str | Mapping[str, Any]
 """A decision about a tool call.
 
-True approves the call, and a mapping approves it with different arguments. False denies it, and a text denies it and
-gives the reason.
+True approves the call, and a mapping approves it with different arguments. False denies it; text denies it and gives
+the reason.
 """
 
 TOO_DEEP = "nested too deeply"
@@ -50,7 +50,7 @@ RESERVED_HALTS = frozenset(
         "budget",
     }
 )
-"""Reasons for which the chat itself halts. No tool may halt with any of them."""
+"""The halt reasons that only the chat itself may use."""
 
 
 class ToolSettings(msgspec.Struct, frozen=True):
@@ -90,7 +90,7 @@ class ToolSettings(msgspec.Struct, frozen=True):
             raise invalid_option("tools", f"must have different names, not {names}")
 
     def concurrency(self, calls: int) -> int:
-        """Return how many tool calls may run at once, out of a total of `calls`. Without a limit, all of them may."""
+        """Return the number of tool calls, out of `calls`, that may run at once; without a limit, all may."""
         return self.max_concurrency or max(1, calls)
 
     def timeout_of(self, tool: Tool) -> float | None:
@@ -153,10 +153,9 @@ def _not_encoded(call: ToolCall, why: str) -> ToolError:
 
 
 def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path, str]]:
-    """Return a path and a fault for each argument that breaks the tool's schema; see `schema_faults` and `Tool`.
+    """Return a path and a fault for each argument that violates the tool's schema; see `schema_faults` and `Tool`.
 
-    An invalid schema is a fault too, unless the tool's handler ``checks_arguments`` itself, as the handlers of MCP
-    tools do.
+    An invalid schema is a fault too, unless the tool's handler ``checks_arguments`` itself, as MCP tools' handlers do.
     """
     if tool.schema == PROMPT:
         faults: list[tuple[Path, str]] = []
@@ -175,7 +174,7 @@ def argument_faults(tool: Tool, arguments: Mapping[str, Any]) -> list[tuple[Path
 
 
 def encode_result(result: Any) -> str:
-    """Return text unchanged and other values as JSON, including models, dataclasses, datetimes, enums, sets and paths.
+    """Return text unchanged and other values as JSON; models, dataclasses, datetimes, enums, sets and paths work too.
 
     >>> encode_result("42"), encode_result({"x": [1, None]})
     ('42', '{"x":[1,null]}')

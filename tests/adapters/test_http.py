@@ -283,7 +283,7 @@ def test_other_refusals_say_what_the_provider_says() -> None:
 def test_a_page_is_no_stream(body: Any, kind: str) -> None:
     error = refusal(Reply(body, headers={"Content-Type": kind}), f"?key={KEY}")
     assert (error.reason, error.status, error.provider) == ("malformed_response", 200, "openai")
-    assert f"/chat/completions answered with a page ({kind})" in error.message
+    assert f"/chat/completions returned a web page ({kind})" in error.message
     assert "base_url" in error.message
     assert KEY not in f"{error!r} {vars(error)}"
 

@@ -263,7 +263,7 @@ def test_a_cut_after_the_finish_reason_is_no_error() -> None:
 def test_a_cut_in_the_middle_says_what_broke_off() -> None:
     response = answer(Reply([chat_chunk("Hello"), Pause(0.02), Cut.RESET]))
     assert (response.output_text, response.error.reason) == ("Hello", "truncated")
-    assert re.match(r"the stream of http://\S+/chat/completions broke off: ", response.error.message)
+    assert re.match(r"the stream from http://\S+/chat/completions was cut off: ", response.error.message)
 
 
 def test_silence_in_the_middle_is_a_timeout(transport: str) -> None:

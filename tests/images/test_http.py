@@ -124,7 +124,7 @@ def test_what_breaks_is_an_error_of_images(reply: Reply, reason: str) -> None:
 def test_a_page_is_no_answer() -> None:
     error = failure(Reply(b"<html>log in</html>", headers={"Content-Type": "text/html"}), api_key=KEY)
     assert (type(error), error.reason) == (ImageAdapterError, "malformed_response")
-    assert "answered with a page (text/html)" in error.message
+    assert "returned a web page (text/html)" in error.message
 
 
 def test_a_refused_connection() -> None:

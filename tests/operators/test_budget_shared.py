@@ -644,7 +644,7 @@ def test_in_a_pipe_a_chat_has_a_budget_over_its_steps() -> None:
     result = events.pipe(ops.to_chat_result()).run()
     assert (result.halted_reason, len(result.steps), result.usage.total) == ("budget", 3, 45)
     assert result.error is not None
-    assert "the stream has exceeded its budget of 40 tokens and is cut off" in result.error.message
+    assert "the stream has exceeded its budget of 40 tokens and was cut off" in result.error.message
     long = Fake(scripts=[[ToolCall("c0", "ask", {"question": "?"}), Usage(10, 5)], ["x" * 40] * 9])
     result = stream(long, "Go", tools=[now_as_ask()]).pipe(ops.budget(tokens=40), ops.to_chat_result()).run()
     assert (result.halted_reason, len(result.steps), result.error) == ("budget", 1, None)
