@@ -63,7 +63,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the base URL from the environment, and the chosen transport. If either changes, a new adapter is made."""
+    """Return the base URL from the environment, and the chosen transport. A change of either requires a new adapter."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable

@@ -1,12 +1,12 @@
 """Conversion of provider errors to `AdapterError`s, with the reason for each error code and HTTP status.
 
-Providers use different codes and statuses for the same error. The first of these rules that applies decides the reason:
+Providers use different codes and statuses for the same error. The first rule that applies decides the reason:
 
-1. A code or the wording of the message shows that the context is too long or that content was filtered. Neither
-   error has a status of its own.
-2. The wording of the message shows that the key was rejected. Some servers send status 400 in this case.
+1. A code or the message shows that the context is too long or that content was filtered. Neither error has a status of
+   its own.
+2. The message shows that the key was rejected, which some servers report with status 400.
 3. If the status is 400 or unknown, the first code with a reason other than ``invalid_request`` decides.
-4. The status decides. If it has no reason, the last known code decides.
+4. Otherwise, the status decides or, if no reason is assigned to it, the last known code.
 """
 
 from __future__ import annotations

@@ -47,8 +47,8 @@ class HTTPBase(ABC):
     on the server.
 
     `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
-    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; messages that a
-    server sends only to keep the connection open do not count as output.
+    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; keep-alive messages
+    do not count as output.
     """
 
     provider: str
@@ -59,7 +59,7 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable from which the provider's own SDK reads its base URL."""
     _left_behind: tuple[str, ...] = ()
-    """The arguments that were left out when this adapter was pickled, because they hold secrets."""
+    """The arguments left out when this adapter was pickled, because they hold secrets."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -179,15 +179,15 @@ class HTTPBase(ABC):
 
     def _check_model(self, model: str | None) -> None:
         """Raise ``ValidationError`` if `model` is the name of an engine, such as ``"openai:gpt-5"``."""
-        # Only a provider's own server is checked, and only if it needs a key. On other servers, a model can have such
-        # a name: Ollama has "mistral:7b".
+        # This is checked only for a provider's own server, if it needs a key. On other servers, a model can have such a
+        # name: Ollama has "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to `path` below the base URL; an empty `path` adds nothing."""
+        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
@@ -221,7 +221,7 @@ class HTTPBase(ABC):
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
     ) -> LLMError:
-        """Return the adapter's error for a refused request.
+        """Return the adapter's error for a request that the server rejected.
 
         Unless the request is at fault, the message names the server: by its address if the base_url could be wrong,
         otherwise by the provider and the model.

@@ -109,8 +109,8 @@ class Blocks:
         self._events: list[Event] = []
         self._folded: list[Event] = []  # all events except deltas; the message is folded from them
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # the open block's id as the decoder reported it
-        self._id = ""  # the open block's id in its events
+        self._reported_id: str | None = None  # The open block's id, as reported by the decoder.
+        self._id = ""  # The open block's id, as emitted in its events.
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None

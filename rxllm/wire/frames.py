@@ -77,8 +77,8 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # True once a response that is not streamed has arrived
-        self._half = b""  # the first half of an escaped surrogate pair, until the second arrives
+        self._whole = False  # True once a response that is not streamed has arrived.
+        self._half = b""  # The first half of an escaped surrogate pair, until the second arrives.
 
     def feed(self, data: bytes) -> list[Event]:
         try:

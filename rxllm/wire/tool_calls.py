@@ -45,9 +45,9 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "waiting"  # later "started", then "completed"
-        self.objects: JSONArrayDecoder | None = None  # finds JSON objects in the pieces
-        self.found = self.searched = 0  # the number of objects found, and of pieces searched
+        self.state = "waiting"  # Later "started", then "completed".
+        self.objects: JSONArrayDecoder | None = None  # Finds JSON objects in the pieces.
+        self.found = self.searched = 0  # The number of objects found, and of pieces searched.
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
@@ -80,8 +80,8 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # the number of calls that have started; calls start in order
-        self._tried = 0  # the last k used in a `call_<k>`; the search for a free id starts there
+        self._started = 0  # The number of calls that have started; calls start in order.
+        self._tried = 0  # The last k used in a `call_<k>`; the search for a free id starts there.
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:

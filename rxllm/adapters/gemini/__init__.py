@@ -53,10 +53,10 @@ class Gemini(GoogleKeys, HTTPAdapter):
     variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
 
-    ``Request.options`` is merged over the body, including nested objects, as in ``{"generationConfig": {"topP":
-    0.9}}``; None removes a field. The option ``tools``, such as ``[{"googleSearch": {}}]``, is added to the request's
-    functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities, which
-    arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":
+    0.9}}``; None removes a field. The tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to
+    the request's functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests
+    log-probabilities, which arrive in ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:

@@ -132,11 +132,11 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    The first byte shows which of the two it is, so servers that ignore ``alt`` are supported too.
+    The first byte shows which format it is, so servers that ignore ``alt`` are supported too.
     """
 
     def __init__(self) -> None:
-        self.ended = False  # whether the array is closed; an event stream has no such mark
+        self.ended = False  # whether the array is closed; an event stream has no end marker
         self._buffer: bytes = b""
         self._source: SSEDecoder | JSONArrayDecoder | None = None
 

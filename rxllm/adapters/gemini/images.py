@@ -47,8 +47,8 @@ class GeminiImages(GoogleKeys, HTTPImageAdapter):
 
     It sends requests to ``POST {base_url}/models/{model}:generateContent``. For the key and for Vertex AI, see
     `Gemini`. If the size is given in pixels, the nearest aspect ratio is requested; ``"16:9"`` and ``"2K"`` are
-    accepted too. There are no fields for quality, style and background, so describe them in the prompt.
-    ``ImageRequest.options`` is merged over the body, including nested objects.
+    accepted too. There are no fields for quality, style or background, so describe them in the prompt.
+    ``ImageRequest.options`` is merged into the body, including nested objects.
     """
 
     operations = ("generate", "edit")

@@ -6,7 +6,7 @@ results are joined. System messages become ``systemInstruction``. A part with a 
 unchanged and is not joined with other parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts that
 other providers signed are left out.
 
-Files of every type are sent; Gemini itself refuses the types that it does not support. To send an uploaded file, pass
+Files of every type are sent; Gemini itself rejects the types that it does not support. To send an uploaded file, pass
 its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
@@ -47,7 +47,7 @@ from rxllm.values.json_text import read_arguments
 UNSIGNED = "skip_thought_signature_validator"
 """The signature that is sent with calls that Gemini did not make.
 
-Gemini 3 refuses a turn whose first call has no signature
+Gemini 3 rejects a turn whose first call has no signature
 (https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value too. It
 has not been tested against Google's server.
 """
@@ -209,7 +209,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images in order to edit them. It does not need audio, or the drafts in its thinking.
+    # The model needs its own images to edit them, but not audio, or the drafts in its thinking.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
@@ -251,7 +251,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own calls are kept as parts; it does not know other providers' tools
+        return []  # Gemini's own calls are already among the parts; it does not know other providers' tools
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")

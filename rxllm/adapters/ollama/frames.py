@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""Marks thinking as Ollama's, in its `provider_data`. Ollama signs nothing, but only its own thinking is sent back."""
+"""The `provider_data` of Ollama's thinking. Ollama signs nothing; this mark ensures that only its own is sent back."""
 
 
 class Function(msgspec.Struct, gc=False):
