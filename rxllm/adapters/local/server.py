@@ -198,10 +198,10 @@ def _in_notebook() -> bool:
 
 def _check_weights(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise EngineError("invalid_engine", f"{source}: there is no file {path}; give the path of a GGUF file", provider="local")
+        raise EngineError("invalid_engine", f"{source}: no file {path}; expected a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; give the path of one", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use another", provider="local")
     return path.resolve()
 
 

@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""The `provider_data` of Ollama's thinking. Ollama signs nothing; this mark ensures that only its own is sent back."""
+"""The `provider_data` that marks thinking as Ollama's own. Only such thinking is sent back; Ollama signs nothing."""
 
 
 class Function(msgspec.Struct, gc=False):

@@ -1,7 +1,7 @@
 """Conversion of a request to the JSON body of Chat Completions.
 
-OpenAI accepts only PDF files, and not by URL (https://developers.openai.com/api/docs/guides/file-inputs). Text files
-are sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
+The only files that OpenAI accepts are PDFs, and not by URL (https://developers.openai.com/api/docs/guides/file-inputs).
+Text files are sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts that are sent to other servers. Many accept more than OpenAI, and refuse the rest themselves."""
+"""The kinds of parts that are sent to other servers. Many accept more than OpenAI does, and reject the rest themselves."""
 
 
 def chat_body(
