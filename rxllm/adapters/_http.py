@@ -54,7 +54,7 @@ class HTTPAdapter(HTTPBase):
         """Return a new decoder for the response to `request`. If `raw` is true, it also emits ``RawChunk`` events."""
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Prepare for `build`, for example with I/O. The default does nothing."""
+        """Do any asynchronous work that `build` depends on. The default does nothing."""
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
         """Process the headers of a successful response before its body is read. The default does nothing."""

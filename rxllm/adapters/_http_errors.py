@@ -2,9 +2,9 @@
 
 Providers use different codes and statuses for the same error. The first rule that applies decides the reason:
 
-1. A code or the message shows that the context is too long or that content was filtered. Neither error has a status of
-   its own.
-2. The message shows that the key was rejected, which some servers report with status 400.
+1. If a code or the message shows that the context is too long or that content was filtered, this is the reason. Neither
+   error has a status of its own.
+2. If the message shows that the key was rejected, this is the reason. Some servers use status 400 for it.
 3. If the status is 400 or unknown, the first code with a reason other than ``invalid_request`` decides.
 4. Otherwise, the status decides or, if no reason is assigned to it, the last known code.
 """

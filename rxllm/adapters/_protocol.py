@@ -48,9 +48,9 @@ def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
     `adapter` can be an async generator function, or an object whose ``stream`` is one. The generator may leave out the
-    bookends (``MessageStarted``, completions and ``MessageCompleted``); they are added. Instead of events, it may yield
-    `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block without an
-    id is given one.
+    bookends (``MessageStarted``, completions and ``MessageCompleted``), which are then added. Instead of events, it may
+    yield `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block
+    without an id is given one.
 
     Raises ``EngineError``: ``missing_adapter`` if `adapter` is None, ``missing_stream_adapter`` if it cannot stream.
     """

@@ -22,8 +22,8 @@ kind                                       part
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-Parts of these kinds contain their data. An image or file given by its URL or id has a separate kind, such as ``image by
-url`` or ``pdf by id``. If an API does not accept text files, their content is sent as text.
+Parts of these kinds contain their data. An image or file given by URL or id has a separate kind, such as ``pdf by id``.
+If an API does not accept text files, their content is sent as text.
 """
 
 from __future__ import annotations
@@ -249,7 +249,7 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. If only one provider supports a format, pass it in
+    Raises ``ValidationError("invalid_request")`` for anything else. Pass a format that only one provider supports in
     ``Request.options``.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))

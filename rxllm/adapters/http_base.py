@@ -43,8 +43,8 @@ class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an ``httpx.AsyncClient``, an ``httpx2.AsyncClient``, or a function that returns one, such as
-    ``adapters.aiohttp_client``. With a client that was created with ``http2=True``, disposing a call does not stop it
-    on the server.
+    ``adapters.aiohttp_client``. If the client was created with ``http2=True``, disposing a call does not stop it on the
+    server.
 
     `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
     the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; keep-alive messages
@@ -160,7 +160,7 @@ class HTTPBase(ABC):
 
         Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        # When a request is built, `call` already contains the key: `with_key` has put it there.
+        # When a request is built, `call` already contains the key, put there by `with_key`.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key for {self.provider} is a function, which cannot be called here"

@@ -109,14 +109,14 @@ class FrameDecoder(ABC):
     def fail(self, error: LLMError) -> None:
         """End the stream with `error`.
 
-        A subclass with a buffer should extend this method, to report the buffered content first.
+        A subclass with a buffer should extend this method to report the buffered content first.
         """
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream. `over` is true if the wire's end marker has arrived.
+        """End the stream. `over` is true if the end marker has arrived.
 
-        A subclass may extend this method, as it may extend `fail`.
+        Like `fail`, this method may be extended.
         """
         self.blocks.end(over=over)
 
@@ -197,7 +197,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Return the ``StreamError`` for a frame whose reading raised `error`."""
+    """Return the ``StreamError`` for a frame that raised `error` when it was read."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error

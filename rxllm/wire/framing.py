@@ -14,7 +14,7 @@ Server-sent events:
 3. The specification discards a final event that is not followed by a blank line. However, servers often close the
    connection right after the last line, so `close` returns the final event if its data is complete.
 4. A body that begins with ``{`` or ``[``, possibly after keep-alive whitespace, is not an event stream but a JSON
-   document, from a server that ignores ``"stream": true``. `close` returns it as a single frame.
+   document from a server that ignores ``"stream": true``. `close` returns it as a single frame.
 5. A line such as ``error: {...}`` becomes an event named ``error``. llama.cpp and gpustack report failures this way.
 
 Newline-delimited JSON:
@@ -309,7 +309,7 @@ _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
 # Matches a string up to its closing quote, or up to a final backslash whose escaped character has not arrived.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Matches everything up to the next bracket, except that brackets inside complete strings do not count.
+# Matches everything up to the next bracket, ignoring brackets inside complete strings.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")

@@ -96,7 +96,7 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events for one delta. `metadata`, such as ``{"server": True}``, is merged into the call's."""
+        """Return the events for one delta. `metadata`, such as ``{"server": True}``, is added to the call."""
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -117,7 +117,7 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id of the call at `index` in events, or an empty string if the call has not started."""
+        """Return the id under which events report the call at `index`. It is empty until the call starts."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 

@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts that are sent to other servers. Many accept more than OpenAI does, and reject the rest themselves."""
+"""The kinds of parts sent to other servers. Many accept more than OpenAI does, and reject the rest themselves."""
 
 
 def chat_body(
