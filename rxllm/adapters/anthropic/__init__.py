@@ -27,7 +27,7 @@ _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]
 VERSION = "2023-06-01"
 """The API version that is sent by default.
 
-The newer version 2026-10-21 does not support a temperature. To use it, set the header ``anthropic-version``.
+The newer version 2026-10-21, which has no temperature, can be chosen with the header ``anthropic-version``.
 """
 
 

@@ -10,7 +10,7 @@ rules:
 * A server that does not stream sends the message as a single JSON document.
 
 Each content block begins with a start frame, is filled by deltas, and ends with a stop frame. The fields of the start
-frame count too: some servers put the whole block there, and a message that is not streamed has no deltas at all.
+frame are read too: some servers put the whole block there, and a message that is not streamed has no deltas at all.
 
 =====================  ==============================================================================================
 block                  events

@@ -116,9 +116,9 @@ def default_max_tokens(model: str) -> int:
 
 
 def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    # Claude 4.6 and later accept an effort: https://platform.claude.com/docs/en/build-with-claude/effort. Older models
-    # and models that are not Claude accept a budget instead. It must be at least 1,024 tokens, and must leave part of
-    # the limit for the answer.
+    # Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
+    # models and models that are not Claude accept a token budget instead. It must be at least 1,024, and must leave
+    # part of the limit for the answer.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -195,7 +195,7 @@ def takes_entries(model: str) -> bool:
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return system messages for the field ``system``, as text, or as blocks if any of them has a cache mark."""
+    """Return the value of the field ``system``: text, or blocks if any message has a cache mark."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks

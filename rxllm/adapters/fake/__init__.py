@@ -34,7 +34,7 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # a list at run time; type checkers would reject list[str] as list[Piece]
+Turn = Piece | Sequence[Piece]  # must be a list; typed as a Sequence so that type checkers accept a list[str]
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
@@ -68,7 +68,7 @@ class Fake:
     ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
                                                        `AdapterError` reason or an exception
     ``("finish", "stop")``                             the finish reason, which ends the turn
-    an exception                                       fails the call if it is the first piece; later in the turn, an
+    an exception                                       fails the call if it is the first piece; later, it becomes an
                                                        ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================

@@ -17,7 +17,7 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # a list at run time; type checkers would reject list[Image] as list[Piece]
+Turn = Piece | Sequence[Piece]  # must be a list; typed as a Sequence so that type checkers accept a list[Image]
 
 
 class FakeImages:

@@ -48,7 +48,7 @@ class GoogleKeys(HTTPBase):
 class Gemini(GoogleKeys, HTTPAdapter):
     """An adapter for the Gemini API or Vertex AI.
 
-    It sends requests to ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse``. The key is looked up in the
+    It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
     call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If `base_url` is missing, the environment
     variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.

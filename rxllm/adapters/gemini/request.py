@@ -143,7 +143,7 @@ def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
 
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
-    """Return the turns for `messages`. The model decides whether tool calls need a signature."""
+    """Return the turns for `messages`. Whether tool calls need a signature depends on `model`."""
     contents: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
     after_result = False
@@ -209,7 +209,7 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images to edit them, but not audio, or the drafts in its thinking.
+    # The model needs its own images to edit them, but not audio or the drafts in its thinking.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 

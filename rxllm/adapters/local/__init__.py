@@ -47,8 +47,8 @@ class Local(OpenAIChat):
     are generated at the same time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
     projectors for images and audio are not loaded.
 
-    SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut after 200 tokens, or about
-    two seconds, with the finish reason ``length``. Other weights have no such default.
+    SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut off after 200 tokens, or
+    about two seconds, with the finish reason ``length``. Other weights have no such default.
 
     If a model's chat template supports tools, the model calls them in its own format. Any other model, such as SmolLM2,
     is considered too small to decide whether to call a tool. It answers a user message with one tool call, even under

@@ -55,7 +55,7 @@ _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for the GGUF file at `path`, and start it if necessary. Block while the file is loaded.
+    """Return the server for the GGUF file at `path`, starting it if necessary. Block while the file is loaded.
 
     Concurrent callers get the same server. Raises ``EngineError``: ``missing_dependency`` if xllamacpp is not
     installed, ``invalid_engine`` if the file cannot be loaded.

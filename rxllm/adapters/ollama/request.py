@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Ollama has no tool choice. If the choice is ``"none"``, no tools are sent; if it is a name, only that tool is sent.
+    Ollama has no field for the tool choice. With ``"none"``, no tools are sent; with a name, only that tool.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {

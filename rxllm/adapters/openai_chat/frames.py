@@ -1,7 +1,7 @@
 """Types for Chat Completions chunks, names of usage counters, and functions that read log-probabilities and media.
 
-The types accept the chunks of every supported server. They have only the fields that we read, so that no time is spent
-on others.
+The types accept the chunks of every supported server. They have only the fields that we read, so that decoding skips
+the others.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@
    every frame. Some servers omit deltas or whole items, so text that was in no delta is emitted when this frame
    arrives, or at the end of the stream.
 3. Each text or thought is a block. If another block interrupts it, the rest becomes a new block, so that nothing is
-   overwritten. If a server announces the parts of a message, a delta with an unannounced index continues the open
-   block.
+   overwritten. If a server announces parts, a delta with an unannounced index continues the open block.
 4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item, including its
    result, becomes a message part that is sent back to this provider.
 """
@@ -49,10 +48,10 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # By `wire_id`; of several calls with the same one, the first.
+        self._calls: dict[str, Slot] = {}  # Maps each `wire_id` to the first call with it.
         self._open: tuple[str, int, int] | None = None  # The block of the last delta: its kind, slot and part.
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # the number of blocks for each id, without its suffix
+        self._begun: Counter[str] = Counter()  # the number of blocks with each id, ignoring suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
@@ -295,7 +294,7 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return what is missing from the deltas of this `kind`, for each of the item's final `texts`.
+        """Return, for each of the item's final `texts`, the part that the deltas of this `kind` did not contain.
 
         The texts are compared, not their indices, because some servers number parts across the whole response, or give
         each delta its own number.
