@@ -76,7 +76,7 @@ def _warn_of_taken_names() -> None:
 
 
 class Compatible(OpenAIChat):
-    """`OpenAIChat` for a provider that has a profile; it uses that provider's own key.
+    """`OpenAIChat` for a provider with a profile; it uses that provider's own key.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')

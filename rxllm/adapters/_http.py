@@ -214,7 +214,7 @@ class _Counting(HTTPExchange):
         try:
             answer = read_json(bytes(self._body))
         except UNREADABLE:  # if the connection failed, the HTTP source replaces this error with its own
-            message = "the response with the token count ended early"
+            message = "the token-count response ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:

@@ -1,4 +1,4 @@
-"""Conversion of provider errors to `AdapterError`s, with the reason for each error code and HTTP status.
+"""Convert provider errors to `AdapterError`s, with a reason for each error code and HTTP status.
 
 Providers use different codes and statuses for the same error. The first rule that applies decides the reason:
 
@@ -113,7 +113,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest ``retry_after`` that is accepted, in seconds. Much larger values would overflow the timers."""
+"""The longest accepted ``retry_after``, in seconds. Much larger values would overflow the timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 

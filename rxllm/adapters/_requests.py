@@ -81,8 +81,7 @@ _MESSAGE_FIELDS = ("thought", "thoughtSignature")
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
     """Return `request` with only the parts that `provider`'s API accepts. Error messages call the API `wire`.
 
-    Raises ``ValidationError("invalid_request")`` if a part is rejected; the error contains the part's path and suggests
-    a fix.
+    Raises ``ValidationError("invalid_request")`` if a part is rejected; the error contains its path and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request

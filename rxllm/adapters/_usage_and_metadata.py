@@ -1,4 +1,4 @@
-"""Conversion of response metadata to names that all adapters share, and of usage counters to `Usage`.
+"""Convert response metadata to names shared by all adapters, and usage counters to `Usage`.
 
 ==========================  =======================================================================================
 metadata                    value

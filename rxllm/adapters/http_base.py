@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 File = tuple[str, tuple[str, bytes, str]]
-"""A file in a form, as ``(field name, (file name, bytes, MIME type))``."""
+"""A file to send in a form, as ``(field name, (file name, bytes, MIME type))``."""
 
 _TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -100,7 +100,7 @@ class HTTPBase(ABC):
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:
-        """The arguments that hold secrets; they are left out when the adapter is pickled."""
+        """The arguments that hold secrets, which are left out when the adapter is pickled."""
         in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
         secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
         return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
@@ -152,7 +152,7 @@ class HTTPBase(ABC):
         """Return the error for a response with an HTTP status of 300 or more."""
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. The adapter remains usable."""
+        """Close the connections opened on the running event loop. The adapter remains usable."""
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
@@ -299,7 +299,7 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Return an invalid URL without its user name and password. A password can contain "/" or "#"."""
+    """Return an invalid URL without its user name and password, which can contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 

@@ -25,7 +25,7 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The API version that is sent by default.
+"""The default API version.
 
 The newer version 2026-10-21, which has no temperature, can be chosen with the header ``anthropic-version``.
 """

@@ -1,4 +1,4 @@
-"""Types for the frames of the Messages API, with only the fields that we read, and a function that reads usage."""
+"""Frame types for the Messages API, with only the fields that we read, and a function that reads usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
+"""Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
 1. System messages at the start of the thread become ``system``. Later ones must not change that field, because that
    would invalidate the cached prefix. A later system message is added after the user turn that it follows. If it
@@ -58,9 +58,8 @@ CARRIES: Carries = {
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_own` is whether the server is Anthropic's own. If the option ``system_entries`` is True, later system messages
-    keep their role; if it is False, they become text. The default depends on the model and the server. The option
-    itself is not sent.
+    `is_own` means that the server is Anthropic's own. The option ``system_entries`` is not sent: if it is True, later
+    system messages keep their role; if it is False, they become text. Its default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""

@@ -212,7 +212,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an unknown piece."""
+    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an invalid piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):

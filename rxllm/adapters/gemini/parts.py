@@ -1,4 +1,4 @@
-"""Conversion of Gemini's content parts to events.
+"""Convert Gemini's content parts to events.
 
 The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
 https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these rules:

@@ -1,4 +1,4 @@
-"""Conversion of a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
+"""Convert a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
 An assistant message becomes a ``model`` turn. Any other message becomes a ``user`` turn, as described at
 https://ai.google.dev/api/caching#Content. The results of a turn's tool calls must all be in one turn, so consecutive
@@ -45,7 +45,7 @@ from rxllm.values import (
 from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature that is sent with calls that Gemini did not make.
+"""The signature sent with calls that Gemini did not make.
 
 Gemini 3 rejects a turn whose first call has no signature
 (https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value too. It
@@ -215,7 +215,7 @@ def _is_sent_back(file: dict[str, Any]) -> bool:
 
 
 def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return the parts of an assistant message, including its calls. `signed` is whether calls need a signature."""
+    """Return the parts of an assistant message, including its calls. `signed` means that calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}

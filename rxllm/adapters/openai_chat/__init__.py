@@ -46,7 +46,7 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The field of an assistant message in which thoughts are sent back, for servers that require them."""
+    """The assistant-message field in which thoughts are sent back to servers that require them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""

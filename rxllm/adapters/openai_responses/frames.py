@@ -48,7 +48,7 @@ USAGE = {
 
 
 def item_id(item: Item) -> str:
-    """Return the id by which frames refer to the item."""
+    """Return the id that frames use for the item."""
     return str(item.get("id") or item.get("call_id") or "")
 
 

@@ -1,4 +1,4 @@
-"""Conversion of a response's output items to events, in the order in which they arrive.
+"""Convert a response's output items to events, in the order in which they arrive.
 
 1. A frame belongs to the item with its id or, if there is none, to the latest item with its index. Some servers invent
    a new id for each frame, and others send index 0 for everything.
@@ -71,7 +71,7 @@ class Output:
                 self._end_item(slot, item)
 
     def _slot_of(self, item: Item) -> Slot | None:
-        """Return the slot that has the item's id or its call id."""
+        """Return the slot with the item's id or call id."""
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
@@ -272,7 +272,7 @@ class Output:
 
 
 class Slot:
-    """An output item that is being streamed.
+    """An output item while it is being streamed.
 
     `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. For a
     tool call, `tool` is the name of the tool, `call_id` is the id in the events, and `open_argument` is the argument

@@ -1,4 +1,4 @@
-"""Conversion of a request to the JSON body of the Responses API.
+"""Convert a request to the JSON body of the Responses API.
 
 Messages become input items by these rules:
 
@@ -128,7 +128,7 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    """Return the input items for `messages`. `is_stored` is whether the server stores its responses."""
+    """Return the input items for `messages`. `is_stored` means that the server stores its responses."""
     items: list[Item] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
