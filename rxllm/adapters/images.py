@@ -243,8 +243,7 @@ class Fetcher:
     async def fetch(self, image: Image) -> Image:
         """Fetch the URL of `image`, and return `image` with the fetched data and MIME type.
 
-        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or any reason listed in
-        `send`.
+        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason from `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
