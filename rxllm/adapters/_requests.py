@@ -248,8 +248,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. Pass a format that only one provider supports in
-    ``Request.options``.
+    Raises ``ValidationError("invalid_request")`` for anything else. Use ``Request.options`` for a format that only one
+    provider supports.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}

@@ -73,9 +73,9 @@ class Fake:
     an event                                           the event itself
     =================================================  =================================================================
 
-    The function can be async. A plain function runs on the event loop and blocks it while it sleeps, so use
-    ``("delay", seconds)`` or an async function to wait. Without an event loop, turns are played on the caller's thread.
-    `requests` lists all requests in order.
+    The function can be async. A plain function blocks the event loop, so do not sleep in it: to wait, use ``("delay",
+    seconds)`` or an async function. Without an event loop, turns are played on the caller's thread. `requests` lists
+    all requests in order.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
     are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.

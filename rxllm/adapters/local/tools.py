@@ -192,7 +192,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. If `calls` is true, an assistant message with tool calls becomes the first of them, as JSON."""
+    """Yield the thread as text. If `calls` is true, the JSON of its first call replaces an assistant message's text."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":

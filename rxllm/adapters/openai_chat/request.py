@@ -1,7 +1,8 @@
 """Convert a request to the JSON body of Chat Completions.
 
-The only files that OpenAI accepts are PDFs, and not by URL (https://developers.openai.com/api/docs/guides/file-inputs).
-Text files are sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
+The only files that OpenAI accepts are PDFs, which cannot be sent by URL
+(https://developers.openai.com/api/docs/guides/file-inputs). Text files are sent as text. Audio is described at
+https://developers.openai.com/api/docs/guides/audio.
 """
 
 from __future__ import annotations
