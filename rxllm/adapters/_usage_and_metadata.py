@@ -19,7 +19,7 @@ metadata                    value
 ``channel``                 the channel of the model's latest thinking, as sent by Groq
 ``executed_tools``          the tools that Groq ran, with their results
 ``related_questions``       follow-up questions that Perplexity suggests
-``venice_parameters``       the settings that Venice used, and the web pages that its search found
+``venice_parameters``       the settings that Venice used, and the web pages found by its search
 ``provider_metadata``       the route that Vercel's gateway chose for the request, and its cost
 ``warnings``                warnings from watsonx, for example that a model will be withdrawn
 ==========================  =======================================================================================
@@ -101,7 +101,7 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""Maps the cost counters of xAI and GitHub Copilot to the number of units in a dollar."""
+"""Maps the cost counters of xAI and GitHub Copilot to their number of units per dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:

@@ -77,7 +77,7 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # True once a response that is not streamed has arrived.
+        self._whole = False  # True once a non-streamed response has arrived.
         self._half = b""  # The first half of an escaped surrogate pair, until the second arrives.
 
     def feed(self, data: bytes) -> list[Event]:

@@ -1,6 +1,6 @@
 """Split a byte stream into frames: server-sent events, newline-delimited JSON, or the elements of a JSON array.
 
-The frames do not depend on how the bytes are divided among reads. An unfinished frame is kept until the rest of it
+The frames do not depend on how the bytes are divided into reads. An unfinished frame is kept until the rest of it
 arrives, so a character or a BOM that is split between two reads is complete when it is parsed. No line, event or
 element may exceed `max_frame` bytes, so the buffers cannot grow without limit.
 

@@ -43,7 +43,7 @@ class Anthropic(HTTPAdapter):
 
     Only the system messages at the start of a thread are sent as the body's ``system``. Later ones stay where they are,
     so that the cached prefix remains valid. Models that obey messages with the role ``system`` receive such a message.
-    All other models receive text between ``<system>`` tags, which users could type too. To choose the form yourself,
+    All other models receive text between ``<system>`` tags, which users could also type. To choose the form yourself,
     set the option ``system_entries`` to True or False.
 
     If a tool has ``metadata["strict"]``, its schema is enforced. A tool's ``metadata["anthropic"]`` is merged into its

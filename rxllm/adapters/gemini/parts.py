@@ -180,7 +180,7 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles a call's arguments from values that arrive with their paths, as ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles a call's arguments from values that arrive with their paths, such as ``{"jsonPath": "$.a[0].b", ...}``.
 
     See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can arrive in
     several pieces; all but the last piece have ``willContinue``.

@@ -251,7 +251,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own calls are already among the parts; it does not know other providers' tools
+        return []  # Gemini's own calls are kept as parts; other providers' tools are unknown to Gemini
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")

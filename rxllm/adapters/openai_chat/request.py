@@ -1,8 +1,7 @@
 """Convert a request to the JSON body of Chat Completions.
 
-The only files that OpenAI accepts are PDFs, which cannot be sent by URL
-(https://developers.openai.com/api/docs/guides/file-inputs). Text files are sent as text. Audio is described at
-https://developers.openai.com/api/docs/guides/audio.
+OpenAI accepts only PDF files, and no URLs (https://developers.openai.com/api/docs/guides/file-inputs). Text files are
+sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
 """
 
 from __future__ import annotations

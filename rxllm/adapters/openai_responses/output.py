@@ -272,7 +272,7 @@ class Output:
 
 
 class Slot:
-    """An output item while it is being streamed.
+    """An output item that is still being streamed.
 
     `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. For a
     tool call, `tool` is the name of the tool, `call_id` is the id in the events, and `open_argument` is the argument
