@@ -63,7 +63,7 @@ def _class_of(provider: str) -> Any:
 
 
 def _settings(provider: str) -> tuple[Any, ...]:
-    """Return the base URL from the environment, and the chosen transport. If either changes, a new adapter is made."""
+    """Return the base URL from the environment, and the chosen transport. A change of either requires a new adapter."""
     if provider == "local":
         return ()
     variable = None if provider in PROFILES else _class_of(provider).base_url_variable
@@ -76,7 +76,7 @@ def _warn_of_taken_names() -> None:
 
 
 class Compatible(OpenAIChat):
-    """`OpenAIChat` for a provider that has a profile; it uses that provider's own key.
+    """`OpenAIChat` for a provider with a profile; it uses that provider's own key.
 
     >>> Compatible("groq")
     Compatible('groq', 'https://api.groq.com/openai/v1')

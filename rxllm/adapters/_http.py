@@ -54,7 +54,7 @@ class HTTPAdapter(HTTPBase):
         """Return a new decoder for the response to `request`. If `raw` is true, it also emits ``RawChunk`` events."""
 
     async def prepare(self, request: Request, call: Call) -> None:
-        """Do any work that must be done before `build`. The default does nothing."""
+        """Do any asynchronous work that `build` depends on. The default does nothing."""
 
     def answered(self, request: Request, headers: Mapping[str, str]) -> None:
         """Process the headers of a successful response before its body is read. The default does nothing."""
@@ -124,8 +124,8 @@ class _GuardedDecoder:
         self._has_ended = False
 
     def feed(self, data: bytes) -> list[Event]:
-        # Lines are fed one at a time. If one is malformed, the events before it have already been emitted, no matter
-        # where the bytes were split.
+        # Feed one line at a time, so that the events before a malformed line are emitted no matter how the bytes are
+        # split.
         return [event for line in data.splitlines(keepends=True) for event in self._events(self._decoder.feed, line)]
 
     def close(self) -> list[Event]:
@@ -173,7 +173,7 @@ _NO_SUCH_PATH = (404, 405, 501)
 def counted(adapter: HTTPAdapter, request: Request, call: Call, build: Build, field: str) -> Stream[TokenCount]:
     """Send the request that `build` returns, and emit the token count in the response's `field`.
 
-    If a server other than the provider's own does not know the path, emit an estimate instead of an error.
+    If a server other than the provider's own does not support the path, emit an estimate instead of an error.
     """
     counts: Any = http_stream(lambda: _Counting(adapter, request, call, build, field))
 
@@ -214,7 +214,7 @@ class _Counting(HTTPExchange):
         try:
             answer = read_json(bytes(self._body))
         except UNREADABLE:  # if the connection failed, the HTTP source replaces this error with its own
-            message = "the response with the token count ended early"
+            message = "the token-count response ended early"
             return [ErrorEvent(StreamError("truncated", message, provider=self.provider))]
         tokens = cast(dict[str, Any], answer).get(self._field) if isinstance(answer, dict) else None
         if not isinstance(tokens, int) or isinstance(tokens, bool) or tokens < 0:

@@ -1,12 +1,12 @@
-"""Conversion of provider errors to `AdapterError`s, with the reason for each error code and HTTP status.
+"""Convert provider errors to `AdapterError`s, with a reason for each error code and HTTP status.
 
-Providers use different codes and statuses for the same error. The first of these rules that applies decides the reason:
+Providers use different codes and statuses for the same error. The first rule that applies decides the reason:
 
-1. A code or the wording of the message shows that the context is too long or that content was filtered. Neither
+1. If a code or the message shows that the context is too long or that content was filtered, this is the reason. Neither
    error has a status of its own.
-2. The wording of the message shows that the key was rejected. Some servers send status 400 in this case.
+2. If the message shows that the key was rejected, this is the reason. Some servers use status 400 for it.
 3. If the status is 400 or unknown, the first code with a reason other than ``invalid_request`` decides.
-4. The status decides. If it has no reason, the last known code decides.
+4. Otherwise, the status decides or, if no reason is assigned to it, the last known code.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ _BY_CODE = {
 }
 _REASONS = {code: reason for reason, codes in _BY_CODE.items() for code in codes}
 LONGEST_WAIT = 366 * 86_400.0
-"""The longest ``retry_after`` that is accepted, in seconds. Much larger values would overflow the timers."""
+"""The longest accepted ``retry_after``, in seconds. Much larger values would overflow the timers."""
 _SPECIFIC = ("context_length_exceeded", "content_filter")
 
 

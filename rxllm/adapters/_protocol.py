@@ -48,9 +48,9 @@ def as_adapter(adapter: Any) -> Adapter:
     """Return `adapter` as an object whose ``stream`` returns an Observable.
 
     `adapter` can be an async generator function, or an object whose ``stream`` is one. The generator may leave out the
-    bookends (``MessageStarted``, completions and ``MessageCompleted``); they are added. Instead of events, it may yield
-    `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block without an
-    id is given one.
+    bookends (``MessageStarted``, completions and ``MessageCompleted``), which are then added. Instead of events, it may
+    yield `StreamChunk`s, plain mappings with the same fields, or `CompletionChunk`s; see ``rxllm.chunks``. A block
+    without an id is given one.
 
     Raises ``EngineError``: ``missing_adapter`` if `adapter` is None, ``missing_stream_adapter`` if it cannot stream.
     """
@@ -86,7 +86,7 @@ def _has_own_decoder(adapter: Adapter) -> bool:
 
 
 def _check_events(source: Observable[Event]) -> Stream[Event]:
-    """Check the events of `source` and emit them. At a malformed event, complete the open blocks and emit an error."""
+    """Check the events of `source` and emit them. If one is malformed, complete the open blocks and emit an error."""
 
     def subscribe(observer: abc.ObserverBase[Event], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:
         unfinished, event_check = Unfinished(), _EventCheck()
@@ -122,10 +122,10 @@ class _EventCheck:
         self._usage: Usage | None = None  # the latest usage so far
 
     def read(self, event: Event, open_blocks: Reversible[BlockKey]) -> Event | None:
-        """Return `event` in its current form (see `current_form`). If it belongs to a block, give it the block's id.
+        """Return `event` in its current form (see `current_form`), with its block's id if it belongs to a block.
 
-        Return None for a usage event in its old form if the usage has not changed. Raises ``StreamError`` if the event
-        is malformed.
+        Return None for an old-form usage event that does not change the usage. Raises ``StreamError`` if the event is
+        malformed.
         """
         if fault := event_fault(event):
             raise StreamError("malformed_event", fault)

@@ -1,14 +1,14 @@
-"""Helpers for the modules that build requests: choosing the parts to send, response formats, and merging options.
+"""Helpers for building requests: choosing the parts to send, reading response formats, and merging options.
 
 Each ``request.py`` has a table that lists, for each role, the kinds of message parts that its API accepts. A request
-with any other part is refused before anything is sent. Assistant messages are an exception: they can contain parts that
-only another provider accepts, so such parts are left out, and the logger ``rxllm`` records them at level DEBUG.
+with any other part is rejected before anything is sent. Assistant messages are an exception: they can contain parts
+that only another provider accepts. Such parts are left out, and logged by the logger ``rxllm`` at level DEBUG.
 
 =========================================  =============================================================================
 kind                                       part
 =========================================  =============================================================================
 ``text``                                   `TextPart`
-``image``                                  `ImagePart`, or a `FilePart` with a type ``image/*``
+``image``                                  `ImagePart`, or a `FilePart` of type ``image/*``
 ``pdf``, ``text file``                     `FilePart` with that type
 ``wav``, ``mp3``, ``audio``, ``video``     `FilePart` with that type; ``audio`` is any audio except WAV and MP3
 ``file``                                   `FilePart` with any other type
@@ -18,12 +18,12 @@ kind                                       part
 ``reasoning details``                      `ThinkingPart` with ``reasoning_details``, as OpenRouter sends them
 ``own part``                               `ProviderPart` from the provider that receives the request
 ``another's part``                         `ProviderPart` from another provider
-``source url_citation``, ...               `SourcePart`; the second word is its type, and is missing if it has none
+``source url_citation``, ...               `SourcePart`; the second word is its type, if it has one
 ``tool call``                              `ToolCallPart`
 =========================================  =============================================================================
 
-A part of one of these kinds contains its data. An image or a file that is given by its URL or id is of another kind,
-such as ``image by url`` or ``pdf by id``. If an API does not accept text files, their content is sent as text.
+Parts of these kinds contain their data. An image or file given by URL or id has a separate kind, such as ``pdf by id``.
+If an API does not accept text files, their content is sent as text.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ TAKEN_BY = {
 """Maps each kind of part to the providers that an error message suggests for it."""
 
 _MESSAGE_FIELDS = ("thought", "thoughtSignature")
-"""Fields that Gemini sets in the files of its responses. They have no meaning in messages with another role."""
+"""Fields that Gemini sets in the files of its responses. They have no meaning outside assistant messages."""
 
 
 def select_parts(request: Request, wire: str, provider: str, carries: Carries) -> Request:
-    """Return `request` with only the parts that the API named `wire` accepts; the API belongs to `provider`.
+    """Return `request` with only the parts that `provider`'s API accepts. Error messages call the API `wire`.
 
-    Raises ``ValidationError("invalid_request")`` if a part is refused; the error contains its path and suggests a fix.
+    Raises ``ValidationError("invalid_request")`` if a part is rejected; the error contains its path and suggests a fix.
     """
     if all(isinstance(message.content, str) for message in request.messages):
         return request
@@ -223,7 +223,7 @@ def _suggest_remedy(part: Part, kind: str, carried: Set[str], carried_for_users:
         case _ if base != kind and (base in carried or base == "text file"):
             return "pass its data or a file path instead"
         case _ if kind in carried_for_users or base in carried_for_users:
-            return "put it into a user message"
+            return "put it in a user message"
         case ImagePart() | FilePart():
             return f"write its content as text, or use a provider that takes it: {TAKEN_BY[base]}"
         case ProviderPart(provider=owner) if kind == "another's part":
@@ -248,8 +248,8 @@ def response_format(request: Request) -> dict[str, Any] | None:
                                                  copied if they are set
     ===========================================  ===================================================================
 
-    Raises ``ValidationError("invalid_request")`` for anything else. If only one provider supports a format, pass it in
-    ``Request.options``.
+    Raises ``ValidationError("invalid_request")`` for anything else. Use ``Request.options`` for a format that only one
+    provider supports.
 
     >>> response_format(Request(response_format={"type": "json_schema", "schema": {}, "strict": True}))
     {'name': 'answer', 'type': 'json_schema', 'strict': True, 'schema': {}}

@@ -1,4 +1,4 @@
-"""Conversion of response metadata to names that all adapters share, and of usage counters to `Usage`.
+"""Convert response metadata to names shared by all adapters, and usage counters to `Usage`.
 
 ==========================  =======================================================================================
 metadata                    value
@@ -6,12 +6,12 @@ metadata                    value
 ``service_tier``            the tier that served the request, such as ``"default"``, ``"priority"`` or ``"on_demand"``
 ``system_fingerprint``      an identifier for the server's configuration
 ``provider``                the provider to which a router, such as OpenRouter, passed the request
-``native_finish_reason``    the finish reason that the provider behind a router gave, in its own words
+``native_finish_reason``    the finish reason of the provider behind a router, in the provider's own words
 ``timings``                 how long each step took; the server chooses the names and units
 ``content_filter_results``  the most severe verdict of Azure's content filter on the answer, in each category
 ``prompt_filter_results``   the verdicts of Azure's content filter on the prompts
 ``content_filters``         the verdicts of Azure's content filter on the prompts and the answer (Responses API)
-``content_filter_result``   the reason why Azure's content filter did not run
+``content_filter_result``   why Azure's content filter did not run
 ``moderation``              the moderation verdicts, if the request asked for moderation
 ``safety_ratings``          Gemini's safety ratings
 ``traffic_type``            how Vertex AI bills the request
@@ -19,7 +19,7 @@ metadata                    value
 ``channel``                 the channel of the model's latest thinking, as sent by Groq
 ``executed_tools``          the tools that Groq ran, with their results
 ``related_questions``       follow-up questions that Perplexity suggests
-``venice_parameters``       the settings that Venice used, and the web pages that its search found
+``venice_parameters``       the settings that Venice used, and the web pages found by its search
 ``provider_metadata``       the route that Vercel's gateway chose for the request, and its cost
 ``warnings``                warnings from watsonx, for example that a model will be withdrawn
 ==========================  =======================================================================================
@@ -101,11 +101,11 @@ def _severity(verdict: Any) -> tuple[bool, bool, int]:
 
 _COSTS = ("input_cost", "output_cost", "total_cost")
 _UNITS = {"cost_in_usd_ticks": 1e10, "copilot_usage.total_nano_aiu": 1e11}
-"""The cost counters of xAI and GitHub Copilot, and how many of their units make up one dollar."""
+"""Maps the cost counters of xAI and GitHub Copilot to their number of units per dollar."""
 
 
 def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) -> Usage:
-    """Return `counters` as a `Usage`. For each field, `names` lists the provider's names, the most trusted first.
+    """Return `counters` as a `Usage`. For each field, `names` lists the provider's names, most trusted first.
 
     A nested counter has a dotted name. Counters that match no field are put into `extra`.
 
@@ -123,7 +123,7 @@ def to_usage(counters: Mapping[str, Any], names: Mapping[str, tuple[str, ...]]) 
 
 
 def costs_beside(part: Any) -> dict[str, Any]:
-    """Return the costs in a frame that are outside its usage object, as counters that `to_usage` can read.
+    """Return the costs that a frame contains outside its usage object, as counters for `to_usage`.
 
     Venice sends ``{"cost": {"usd": ..., "diem": ...}}``. GitHub Copilot sends ``copilot_usage``. Vercel's gateway sends
     a string: ``{"provider_metadata": {"gateway": {"cost": "0.0045"}}}``.

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 File = tuple[str, tuple[str, bytes, str]]
-"""A file in a form, as ``(field name, (file name, bytes, MIME type))``."""
+"""A file to send in a form, as ``(field name, (file name, bytes, MIME type))``."""
 
 _TEXT = re.compile(r"[!-~]+([ \t]+[!-~]+)*|")
 _NAME = re.compile(r"[!#$%&'*+.^_`|~0-9a-z-]+")
@@ -43,12 +43,12 @@ class HTTPBase(ABC):
     """An adapter's connection to its server.
 
     `client` is an ``httpx.AsyncClient``, an ``httpx2.AsyncClient``, or a function that returns one, such as
-    ``adapters.aiohttp_client``. With a client that was created with ``http2=True``, disposing a call does not stop it
-    on the server.
+    ``adapters.aiohttp_client``. If the client was created with ``http2=True``, disposing a call does not stop it on the
+    server.
 
     `api_key` can also be a function that returns the key; see ``rxllm.keys``. `headers` are sent with every request;
-    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; messages that a
-    server sends only to keep the connection open do not count as output.
+    the `headers` of a call override them. `timeout` is how many seconds the model may stay silent; keep-alive messages
+    do not count as output.
     """
 
     provider: str
@@ -59,7 +59,7 @@ class HTTPBase(ABC):
     base_url_variable: str | None = None
     """The environment variable from which the provider's own SDK reads its base URL."""
     _left_behind: tuple[str, ...] = ()
-    """The arguments that were left out when this adapter was pickled, because they hold secrets."""
+    """The arguments left out when this adapter was pickled, because they hold secrets."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -100,7 +100,7 @@ class HTTPBase(ABC):
 
     @property
     def secret_arguments(self) -> tuple[str, ...]:
-        """The arguments that hold secrets; they are left out when the adapter is pickled."""
+        """The arguments that hold secrets, which are left out when the adapter is pickled."""
         in_headers, in_url = any(map(is_secret_name, self.headers)), keyless_url(self.base_url) != self.base_url
         secret = {"api_key": bool(self._api_key), "headers": in_headers, "base_url": in_url}
         return (*(name for name, is_secret in secret.items() if is_secret), *self._own_secrets())
@@ -152,7 +152,7 @@ class HTTPBase(ABC):
         """Return the error for a response with an HTTP status of 300 or more."""
 
     async def aclose(self) -> None:
-        """Close the connections that were opened on the running event loop. The adapter remains usable."""
+        """Close the connections opened on the running event loop. The adapter remains usable."""
         await self._clients.aclose()
 
     def key(self, call: Call) -> str | None:
@@ -160,7 +160,7 @@ class HTTPBase(ABC):
 
         Raises ``EngineError("missing_key")`` if the provider's own server is called without a key.
         """
-        # When a request is built, `call` already contains the key: `with_key` has put it there.
+        # When a request is built, `call` already contains the key, put there by `with_key`.
         key = (isinstance(call.api_key, str) and call.api_key.strip()) or self._find_key(call)
         if callable(key):
             fault = f"the api_key for {self.provider} is a function, which cannot be called here"
@@ -179,15 +179,15 @@ class HTTPBase(ABC):
 
     def _check_model(self, model: str | None) -> None:
         """Raise ``ValidationError`` if `model` is the name of an engine, such as ``"openai:gpt-5"``."""
-        # Only a provider's own server is checked, and only if it needs a key. On other servers, a model can have such
-        # a name: Ollama has "mistral:7b".
+        # This is checked only for a provider's own server, if it needs a key. On other servers, a model can have such a
+        # name: Ollama has "mistral:7b".
         prefix, colon, _ = (model or "").partition(":")
         if colon and self.needs_key and self.base_url == self.default_base_url and prefix in providers():
             fault = f"{model!r} also names a provider; pass it as the engine: generate({model!r}, ...)"
             raise invalid_option("model", fault)
 
     def post(self, path: str, body: Mapping[str, Any], call: Call, *, headers: Mapping[str, str]) -> httpx.Request:
-        """Build a request that POSTs `body` as JSON to `path` below the base URL; an empty `path` adds nothing."""
+        """Build a request that POSTs `body` as JSON to the base URL followed by `path`, which may be empty."""
         return self._post(path, call, {"content-type": "application/json", **headers}, content=json_bytes(body))
 
     def post_form(
@@ -221,7 +221,7 @@ class HTTPBase(ABC):
     def _refusal(
         self, status: int, headers: Mapping[str, str], body: bytes, built: httpx.Request, model: str | None
     ) -> LLMError:
-        """Return the adapter's error for a refused request.
+        """Return the adapter's error for a request that the server rejected.
 
         Unless the request is at fault, the message names the server: by its address if the base_url could be wrong,
         otherwise by the provider and the model.
@@ -299,7 +299,7 @@ def _read_url(base_url: str, name: str = "base_url") -> str:
 
 
 def _public_part(wrong_url: str) -> str:
-    """Return an invalid URL without its user name and password. A password can contain "/" or "#"."""
+    """Return an invalid URL without its user name and password, which can contain "/" or "#"."""
     return public_url(wrong_url.rpartition("@")[2])
 
 

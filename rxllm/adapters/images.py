@@ -1,7 +1,7 @@
-"""The image adapter protocol, and the base class for HTTP image adapters, which also fetches images from URLs.
+"""The image adapter protocol, and the base class for HTTP image adapters, which also fetches images by URL.
 
-Requests are connected, cancelled and closed as described in ``rxllm.http.stream``. A response is read completely and
-closed before its content is used.
+Requests are sent and cancelled as described in ``rxllm.http.stream``. A response is read to its end and closed before
+its content is used.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ if TYPE_CHECKING:
 class ImageAdapter(Protocol):
     """Turns a request into a cold Observable of one response; every failure goes to ``on_error``.
 
-    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other operation is
-    refused with ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
+    `operations` lists which of ``"generate"``, ``"edit"`` and ``"variation"`` are supported. Any other operation fails
+    with ``ImageAdapterError("unsupported_operation")``, before the key is looked up and before any I/O.
     """
 
     @property
@@ -114,7 +114,7 @@ class HTTPImageAdapter(HTTPBase):
 
     @abstractmethod
     def read(self, request: ImageRequest, answer: Answer) -> ImageResponse:
-        """Return the image response that `answer` contains. Its HTTP status is below 300.
+        """Return the image response in `answer`, whose HTTP status is below 300.
 
         If `read` raises an exception that is not an `LLMError`, the call fails with
         ``ImageAdapterError("malformed_response")``.
@@ -191,7 +191,7 @@ class HTTPImageAdapter(HTTPBase):
         return replace(request, input_images=tuple(images), mask=await load(request.mask) if request.mask else None)
 
     async def _convert(self, image: Image, source: Literal["binary", "base64", "url"], fetcher: Fetcher) -> Image:
-        if source in (image.source, "url"):  # if the server sends bytes instead of a URL, keep them
+        if source in (image.source, "url"):  # if the server sent bytes instead of a URL, keep them
             return image
         if image.source == "url":
             image = await fetcher.fetch(image)
@@ -241,9 +241,9 @@ class Fetcher:
             raise failure from None
 
     async def fetch(self, image: Image) -> Image:
-        """Fetch the URL of `image`, and return `image` with the data and MIME type found there.
+        """Fetch the URL of `image`, and return `image` with the fetched data and MIME type.
 
-        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason listed in `send`.
+        Raises ``ImageAdapterError``: ``invalid_request`` if there is no image at the URL, or a reason from `send`.
         """
         url = str(image.data)
         if url[:5].lower() == "data:":
@@ -254,10 +254,10 @@ class Fetcher:
         except LLMError:
             raise
         except Exception as error:
-            raise self._fetch_error(url, f"it is not a URL: {error}") from error
+            raise self._fetch_error(url, f"it is not a valid URL: {error}") from error
         mime_type = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if answer.status >= 300:
-            raise self._fetch_error(url, f"the answer is HTTP {answer.status}")
+            raise self._fetch_error(url, f"the server answered with HTTP {answer.status}")
         if not mime_type.startswith("image/"):
             raise self._fetch_error(url, f"expected the type image/..., got {mime_type or 'no type'}")
         return replace(image, source="binary", data=answer.body, mime_type=mime_type)

@@ -1,6 +1,6 @@
 """The names of all providers, and the profiles of the providers that use the Chat Completions API.
 
-A `Profile` holds a provider's address and the few ways in which its server differs from OpenAI's. `providers` returns
+A `Profile` holds a provider's address and the few differences between its server and OpenAI's. `providers` returns
 every provider name that ``Engine.from_model("provider:model")`` accepts.
 """
 
@@ -19,13 +19,13 @@ __all__ = ["PROFILES", "Profile", "providers"]
 
 @dataclass(frozen=True)
 class Profile:
-    """A server that is compatible with OpenAI's, and the ways in which it differs from it.
+    """An OpenAI-compatible server, and its differences from OpenAI's own.
 
     `base_url` is its address. `key_variable` is the environment variable with its key, or None if it needs no key.
-    `options` are merged into the request body; the caller's options take precedence, and None removes a field.
-    `names` maps request fields to the server's names for them, where these differ. `call_id` is a regular expression
-    that every tool call id must match. `thoughts_field` is the message field in which the model's thoughts are sent
-    back. A server with such a field rejects a tool result if the thoughts before it are missing.
+    `options` are merged into the request body; the caller's options take precedence, and None removes a field. `names`
+    maps request fields to the server's names for them, where they differ. `call_id` is a regular expression that every
+    tool call id must match. `thoughts_field` is the message field in which the model's thoughts are sent back. A server
+    with such a field rejects a tool result if the thoughts before it are missing.
     """
 
     base_url: str
@@ -98,7 +98,7 @@ _MODEL_PATTERNS = {
     "xai": "grok-",
     "ollama": r"(llama|qwen|gemma|phi)[-\d]",
 }
-"""Maps providers to patterns that match their models' names, so that a provider can be suggested for a model."""
+"""Maps providers to patterns that match their models' names; used to suggest a provider for a model."""
 
 
 def unknown_provider(provider: str, model: str) -> str:

@@ -1,16 +1,16 @@
-"""For adapter authors: turn bytes into frames and frames into events, without I/O, Rx or a clock.
+"""Turn bytes into frames and frames into events, without I/O, Rx or a clock. For adapter authors.
 
 ===============  ==========================================================================================
 module           purpose
 ===============  ==========================================================================================
 ``framing``      Split a byte stream into frames: server-sent events, NDJSON lines, or JSON array elements.
-``frames``       The base class for decoders. It deals with malformed frames.
+``frames``       The base class for decoders, which handles malformed frames.
 ``event_order``  Turn what a decoder reports into well-ordered events, including the end of the stream.
 ``tool_calls``   Assemble tool calls whose arguments arrive in pieces.
 ===============  ==========================================================================================
 
-To write the decoder of an adapter, subclass `FrameDecoder`. It reads frames from a `Framing`, such as `SSEDecoder` or
-`NDJSONFraming`, and reports what they mean to `Blocks`, which creates the events. `CallTracker` gives each tool call an
+To write an adapter's decoder, subclass `FrameDecoder`. It takes frames from a `Framing`, such as `SSEDecoder` or
+`NDJSONFraming`, and reports their content to `Blocks`, which creates the events. `CallTracker` gives each tool call an
 id.
 """
 
@@ -36,8 +36,8 @@ __all__ = [
     "SSEDecoder",
 ]
 
-# Import the modules lazily: a program that uses no HTTP adapter needs none of them. Type checkers do not see
-# `__getattr__`, since they would then accept any name.
+# Import the modules lazily: a program without HTTP adapters needs none of them. `__getattr__` is hidden from type
+# checkers, because they would then accept any name.
 if not TYPE_CHECKING:
     __getattr__ = lazy_exports(
         __name__,

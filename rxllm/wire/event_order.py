@@ -1,6 +1,6 @@
-"""Turn what a decoder reports into well-ordered events, and decide whether the stream completed, failed or was cut.
+"""Turn what a decoder reports into well-ordered events, and decide whether the stream completed, failed or was cut off.
 
-A decoder calls the methods of `Blocks` in the order in which the provider sends its data. `Blocks` opens and completes
+A decoder calls the methods of `Blocks` in the order in which the provider sends the data. `Blocks` opens and completes
 blocks of text and thinking as needed:
 
 =============  ==========================  ==========================================================================
@@ -9,9 +9,9 @@ state          method                      effect
 new            `start`                     Emits ``MessageStarted``. Without this call, the first content emits it.
 started        `text`, `thinking`, `call`  Emits a delta. Only one block is open at a time. It is completed when a
                                            block of another kind or id begins, or when a tool call starts.
-started        `source`, `file`, `part`    Emits an event, but not before the open block is complete.
+started        `source`, `file`, `part`    Emits an event. If a block is open, the event waits until it is complete.
 started        `finish`                    Emits nothing, since content, errors and usage may still follow.
-started        `error`                     Completes the open block. Completes unfinished tool calls, but marks them
+started        `error`                     Completes the open block and all unfinished tool calls, which it marks
                                            as incomplete. Then emits ``ErrorEvent``.
 started        `end`                       Completes everything that is open, and emits ``MessageCompleted``. Without
                                            a finish reason, `over` must be true; otherwise the stream fails with
@@ -58,9 +58,9 @@ class BlockIds:
     >>> ids.of(None), ids.of("msg_1"), ids.of(None), ids.of("msg_1")
     ('block_0', 'msg_1', 'block_1', 'msg_1')
 
-    The provider's id is kept, unless this class has already made up the same id for an earlier block. With equal ids,
-    the two blocks would be merged, and text would be lost. Such a clash can happen when an adapter emits text of its
-    own before it forwards another adapter's events.
+    The provider's id is kept, unless this class has already made up the same id for an earlier block: blocks with equal
+    ids would be merged, and text would be lost. Such a clash can happen when an adapter emits some text before it
+    forwards another adapter's events.
 
     >>> ids.of("block_1")
     'block_2'
@@ -109,8 +109,8 @@ class Blocks:
         self._events: list[Event] = []
         self._folded: list[Event] = []  # all events except deltas; the message is folded from them
         self._open: Literal["text", "thinking"] | None = None
-        self._reported_id: str | None = None  # The open block's id, as the decoder has reported it.
-        self._id = ""  # The open block's id, as its events show it.
+        self._reported_id: str | None = None  # The open block's id, as reported by the decoder.
+        self._id = ""  # The open block's id, as emitted in its events.
         self._ids = BlockIds()
         self._pieces: list[str] = []
         self._signature: str | None = None
@@ -118,7 +118,7 @@ class Blocks:
         self._waiting: list[Event] = []  # events to emit once the open block is complete
         self._usage: Usage | None = None
         self._finish: tuple[FinishReason | None, str | None] | None = None
-        self._failure: LLMError | None = None  # the error that explains the finish reason
+        self._failure: LLMError | None = None  # the error behind the finish reason
         self._identity: dict[str, Any] = {}
         self._metadata: dict[str, Any] = {}
         self._refused = False
@@ -151,7 +151,7 @@ class Blocks:
         self._events.append(TextDelta(delta, self._id))
 
     def refusal(self, delta: str, id: str | None = None) -> None:
-        """Report text in which the model refuses to answer. The finish reason becomes ``content_filter``."""
+        """Report the text of a refusal. The finish reason becomes ``content_filter``."""
         self.text(delta, id)
         self._refused = True
 
@@ -168,9 +168,9 @@ class Blocks:
     def sign(
         self, signature: str | None = None, provider_data: Mapping[str, Any] | None = None, id: str | None = None
     ) -> None:
-        """Attach data to a thinking block. It is sent back to the provider together with the block.
+        """Attach data to the open thinking block; it is sent back to the provider along with the block.
 
-        If no thinking block with this `id` is open, an empty one is begun.
+        If no thinking block with this `id` is open, a new one is started.
         """
         if self.ended:
             return
@@ -202,7 +202,7 @@ class Blocks:
         self._add(FileAdded(file))
 
     def part(self, part: ProviderPart) -> None:
-        """Report data that only the provider understands. It is sent back to the provider in the same position."""
+        """Report data that only the provider understands. It is sent back in the same position."""
         self._add(PartAdded(part))
 
     def raw(self, kind: str, data: Any) -> None:
@@ -211,7 +211,7 @@ class Blocks:
             self._events.append(RawChunk(kind, data))
 
     def nested(self, event: Nested) -> None:
-        """Report an event of an agent that the provider's own agent runs. It does not interrupt the open block."""
+        """Report an event from a sub-agent of the provider's agent. The open block stays open."""
         if not self.ended:
             self.start()
             self._events.append(event)
@@ -224,7 +224,7 @@ class Blocks:
             self._events.append(UsageUpdated(usage))
 
     def event(self, event: Event) -> None:
-        """Complete the open block, and emit `event` as it is."""
+        """Complete the open block and emit `event` unchanged."""
         if not self.ended:
             self.close_block()
             if isinstance(event, _OF_BLOCKS) and event.id is not None:
@@ -242,9 +242,9 @@ class Blocks:
         self._metadata.setdefault(name, []).extend(items)
 
     def finish(self, reason: FinishReason | None, raw: str | None, failure: LLMError | None = None) -> None:
-        """Report a finish reason. A later reason replaces an earlier one, unless it is ``stop``.
+        """Report a finish reason. It replaces an earlier one, unless it is ``stop``.
 
-        `failure` is the error that explains the reason ``"error"``. If it is given, the stream ends with this error.
+        `failure` is the error behind the reason ``"error"``. If it is given, the stream ends with this error.
         """
         if reason != "stop" or self._finish is None:
             self._finish, self._failure = (reason, raw), failure
@@ -273,7 +273,7 @@ class Blocks:
         self.ended = True
 
     def end(self, *, over: bool = False) -> None:
-        """End the stream. `over` is true if the wire's end marker has arrived."""
+        """End the stream. `over` is true if the end marker has arrived."""
         if self.ended:
             return
         if not over and self._finish is None:

@@ -1,21 +1,20 @@
-"""The base class for decoders. It deals with malformed frames, so a subclass only has to interpret the others.
+"""The base class for decoders. It handles malformed frames, so a subclass only has to interpret valid ones.
 
-1. `feed` and `close` never raise an exception. If one occurs, the stream ends with an error, after the events that
-   preceded it. An ``LLMError``, such as the framing's ``StreamError``, is reported as it is; any other exception
+1. `feed` and `close` never raise. An exception inside them ends the stream with an error, after the events that
+   preceded it. An ``LLMError``, such as the framing's ``StreamError``, is reported unchanged; any other exception
    becomes a ``malformed_event``.
-2. Once the stream has ended, all further frames are ignored.
-3. Some frames do not match the expected type. ``[DONE]`` ends the stream, with an error if it is the first frame. Other
-   JSON is parsed again with Python's ``json``, and numbers may then be strings. If it still does not match, the frame
-   becomes a ``RawChunk``. If its event is also named ``error``, the stream ends with the error that it describes.
+2. ``[DONE]`` ends the stream, with an error if it is the first frame. Frames after the end are ignored.
+3. JSON that does not match the expected type is parsed again with Python's ``json``, this time accepting strings as
+   numbers. If it still does not match, it becomes a ``RawChunk``; if the event is named ``error``, the stream then ends
+   with the error that the JSON describes.
 4. A frame that is not JSON ends the stream with an error: the provider's own error if the event is named ``error``,
    otherwise a ``malformed_event``. Blank frames are skipped.
-5. A string may end with half a surrogate pair (``"\\ud83d"``). The decoder keeps that half until a string in a later
+5. If a string ends with half a surrogate pair (``"\\ud83d"``), the decoder keeps that half until a string in a later
    frame begins with the other half.
 
-A subclass reports to ``self.blocks``. It must define `FrameDecoder.read`, which interprets a decoded frame, and
-`FrameDecoder.error_of`, which returns the error that a payload describes. Every stream ends with a call to `fail` or
-`end`, and a subclass may extend both. If its wire needs different rules 3 and 4, it may override `read_unfit` and
-`read_plain`.
+A subclass reports the content of frames to ``self.blocks``. It must define `FrameDecoder.read`, which interprets a
+decoded frame, and `FrameDecoder.error_of`, which returns the error that a payload describes. Every stream ends with a
+call to `fail` or `end`, and a subclass may extend both. To replace rule 3 or 4, override `read_unfit` or `read_plain`.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ _HALVES = re.compile(
     rb'(?P<pair>\\ud[89ab]..\\ud[c-f]..)|(?P<high>\\ud[89ab]..(?="))|(?<=[^\\]")(?P<low>\\ud[c-f]..)|\\.',
     re.DOTALL | re.IGNORECASE,
 )
-"""Matches every escape in a JSON text. `high` and `low` are half pairs at the end and at the start of a string."""
+"""Matches JSON escapes. `high` is the first half of a pair, at a string's end; `low` is the second, at its start."""
 
 
 class Framing(Protocol):
@@ -78,8 +77,8 @@ class FrameDecoder(ABC):
         self.blocks = blocks
         self._decode: Callable[[bytes], Any] = typed.decode
         self._shape: Any = typed.type
-        self._whole = False  # True once a whole response has arrived in one piece, without streaming.
-        self._half = b""  # The escape of a surrogate pair's first half, until the second half arrives.
+        self._whole = False  # True once a non-streamed response has arrived.
+        self._half = b""  # The first half of an escaped surrogate pair, until the second arrives.
 
     def feed(self, data: bytes) -> list[Event]:
         try:
@@ -98,7 +97,7 @@ class FrameDecoder(ABC):
 
     @abstractmethod
     def read(self, kind: str, payload: Any, frame: bytes, /) -> None:
-        """Interpret a frame and report what it means to `blocks`.
+        """Interpret a frame and report its content to `blocks`.
 
         `kind` is the name of the frame's event, `payload` its decoded data, and `frame` its bytes.
         """
@@ -110,14 +109,14 @@ class FrameDecoder(ABC):
     def fail(self, error: LLMError) -> None:
         """End the stream with `error`.
 
-        A subclass that buffers anything should extend this method to report it first.
+        A subclass with a buffer should extend this method to report the buffered content first.
         """
         self.blocks.error(error)
 
     def end(self, *, over: bool) -> None:
-        """End the stream. `over` is true if the wire's end marker has arrived.
+        """End the stream. `over` is true if the end marker has arrived.
 
-        A subclass may extend this method as well as `fail`.
+        Like `fail`, this method may be extended.
         """
         self.blocks.end(over=over)
 
@@ -159,7 +158,7 @@ class FrameDecoder(ABC):
     def _joined(self, frame: bytes) -> bytes:
         """Return `frame` with the pending half of a surrogate pair restored.
 
-        A half at the end of a string is removed, and becomes the pending half.
+        A half at the end of a string is removed and becomes the new pending half.
         """
         if b"\\ud" not in frame.lower():
             return frame
@@ -198,7 +197,7 @@ class FrameDecoder(ABC):
 
 
 def unreadable(error: Exception, provider: str) -> StreamError:
-    """Return the ``StreamError`` to report for a frame that could not be read because of `error`."""
+    """Return the ``StreamError`` for a frame that raised `error` when it was read."""
     message = f"a frame cannot be read: {type(error).__name__}: {str(error)[:200]}"
     failure = StreamError("malformed_event", message, provider=provider)
     failure.__cause__ = error
@@ -211,7 +210,7 @@ def raw_kind(kind: str) -> str:
 
 
 def decode_base64(text: str) -> bytes:
-    """Decode base64 `text`. If it is malformed, return empty bytes."""
+    """Return the bytes in base64 `text`, or empty bytes if it is malformed."""
     try:
         return base64.b64decode(text)
     except ValueError:

@@ -1,7 +1,7 @@
 """Split a byte stream into frames: server-sent events, newline-delimited JSON, or the elements of a JSON array.
 
-The frames do not depend on how the bytes are divided among reads. An unfinished frame is kept until the rest of it
-arrives, so a character or a BOM that was split between two reads is complete when it is parsed. No line, event or
+The frames do not depend on how the bytes are divided into reads. An unfinished frame is kept until the rest of it
+arrives, so a character or a BOM that is split between two reads is complete when it is parsed. No line, event or
 element may exceed `max_frame` bytes, so the buffers cannot grow without limit.
 
 Server-sent events:
@@ -13,7 +13,7 @@ Server-sent events:
    (``data:``) therefore never produce a frame. If an event has several data lines, they are joined with LF.
 3. The specification discards a final event that is not followed by a blank line. However, servers often close the
    connection right after the last line, so `close` returns the final event if its data is complete.
-4. A body that begins with ``{`` or ``[``, possibly after keep-alive white space, is not an event stream. It is a JSON
+4. A body that begins with ``{`` or ``[``, possibly after keep-alive whitespace, is not an event stream but a JSON
    document from a server that ignores ``"stream": true``. `close` returns it as a single frame.
 5. A line such as ``error: {...}`` becomes an event named ``error``. llama.cpp and gpustack report failures this way.
 
@@ -29,17 +29,17 @@ JSON arrays are read by a state machine:
 state      input                       action
 =========  ==========================  =====================================================================
 before     ``[``                       Go to *between*. Anything before the bracket is skipped.
-between    a comma or white space      Skip it.
+between    a comma or whitespace       Skip it.
 between    ``{``, ``[`` or ``"``       Go to *inside*.
 between    ``]``                       Go to *ended*.
-between    anything else               Go to *odd*. This is a number, a word, or nonsense.
+between    anything else               Go to *odd*: it is a number, a word, or nonsense.
 odd        a comma or ``]``            Return what precedes it as an element, and go to *between*.
 inside     the end of the element      Return the element's bytes as they were sent, and go to *between*.
 ended      anything                    Ignore it.
 =========  ==========================  =====================================================================
 
-Brackets inside strings have no effect. Each byte is searched only once, so an element does not cost more if it arrives
-in many reads.
+Brackets inside strings have no effect. Each byte is scanned only once, so an element that arrives in many reads costs
+no more.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _Frame = TypeVar("_Frame")
 class PendingFrame:
     """The base class for framings, which buffers an unfinished frame.
 
-    A frame that is too large raises an error, but only after the frames before it have been returned.
+    An oversized frame raises an error once the frames before it have been returned.
     """
 
     def __init__(self, *, max_frame: int = MAX_FRAME) -> None:
@@ -107,7 +107,7 @@ class PendingFrame:
 
 BOM = b"\xef\xbb\xbf"
 DONE = b"[DONE]"
-_CR = 13  # as an int, since bytes are searched faster for an int than for bytes
+_CR = 13  # an int, because searching bytes for an int is faster than for bytes
 _NAMED = re.compile(rb"^event: ([^\n]++)\ndata: ([^\n]++)\n\n", re.MULTILINE)
 
 Frame = tuple[str, bytes]
@@ -117,9 +117,9 @@ Frame = tuple[str, bytes]
 class SSEDecoder(PendingFrame):
     """Decodes server-sent events incrementally.
 
-    Call `feed` with each read, and `close` at the end of the stream. Both return the frames that are complete. For a
-    frame of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
-    returned the frames before it.
+    Call `feed` with each read, and `close` at the end of the stream. Both return the frames that are complete. A frame
+    of more than `max_frame` bytes raises ``StreamError("oversized_frame")`` once the frames before it have been
+    returned.
 
     >>> decoder = SSEDecoder()
     >>> decoder.feed(b'data: {"a": 1}\\n\\ndata: [DO'), decoder.feed(b"NE]\\n\\n"), decoder.close()
@@ -131,7 +131,7 @@ class SSEDecoder(PendingFrame):
         self.is_json = False  # see rule 4 of server-sent events
         self._event = "message"
         self._data: list[bytes] = []
-        self._size = 0  # bytes in `_data`, counted once it has a second line
+        self._size = 0  # bytes in `_data`, if it has more than one line
         self._started = False
         self._after_cr = False
 
@@ -169,7 +169,7 @@ class SSEDecoder(PendingFrame):
         return document if self.is_json else body
 
     def _with_lf(self, data: bytes) -> bytes:
-        # A CR at the end of a read ends its line at once. An LF at the start of the next read belongs to that CR.
+        # A CR at the end of a read ends the line at once. An LF at the start of the next read is then skipped.
         if self._after_cr and data:
             data = data.removeprefix(b"\n")
             self._after_cr = False
@@ -191,7 +191,7 @@ class SSEDecoder(PendingFrame):
         return self._read_lines(text.split(b"\n")[:-1])
 
     def _read_named(self, text: bytes) -> list[Frame]:
-        # A named event is nearly always one event line and one data line, so a regular expression finds such events.
+        # A named event is nearly always one event line and one data line, which a regular expression can match.
         single = _NAMED.fullmatch(text)
         if single:
             return [(_name(single[1]), single[2])]
@@ -251,9 +251,8 @@ def _name(name: bytes) -> str:
 class NDJSONDecoder(PendingFrame):
     """Decodes newline-delimited JSON incrementally.
 
-    Call `feed` with each read, and `close` at the end of the stream. Both return the lines that are complete. For a
-    line of more than `max_frame` bytes, they raise ``StreamError("oversized_frame")``, but only after they have
-    returned the lines before it.
+    Call `feed` with each read, and `close` at the end of the stream. Both return the lines that are complete. A line of
+    more than `max_frame` bytes raises ``StreamError("oversized_frame")`` once the lines before it have been returned.
 
     >>> decoder = NDJSONDecoder()
     >>> decoder.feed(b'{"a": 1}\\n{"b"'), decoder.feed(b": 2}\\r\\n\\n"), decoder.close()
@@ -308,9 +307,9 @@ class NDJSONFraming:
 
 _SPACE = b" \t\r\n,"
 _BEFORE = re.compile(rb"[^\[]*\[")
-# The rest of a string, up to its closing quote or to a final backslash whose escaped character has not arrived.
+# Matches a string up to its closing quote, or up to a final backslash whose escaped character has not arrived.
 _TEXT = re.compile(rb'[^"\\]*+(?:\\.[^"\\]*+)*+', re.DOTALL)
-# Everything except brackets. Complete strings are skipped, together with any brackets inside them.
+# Matches everything up to the next bracket, ignoring brackets inside complete strings.
 _PLAIN = re.compile(rb'(?:[^"{}\[\]]++|"%b")*+' % _TEXT.pattern, re.DOTALL)
 _OPENING, _CLOSING = (b"{", b"["), (b"}", b"]")
 _ODD = re.compile(rb"[,\]]")
@@ -319,8 +318,8 @@ _ODD = re.compile(rb"[,\]]")
 class JSONArrayDecoder(PendingFrame):
     """Splits a JSON array into its elements incrementally.
 
-    Call `feed` with each read; it returns the elements that are complete. For an element of more than `max_frame`
-    bytes, it raises ``StreamError("oversized_frame")``, but only after it has returned the elements before it.
+    Call `feed` with each read; it returns the elements that are complete. An element of more than `max_frame` bytes
+    raises ``StreamError("oversized_frame")`` once the elements before it have been returned.
 
     >>> decoder = JSONArrayDecoder()
     >>> decoder.feed(b'[{"a": "}"},'), decoder.feed(b'{"b"'), decoder.feed(b": 2}]"), decoder.ended
@@ -347,11 +346,11 @@ class JSONArrayDecoder(PendingFrame):
 
     @property
     def is_between(self) -> bool:
-        """Whether the decoder is between two elements, so that none is unfinished."""
+        """Whether the decoder is between elements."""
         return not self._depth and not self._odd and not self._in_string
 
     def close(self) -> list[bytes]:
-        """Return an empty list, since an unfinished element is dropped."""
+        """Return an empty list; an unfinished element is dropped."""
         self._check_open()
         return []
 

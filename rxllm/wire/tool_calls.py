@@ -1,7 +1,7 @@
 """Assemble tool calls from deltas in OpenAI's style, and mark those whose arguments are not a JSON object.
 
-A delta has an index, an id, a name and a piece of the arguments. Providers may omit, repeat or reuse any of these, so
-this table shows which call a delta belongs to:
+A delta has an index, an id, a name and a piece of the arguments. Providers may omit, repeat or reuse any of these. This
+table shows which call a delta belongs to:
 
 ===================  ===================  =====================================================================
 delta's index        delta's id           the delta belongs to
@@ -45,14 +45,14 @@ class _Call:
         self.name = ""
         self.pieces: list[str] = []
         self.metadata: dict[str, Any] = {}
-        self.state = "waiting"  # Later "started", and then "completed".
+        self.state = "waiting"  # Later "started", then "completed".
         self.objects: JSONArrayDecoder | None = None  # Finds JSON objects in the pieces.
-        self.found = self.searched = 0  # The number of objects found, and the number of pieces searched.
+        self.found = self.searched = 0  # The number of objects found, and of pieces searched.
 
     def is_whole(self) -> bool:
         if not self.pieces or not self.pieces[-1].endswith("}"):
             return False
-        # Search each piece only once: if a server repeats the name with each piece, this method runs for each piece.
+        # Search each piece only once: for a server that repeats the name with each piece, this runs once per piece.
         if self.objects is None:
             self.objects = JSONArrayDecoder(max_frame=sys.maxsize)
             self.objects.feed(b"[")
@@ -63,7 +63,7 @@ class _Call:
 
 
 class CallTracker:
-    """Assembles the tool calls of one response. `taken` are the ids that the thread already uses.
+    """Assembles the tool calls of one response. `taken` contains the ids already used in the thread.
 
     >>> calls = CallTracker()
     >>> calls.feed(0, "c1", "add", '{"a"')
@@ -80,12 +80,12 @@ class CallTracker:
         self._calls: list[_Call] = []
         self._by_index: dict[int, _Call] = {}
         self._by_id: dict[str, _Call] = {}
-        self._started = 0  # The number of calls that have started; they start in order.
-        self._tried = 0  # Each `call_<k>` is taken, for k from a call's own number up to this one.
+        self._started = 0  # The number of calls that have started; calls start in order.
+        self._tried = 0  # The last k used in a `call_<k>`; the search for a free id starts there.
 
     @classmethod
     def after(cls, messages: Iterable[Message]) -> CallTracker:
-        """Return a tracker for the response to `messages`; the ids of their tool calls are taken."""
+        """Return a tracker for the response to `messages`, whose tool-call ids count as taken."""
         return cls(call.id for message in messages for call in message.tool_calls)
 
     def feed(
@@ -96,7 +96,7 @@ class CallTracker:
         arguments: str | Mapping[str, Any] | None,
         metadata: Mapping[str, Any] = NOTHING,
     ) -> list[Event]:
-        """Return the events for one delta. `metadata`, such as ``{"server": True}``, is added to the call's own."""
+        """Return the events for one delta. `metadata`, such as ``{"server": True}``, is added to the call."""
         if index is not None and index < 0:
             index = None
         if not isinstance(id or "", str) or not isinstance(name or "", str):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -117,12 +117,12 @@ class CallTracker:
         return self._start() if call.state == "waiting" else []
 
     def id_of(self, index: int) -> str:
-        """Return the id that events use for the call at `index`. It is empty until the call starts."""
+        """Return the id under which events report the call at `index`. It is empty until the call starts."""
         call = self._by_index.get(index)
         return call.id if call is not None else ""
 
     def complete(self, index: int) -> list[Event]:
-        """Complete the call at `index` and return the events. Only some wires report when a call ends."""
+        """Complete the call at `index` and return the events. Only some APIs report the end of a call."""
         call = self._by_index.get(index)
         return self._start(force=True) + self._complete(call) if call is not None else []
 

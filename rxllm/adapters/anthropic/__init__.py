@@ -25,9 +25,9 @@ __all__ = ["Anthropic"]
 _IS_OWN = re.compile(r"https://(api\.anthropic\.com|aws-external-anthropic\.[^/]+\.api\.aws)(:\d+)?(/|$)")
 
 VERSION = "2023-06-01"
-"""The API version that is sent by default.
+"""The default API version.
 
-The newer version 2026-10-21 has no temperature. To use it, set the header ``anthropic-version``.
+The newer version 2026-10-21, which has no temperature, can be chosen with the header ``anthropic-version``.
 """
 
 
@@ -37,16 +37,16 @@ class Anthropic(HTTPAdapter):
     Only Anthropic's own server needs a key. It is looked up in the call, in `api_key` and in ``ANTHROPIC_API_KEY``. If
     `base_url` is missing, the environment variable ``ANTHROPIC_BASE_URL`` is used; ``/v1`` is added to its value.
 
-    ``Request.options`` is merged over the body, so you can set any field that the server supports; None removes a
+    ``Request.options`` is merged into the body, so you can set any field that the server supports; None removes a
     field. ``betas``, a list of names, is sent as the header ``anthropic-beta`` instead. The API has no seed, so
     ``Request.seed`` is not sent.
 
     Only the system messages at the start of a thread are sent as the body's ``system``. Later ones stay where they are,
     so that the cached prefix remains valid. Models that obey messages with the role ``system`` receive such a message.
-    All other models receive text between ``<system>`` tags, which users could type too. To choose the form yourself,
+    All other models receive text between ``<system>`` tags, which users could also type. To choose the form yourself,
     set the option ``system_entries`` to True or False.
 
-    If a tool has ``metadata["strict"]``, its schema is binding. A tool's ``metadata["anthropic"]`` is merged over its
+    If a tool has ``metadata["strict"]``, its schema is enforced. A tool's ``metadata["anthropic"]`` is merged into its
     entry in the body, as in ``{"eager_input_streaming": True}``. Tools that the server runs have a ``"type"`` there, as
     in ``{"type": "web_search_20250305"}``; their entry has no description and no schema. To mark the end of a prefix to
     cache, set ``metadata["cache"]`` of a part, a message or a tool to True, ``"5m"`` or ``"1h"``.

@@ -10,7 +10,7 @@ rules:
 * A server that does not stream sends the message as a single JSON document.
 
 Each content block begins with a start frame, is filled by deltas, and ends with a stop frame. The fields of the start
-frame count too: some servers put the whole block there, and a message that is not streamed has no deltas at all.
+frame are read too: some servers put the whole block there, and a message that is not streamed has no deltas at all.
 
 =====================  ==============================================================================================
 block                  events
@@ -50,8 +50,8 @@ FINISH_REASONS: dict[str, FinishReason] = {
     "model_context_window_exceeded": "length",
     "tool_use": "tool_calls",
     "refusal": "content_filter",
-    # After `pause_turn`, another request is needed. After `compaction`, none is needed: the caller asked for that
-    # pause with `pause_after_compaction`. Unknown reasons are "other" as well.
+    # `pause_turn` requires another request. `compaction` does not: the caller asked for that pause with
+    # `pause_after_compaction`. Unknown reasons become "other" too.
     "pause_turn": "other",
     "compaction": "other",
 }
@@ -281,7 +281,7 @@ class Content:
 
 
 def _pages(content: Any) -> Iterable[dict[str, Any]]:
-    # These are the pages of a web search or fetch. Their text is encrypted or long, so it is left in the part.
+    # Yield the pages of a web search or fetch. Their text is encrypted or long, so only the part keeps it.
     for page in dicts(content if isinstance(content, list) else [content]):
         if isinstance(page.get("url"), str):
             yield {k: v for k, v in page.items() if k not in ("encrypted_content", "content") and v is not None}

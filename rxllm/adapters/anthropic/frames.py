@@ -1,4 +1,4 @@
-"""Types for the frames of the Messages API, with only the fields that we read, and a function that reads usage."""
+"""Frame types for the Messages API, with only the fields that we read, and a function that reads usage."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def to_usage(counters: Mapping[str, Any]) -> Usage:
     them. In both, the output includes thinking. See
     https://platform.claude.com/docs/en/build-with-claude/prompt-caching.
 
-    ``iterations`` lists the usage of each request that the server made to produce the answer. No other counter includes
-    compactions and advisors. If the list is present, each count is therefore the sum over its entries. `extra` then
-    contains the usage, type and model of each request, so that the cost can be computed.
+    ``iterations`` lists the usage of each request that the server made to produce the answer. Only this list includes
+    compactions and advisors, so if it is present, each count is the sum over its entries. `extra` then contains the
+    usage, type and model of each request, so that the cost can be computed.
     """
     usage, parts = _to_usage(counters), [_to_usage(entry) for entry in dicts(counters.get("iterations"))]
     if not parts or len(parts) < len(counters["iterations"]) or any(part.total_tokens is None for part in parts):

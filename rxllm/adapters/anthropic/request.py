@@ -1,13 +1,13 @@
-"""Conversion of a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
+"""Convert a request to the body of the Messages API: https://platform.claude.com/docs/en/api/messages.
 
 1. System messages at the start of the thread become ``system``. Later ones must not change that field, because that
    would invalidate the cached prefix. A later system message is added after the user turn that it follows. If it
-   follows an assistant turn, it is added after the next user turn; if there is none, it becomes a user turn itself. A
+   follows an assistant turn, it is added after the next user turn or, if there is none, becomes a user turn itself. A
    model that obeys messages with the role ``system`` (see `takes_entries`) receives it as such a message. Any other
-   model receives it as a text block between ``<system>`` tags at the end of the user turn.
+   model receives it as text between ``<system>`` tags at the end of the user turn.
 2. Consecutive messages with the same role become one turn. The results of a turn's tool calls are placed together at
    the beginning of one user turn.
-3. The API refuses blank text, and white space at the end of a final assistant turn. Both are removed.
+3. The API rejects blank text, and whitespace at the end of a final assistant turn. Both are removed.
 4. Parts from another provider, such as its thinking or its server tools, are left out. Anthropic's own parts are sent
    back unchanged, but thinking is left out if it has no signature, and a server-tool call if it is incomplete.
    Files are described at https://platform.claude.com/docs/en/build-with-claude/files; to send a file by its id, set
@@ -44,7 +44,7 @@ Block = dict[str, Any]
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf") for by in ("", " by url", " by id")}
 
-# A search result is sent back in a part of its own. A citation is sent back with the text that it belongs to.
+# A search result is sent back in a part of its own, a citation with the text to which it belongs.
 _SOURCES = {f"source {kind}" for kind in ("web_search_result", "web_fetch_result", *CITATIONS)}
 
 CARRIES: Carries = {
@@ -58,8 +58,8 @@ CARRIES: Carries = {
 def messages_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_own` is whether the server is Anthropic's own. The option ``system_entries`` is not sent. If it is True, later
-    system messages keep their role; if it is False, they become text. The default depends on the model and the server.
+    `is_own` means that the server is Anthropic's own. The option ``system_entries`` is not sent: if it is True, later
+    system messages keep their role; if it is False, they become text. Its default depends on the model and the server.
     """
     request = select_parts(request, f"the Messages API of {provider}", provider, CARRIES)
     model = request.model or ""
@@ -95,7 +95,7 @@ COUNTED = (
     *("model", "messages", "system", "tools", "tool_choice", "thinking", "output_config"),
     *("cache_control", "speed", "user_profile_id", "workspace_id", "mcp_servers", "context_management", "betas"),
 )
-"""The fields that ``/messages/count_tokens`` accepts. It refuses a request with any other field."""
+"""The fields that ``/messages/count_tokens`` accepts. It rejects a request with any other field."""
 
 
 def count_body(request: Request, *, provider: str = "anthropic", is_own: bool = False) -> dict[str, Any]:
@@ -115,9 +115,9 @@ def default_max_tokens(model: str) -> int:
 
 
 def _effort_fields(effort: str | None, model: str, limit: int) -> dict[str, Any]:
-    # Claude 4.6 and later accept an effort: https://platform.claude.com/docs/en/build-with-claude/effort. Older models
-    # and models that are not Claude accept a budget instead. It must be at least 1,024 tokens, and must leave part of
-    # the limit for the answer.
+    # Claude 4.6 and later accept an effort level: https://platform.claude.com/docs/en/build-with-claude/effort. Older
+    # models and models that are not Claude accept a token budget instead. It must be at least 1,024, and must leave
+    # part of the limit for the answer.
     if effort is None:
         return {}
     if effort in ("none", "disabled"):
@@ -187,14 +187,14 @@ def _close_objects(schema: Any) -> Any:
 def takes_entries(model: str) -> bool:
     """Whether `model` obeys a message with the role ``system`` in the middle of a thread.
 
-    Older models refuse such a message. Sonnet 5 and Haiku 5.5 accept it, but they ignore it or mistake it for text from
+    Older models reject such a message. Sonnet 5 and Haiku 5.5 accept it, but they ignore it or mistake it for text from
     the user or a tool.
     """
     return re.search(r"claude-(opus-4[-.]8|(opus|fable|mythos)-5)(?!\d)", model) is not None
 
 
 def system_of(messages: Iterable[Message]) -> str | list[Block]:
-    """Return system messages for the field ``system``, as text, or as blocks if any of them has a cache mark."""
+    """Return the value of the field ``system``: text, or blocks if any message has a cache mark."""
     blocks = [block for message in messages for block in _mark_cached(message, _text_blocks(message))]
     if any("cache_control" in block for block in blocks):
         return blocks
@@ -236,7 +236,7 @@ def _add_instructions(turns: list[Block], instructions: list[Block], *, entries:
     if not instructions:
         return
     follows_user = bool(turns) and turns[-1]["role"] == "user"
-    # If the last turn ends with a server-tool call, it is paused: the server will continue it.
+    # A turn that ends with a server-tool call is paused: the server will continue it.
     is_paused = bool(turns) and turns[-1]["content"][-1]["type"] in SERVER_CALLS
     if entries and (follows_user or is_paused):
         turns.append({"role": "system", "content": instructions})
@@ -260,7 +260,7 @@ def cache_control(metadata: Mapping[str, Any]) -> Block:
 
 
 def _mark_cached(message: Message, blocks: list[Block]) -> list[Block]:
-    # A message's cache mark is put on its last block that is not thinking, because thinking cannot be marked.
+    # The mark is put on the message's last block that is not thinking, because thinking cannot be marked.
     mark = cache_control(message.metadata)
     markable = [block for block in blocks if block["type"] not in ("thinking", "redacted_thinking")]
     if mark and markable:
@@ -347,9 +347,9 @@ def _assistant_blocks(message: Message, provider: str) -> list[Block]:
 
 
 def _cite(blocks: list[Block], source: Mapping[str, Any]) -> None:
-    # A citation belongs to the text before it. A search result is not a citation; it is sent back in a part of its own.
+    # A citation belongs to the text before it. Search results are not citations; they are sent back in their own parts.
     if source.get("type") in CITATIONS and blocks and blocks[-1]["type"] == "text":
-        # The API sends `file_id`, but refuses it in a request.
+        # The API sends `file_id`, but rejects it in a request.
         blocks[-1].setdefault("citations", []).append({k: v for k, v in source.items() if k != "file_id"})
 
 

@@ -34,7 +34,7 @@ from rxllm.wire.tool_calls import CallTracker
 __all__ = ["Fake"]
 
 Piece = str | ToolCall | Usage | BaseException | Event | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # must be a list at run time, but a type checker rejects list[str] as list[Piece]
+Turn = Piece | Sequence[Piece]  # must be a list; typed as a Sequence so that type checkers accept a list[str]
 
 _WORDS = ("text", "thinking", "tool_call", "tool_call_delta", "usage", "raw_chunk", "delay", "error", "finish")
 _DELTA_FIELDS = {"id", "name", "arguments_delta"}
@@ -68,14 +68,14 @@ class Fake:
     ``("error", "rate_limited")``                      an ``ErrorEvent``, which ends the turn; the second item is an
                                                        `AdapterError` reason or an exception
     ``("finish", "stop")``                             the finish reason, which ends the turn
-    an exception                                       as the first piece, a failure of the call; later in the turn, an
+    an exception                                       fails the call if it is the first piece; later, it becomes an
                                                        ``ErrorEvent``
     an event                                           the event itself
     =================================================  =================================================================
 
-    The function can be async. A plain function runs on the event loop and blocks it while it sleeps, so use
-    ``("delay", seconds)`` or an async function to wait. Without an event loop, turns are played on the caller's thread.
-    `requests` lists all requests in order.
+    The function can be async. A plain function blocks the event loop, so do not sleep in it: to wait, use ``("delay",
+    seconds)`` or an async function. Without an event loop, turns are played on the caller's thread. `requests` lists
+    all requests in order.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. Pieces that a function returns
     are checked when they are played. After the last turn, calls fail with ``AdapterError("no_scripted_response")``.
@@ -89,7 +89,7 @@ class Fake:
         scripts: Iterable[Iterable[Piece]] | None = None,
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "Fake needs its turns in exactly one form: pass arguments, or script=, or scripts="
+            message = "Fake takes its turns in exactly one form: as arguments, as script= or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[Request] = []
         self._function = turns[0] if len(turns) == 1 and callable(turns[0]) else None
@@ -137,7 +137,7 @@ class Fake:
 
 
 class _Play:
-    """Plays the turn of one subscription. It pauses at delays and while the consumer is behind."""
+    """Plays the turn of one subscription, pausing at delays and while the consumer lags behind."""
 
     def __init__(
         self,
@@ -162,8 +162,8 @@ class _Play:
         self._disposed = True
 
     def _schedule(self) -> None:
-        # The turn must not start at once: the subscriber needs its disposable before the first event. Otherwise,
-        # take(1) could not dispose it.
+        # Do not start the turn at once: the subscriber needs its disposable before the first event, or take(1) could
+        # not dispose it.
         scheduler = self._scheduler or CurrentThreadScheduler.singleton()
         self._wait_for(lambda: scheduler.schedule(self._play))
 
@@ -212,7 +212,7 @@ class _Play:
 
 
 def pieces_of(turn: Any) -> list[Piece]:
-    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an unknown piece."""
+    """Return the pieces of a turn. Raises ``ValidationError("invalid_option")`` for an invalid piece."""
     pieces = cast(list[Piece], turn) if isinstance(turn, list) else [cast(Piece, turn)]
     for piece in pieces:
         if not _is_valid(piece):
@@ -252,7 +252,7 @@ def _remedy(piece: Any) -> str:
         case ("tool_call", Mapping()):
             return "the fields of a tool call are id, name, arguments, raw_arguments and metadata; the name is required"
         case _:
-            return f"a tuple must start with one of {', '.join(_WORDS)}; put several pieces into a list"
+            return f"a tuple must start with one of {', '.join(_WORDS)}; put several pieces in a list"
 
 
 def _fits(cls: Callable[..., Any], fields: Mapping[str, Any]) -> bool:

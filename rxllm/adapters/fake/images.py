@@ -17,7 +17,7 @@ from rxllm.values import Call, Image, ImageAdapterError, ImageRequest, ImageResp
 from rxllm.values.argument_checks import is_seconds, shown
 
 Piece = Image | ImageUsage | ImageResponse | BaseException | tuple[str, Any]
-Turn = Piece | Sequence[Piece]  # must be a list at run time, but a type checker rejects list[Image] as list[Piece]
+Turn = Piece | Sequence[Piece]  # must be a list; typed as a Sequence so that type checkers accept a list[Image]
 
 
 class FakeImages:
@@ -45,7 +45,7 @@ class FakeImages:
                                                 `ImageAdapterError.REASONS`
     ==========================================  ===============================================================
 
-    `requests` lists all requests in order, including requests that are refused because of `operations`.
+    `requests` lists all requests in order, including any that `operations` does not allow.
 
     Raises ``ValidationError("invalid_option")`` for a piece that is not in the table. After the last turn, calls fail
     with ``ImageAdapterError("unknown")``.
@@ -59,7 +59,7 @@ class FakeImages:
         operations: Collection[str] = ("generate", "edit", "variation"),
     ) -> None:
         if sum(argument is not None for argument in (turns or None, script, scripts)) != 1:
-            message = "FakeImages needs its turns in exactly one form: pass arguments, or script=, or scripts="
+            message = "FakeImages takes its turns in exactly one form: as arguments, as script= or as scripts="
             raise ValidationError("invalid_option", message)
         self.requests: list[ImageRequest] = []
         self.operations = frozenset(operations)

@@ -48,15 +48,15 @@ class GoogleKeys(HTTPBase):
 class Gemini(GoogleKeys, HTTPAdapter):
     """An adapter for the Gemini API or Vertex AI.
 
-    It sends requests to ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse``. The key is looked up in the
+    It sends ``POST {base_url}/models/{model}:streamGenerateContent?alt=sse`` requests. The key is looked up in the
     call, in `api_key`, and in ``GOOGLE_API_KEY`` or ``GEMINI_API_KEY``. If `base_url` is missing, the environment
     variable ``GOOGLE_GEMINI_BASE_URL`` is used; ``/v1beta`` is added to its value. For Vertex AI, pass the `base_url`
     ``https://aiplatform.googleapis.com/v1/projects/P/locations/L/publishers/google`` and an access token as the key.
 
-    ``Request.options`` is merged over the body, including nested objects, as in ``{"generationConfig": {"topP":
-    0.9}}``; None removes a field. The option ``tools``, such as ``[{"googleSearch": {}}]``, is added to the request's
-    functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests log-probabilities, which
-    arrive in ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body, including nested objects, as in ``{"generationConfig": {"topP":
+    0.9}}``; None removes a field. The tools in the option ``tools``, such as ``[{"googleSearch": {}}]``, are added to
+    the request's functions. ``{"generationConfig": {"responseLogprobs": True, "logprobs": 2}}`` requests
+    log-probabilities, which arrive in ``Response.metadata["logprobs"]``.
     """
 
     def build(self, request: Request, call: Call) -> httpx.Request:

@@ -4,13 +4,13 @@ The API is described at https://ai.google.dev/api/generate-content. The module `
 The decoder follows these rules:
 
 * Only candidate 0 is read. Content can follow a finish reason; the only end marker is the ``]`` of a JSON array.
-* Grounding, citations and fetched URLs become sources. The whole grounding is put into the completed message's
+* Grounding, citations and fetched URLs become sources. The complete grounding data is put into the completed message's
   metadata.
 * If the prompt is blocked, the finish reason is ``content_filter``.
 * Each usage object is a snapshot, so the last one counts.
 * Log-probabilities are put into the completed message's metadata, in OpenAI's format.
-* If a finish reason means failure, as ``MALFORMED_FUNCTION_CALL`` does, the stream ends with an error that has the
-  reason as its code.
+* A finish reason that means failure, such as ``MALFORMED_FUNCTION_CALL``, ends the stream with an error whose code is
+  the reason.
 * An error inside the stream ends it. A chunk or part without any known field becomes a ``RawChunk``.
 """
 

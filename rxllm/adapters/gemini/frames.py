@@ -1,7 +1,7 @@
 """Types and framing for Gemini's ``streamGenerateContent`` chunks, and readers for log-probabilities and usage.
 
 The chunks are described at https://ai.google.dev/api/generate-content. The types have only the fields that we read.
-Enum values are names; if the request asks for ``enum-encoding=int``, they are numbers.
+Enum values are names, or numbers if the request asks for ``enum-encoding=int``.
 """
 
 from __future__ import annotations
@@ -132,11 +132,11 @@ def _flatten(items: Iterable[tuple[str, Any]]) -> Iterable[tuple[str, Any]]:
 class GeminiFrames:
     """Splits an event stream (``?alt=sse``) or a JSON array into frames.
 
-    The first byte shows which of the two it is, so servers that ignore ``alt`` are supported too.
+    The first byte shows which format it is, so servers that ignore ``alt`` are supported too.
     """
 
     def __init__(self) -> None:
-        self.ended = False  # whether the array is closed; an event stream has no such mark
+        self.ended = False  # whether the array is closed; an event stream has no end marker
         self._buffer: bytes = b""
         self._source: SSEDecoder | JSONArrayDecoder | None = None
 

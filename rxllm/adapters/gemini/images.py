@@ -45,10 +45,10 @@ _TOLERANCE = 0.05
 class GeminiImages(GoogleKeys, HTTPImageAdapter):
     """An adapter for images from the Gemini API or Vertex AI.
 
-    It sends requests to ``POST {base_url}/models/{model}:generateContent``. For the key and for Vertex AI, see
-    `Gemini`. If the size is given in pixels, the nearest aspect ratio is requested; ``"16:9"`` and ``"2K"`` are
-    accepted too. There are no fields for quality, style and background, so describe them in the prompt.
-    ``ImageRequest.options`` is merged over the body, including nested objects.
+    It sends ``POST {base_url}/models/{model}:generateContent`` requests. For the key and for Vertex AI, see `Gemini`.
+    If the size is given in pixels, the nearest aspect ratio is requested; ``"16:9"`` and ``"2K"`` are accepted too.
+    There are no fields for quality, style or background, so describe them in the prompt. ``ImageRequest.options`` is
+    merged into the body, including nested objects.
     """
 
     operations = ("generate", "edit")

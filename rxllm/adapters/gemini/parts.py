@@ -1,14 +1,14 @@
-"""Conversion of Gemini's content parts to events.
+"""Convert Gemini's content parts to events.
 
 The parts are described at https://ai.google.dev/api/caching#Part, and their signatures at
 https://ai.google.dev/gemini-api/docs/thought-signatures. They are read by these rules:
 
-* A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id. The name is not used as an id.
-* A whole call is held back until something other than a call arrives. If that is a ``functionResponse``, Gemini has run
-  the call on an MCP server; such a part can even follow a finish reason. If it is any other part, or the end of the
-  response, the client must run the call.
-* A ``thoughtSignature`` is sent back with its part. It is kept in the call's metadata, in the file or in the thinking
-  block. For text, it is kept in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
+* A tool call arrives whole, or value by value (``partialArgs``). Most calls have no id; the name is not used as one.
+* A whole call is held back until something other than a call arrives. If a ``functionResponse`` arrives, Gemini has run
+  the call on an MCP server; such a part can even follow a finish reason. If another part arrives, or the response ends,
+  the client must run the call.
+* A ``thoughtSignature`` is sent back with its part. Until then, it is kept in the call's metadata, in the file or in
+  the thinking block or, for text, in a ``ProviderPart`` after the text. Signed and unsigned text are never joined.
 * Code execution and other server tools become tool calls with the metadata ``{"server": True}``. Their parts and their
   results also become ``ProviderPart``s, which are sent back unchanged.
 * A part without any known field becomes a ``RawChunk``.
@@ -37,7 +37,7 @@ class PartReader:
         self._blocks = blocks
         self._calls = 0  # the number of calls so far, and the index of the next one
         self._partial: tuple[int, PartialArguments] | None = None
-        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Complete calls, with their signatures.
+        self._waiting: list[tuple[FunctionCall, str | None]] = []  # Complete calls with their signatures.
         self._reported: bytes | None = None  # The last frame that became a RawChunk.
 
     def read(self, part: Part, frame: bytes) -> None:
@@ -73,7 +73,7 @@ class PartReader:
         blocks.close_block()
 
     def settle(self) -> None:
-        """Report the waiting calls as calls that the client must run, because the server will not run them."""
+        """Report the waiting calls as calls for the client to run, because the server has not run them."""
         waiting, self._waiting = self._waiting, []
         for call, signature in waiting:
             self._blocks.complete_call(self._begin_call(call, signature, call.args))
@@ -180,7 +180,7 @@ _STEP = re.compile(r"""\.([^.\[\]]+)|\[(\d{1,9})\]|\[(?:'([^']*)'|"([^"]*)")\]""
 
 
 class PartialArguments:
-    """Assembles a call's arguments from values that arrive with their paths, as ``{"jsonPath": "$.a[0].b", ...}``.
+    """Assembles a call's arguments from values that arrive with their paths, such as ``{"jsonPath": "$.a[0].b", ...}``.
 
     See https://docs.cloud.google.com/vertex-ai/generative-ai/docs/multimodal/function-calling. A string can arrive in
     several pieces; all but the last piece have ``willContinue``.

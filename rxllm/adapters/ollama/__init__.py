@@ -30,7 +30,7 @@ class Ollama(HTTPAdapter):
     is used. It can have any form that Ollama accepts, such as ``my-gpu``, ``:11500``, ``0.0.0.0`` or
     ``https://ollama.example/proxy``.
 
-    ``Request.options`` is merged over the body, including nested objects, as in ``{"keep_alive": "5m", "options":
+    ``Request.options`` is merged into the body, including nested objects, as in ``{"keep_alive": "5m", "options":
     {"num_ctx": 8192}}``; None removes a field. ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities,
     which arrive in ``Response.metadata["logprobs"]``.
     """
@@ -61,7 +61,7 @@ class Ollama(HTTPAdapter):
 
 
 _LOOPBACK = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
-"""Maps the unspecified addresses on which a server can listen to the addresses at which a client can reach it."""
+"""Maps the wildcard addresses of a listening server to addresses that a client can connect to."""
 
 
 def host_url(host: str) -> str:

@@ -9,7 +9,7 @@ these rules:
 * The line with ``done`` is the last one, and it contains the usage. Older servers send no ``done_reason``, so a missing
   one means ``stop``.
 * Log-probabilities are put into the metadata of the completed message, under ``reasoning_logprobs`` for thinking.
-* An ``error`` ends the stream. It means that the model's runner has failed, unless the message describes another error.
+* An ``error`` ends the stream. Unless the message describes another error, the model's runner has failed.
 * A line without any known field becomes a ``RawChunk``.
 """
 

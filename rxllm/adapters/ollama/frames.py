@@ -1,4 +1,4 @@
-"""Types for the lines of Ollama's responses, with only the fields that we read, and a function that reads usage."""
+"""Line types for Ollama's responses, with only the fields that we read, and a function that reads usage."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rxllm.values.usage import whole
 
 PROVIDER = "ollama"
 OWN = {"provider": PROVIDER}
-"""Marks thinking as Ollama's, in its `provider_data`. Ollama signs nothing, but only its own thinking is sent back."""
+"""The `provider_data` that marks thinking as Ollama's own. Only such thinking is sent back; Ollama signs nothing."""
 
 
 class Function(msgspec.Struct, gc=False):
@@ -50,7 +50,7 @@ _DURATIONS = ("total_duration", "load_duration", "prompt_eval_duration", "eval_d
 
 
 def to_usage(last: Mapping[str, Any]) -> Usage:
-    """Return the usage in the last line, with times in nanoseconds. There is no count for a cached prompt."""
+    """Return the usage in the last line, with times in nanoseconds. A cached prompt is not counted."""
     durations = {name: _count(last, name) for name in _DURATIONS}
     extra = {name: duration for name, duration in durations.items() if duration is not None}
     return Usage(_count(last, "prompt_eval_count"), _count(last, "eval_count"), extra=extra)

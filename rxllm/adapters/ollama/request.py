@@ -1,4 +1,4 @@
-"""Conversion of a request to the body of ``/api/chat``: https://docs.ollama.com/api/chat.
+"""Convert a request to the body of ``/api/chat``: https://docs.ollama.com/api/chat.
 
 Images are sent as base64 (https://docs.ollama.com/capabilities/vision). Other files are not supported.
 """
@@ -24,7 +24,7 @@ CARRIES: Carries = {
 def ollama_body(request: Request) -> dict[str, Any]:
     """Return the JSON body for `request`.
 
-    Ollama has no tool choice. If the choice is ``"none"``, no tools are sent; if it is a name, only that tool is sent.
+    Ollama has no field for the tool choice. With ``"none"``, no tools are sent; with a name, only that tool.
     """
     request = select_parts(request, "Ollama", PROVIDER, CARRIES)
     body = {
@@ -99,7 +99,7 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _think(effort: str | None) -> bool | str | None:
-    # Some models have several levels of thinking; for the others, thinking is only on or off. See
+    # Some models have several levels of thinking; for others, it is only on or off. See
     # https://docs.ollama.com/capabilities/thinking.
     match effort:
         case None | "low" | "medium" | "high":

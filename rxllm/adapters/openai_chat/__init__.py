@@ -31,14 +31,14 @@ class OpenAIChat(HTTPAdapter):
     Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. If
     `base_url` is missing, the environment variable ``OPENAI_BASE_URL`` is used.
 
-    ``Request.options`` is merged over the body and can contain any field that the server supports; None removes a
+    ``Request.options`` is merged into the body and can contain any field that the server supports; None removes a
     field. For example, ``{"logprobs": True, "top_logprobs": 2}`` requests log-probabilities, which arrive in
     ``Response.metadata["logprobs"]``. A tool such as ``Tool("patch", metadata={"openai": {"type": "custom"}})`` is a
     custom tool: the model calls it with free text, and its handler receives ``{"input": ...}``.
 
     For Azure, use the `base_url` ``https://NAME.openai.azure.com/openai/v1`` and the resource's key as `api_key`. For
     the dated versions of Azure's API, use ``.../openai/deployments/MODEL?api-version=2024-10-21`` and
-    ``headers={"api-key": KEY}``. If there is a header with this name, no other key is sent.
+    ``headers={"api-key": KEY}``. If this header is set, no other key is sent.
     """
 
     provider = "openai"
@@ -46,7 +46,7 @@ class OpenAIChat(HTTPAdapter):
     default_base_url = OPENAI
     base_url_variable = "OPENAI_BASE_URL"
     thoughts_field: str | None = None
-    """The field of an assistant message in which thoughts are sent back, for servers that require them."""
+    """The assistant-message field in which thoughts are sent back to servers that require them."""
 
     def build(self, request: Request, call: Call) -> httpx.Request:
         """Return the HTTP request. Raises ``EngineError("missing_model")`` if no model is given."""

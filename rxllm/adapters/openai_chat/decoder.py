@@ -8,15 +8,15 @@ rules:
   because some servers send it twice.
 * Opaque ``reasoning_details``, such as signatures and ciphertext, are kept so that they can be sent back.
 * A refusal becomes text, and the finish reason becomes ``content_filter``.
-* The metadata of the completed message contains log-probabilities (``reasoning_logprobs`` for thoughts), and other
-  details that the server reports about its answer.
-* ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; in these,
+* Log-probabilities (``reasoning_logprobs`` for thoughts) and other details of the answer are put into the metadata of
+  the completed message.
+* ``message`` is read if there is no ``delta``, or if the answer is not streamed. Some streams have both; their
   ``message`` contains all of the text so far. Azure's older "On Your Data" answers have ``messages`` instead.
 * A custom tool's free text becomes a single argument, ``{"input": ...}``. Gemini's signature for a tool call is kept in
   the call's metadata, so that it can be sent back.
 * A tool that Groq runs (``executed_tools``) becomes a call with the metadata ``{"server": True}``. Its result is put
   into the metadata of the completed message.
-* An error or ``[DONE]`` ends the stream. A finish reason does not, but if it means failure, as ``network_error`` does,
+* An error or ``[DONE]`` ends the stream. A finish reason does not, but if it means failure, such as ``network_error``,
   the stream ends with an error.
 * A chunk with fields of unexpected types, or without any known field, becomes a ``RawChunk``.
 """
@@ -90,7 +90,7 @@ _FIRST = msgspec.json.Decoder(FirstChunk)
 _CHUNK = msgspec.json.Decoder(Chunk)
 _NO_FUNCTION = Function()
 _EXECUTED = 1 << 20
-"""The index of the first tool call that Groq ran. These calls are numbered separately."""
+"""The index of the first tool call that Groq ran; these calls are numbered separately."""
 
 
 class ChatDecoder(FrameDecoder):
@@ -150,7 +150,7 @@ class ChatDecoder(FrameDecoder):
         self._note(chunk, *choices, *(choice.get(name) for choice in choices for name in ("delta", "message")))
 
     def _note(self, *parts: Any) -> None:
-        """Store the metadata in `parts` of a frame, and any costs that are not in the usage object."""
+        """Store the metadata in `parts` of a frame, and any costs outside the usage object."""
         for part in parts:
             if found := metadata_of(part):
                 self.blocks.note(found)

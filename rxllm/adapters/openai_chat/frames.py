@@ -1,7 +1,7 @@
 """Types for Chat Completions chunks, names of usage counters, and functions that read log-probabilities and media.
 
-The types accept the chunks of every supported server. They have only the fields that we read, so that no time is spent
-on decoding the others.
+The types accept the chunks of every supported server. They have only the fields that we read, so that decoding skips
+the others.
 """
 
 from __future__ import annotations
@@ -166,7 +166,7 @@ def azure_citations(content: Any) -> Iterable[dict[str, Any]]:
 
 
 def executed_sources(tool: Mapping[str, Any]) -> Iterable[dict[str, Any]]:
-    """Return the pages that were found or visited by a tool that Groq ran."""
+    """Return the pages that a tool run by Groq found or visited."""
     found = tool.get("search_results")
     results = cast(dict[str, Any], found).get("results") if isinstance(found, dict) else None
     return [*dicts(results), *dicts(tool.get("browser_results"))]

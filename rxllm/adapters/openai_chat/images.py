@@ -1,8 +1,7 @@
 """The adapter for OpenAI's image API and compatible servers.
 
-The API is described at https://platform.openai.com/docs/api-reference/images. A request to generate an image is sent as
-JSON. A request for an edit or a variation is sent as a form with files. The `Family` of a model decides which fields it
-accepts.
+The API is described at https://platform.openai.com/docs/api-reference/images. Generation requests are sent as JSON,
+edits and variations as forms with files. The `Family` of a model decides which fields it accepts.
 """
 
 from __future__ import annotations
@@ -50,9 +49,9 @@ class OpenAIImages(HTTPImageAdapter):
     """An adapter for OpenAI's image API (``POST {base_url}/images/...``) or a compatible server.
 
     The key is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. Fields that the model's family does not
-    accept are left out. ``ImageRequest.options`` is merged over the body, so you can set other fields there, such as
-    ``output_format``, ``moderation`` and ``user``; None removes a field. If an input image is a URL, the image is
-    fetched and sent as a file.
+    accept are left out. ``ImageRequest.options`` is merged into the body, so you can set other fields there, such as
+    ``output_format``, ``moderation`` and ``user``; None removes a field. An input image given as a URL is fetched and
+    sent as a file.
     """
 
     provider = "openai"
@@ -62,7 +61,7 @@ class OpenAIImages(HTTPImageAdapter):
     operations = tuple(_PATHS)
 
     def refuse(self, request: ImageRequest) -> None:
-        """Raise ``ImageAdapterError`` if the model lacks the operation or cannot return the requested URLs."""
+        """Raise ``ImageAdapterError`` if the model does not support the operation or cannot return requested URLs."""
         family = _family(request.model)
         refuse_operation(request, self.provider, family.operations)
         super().refuse(request)
@@ -104,7 +103,7 @@ class OpenAIImages(HTTPImageAdapter):
 
 
 def image_body(request: ImageRequest) -> dict[str, Any]:
-    """Return the JSON body for `request`, or, if it is sent as a form, the form's fields without the files."""
+    """Return the JSON body for `request` or, if it is sent as a form, the form's fields without the files."""
     optional = {
         "quality": request.quality,
         "style": request.style,

@@ -1,7 +1,7 @@
-"""Conversion of a request to the JSON body of Chat Completions.
+"""Convert a request to the JSON body of Chat Completions.
 
-OpenAI accepts only PDF files, and not by URL (https://developers.openai.com/api/docs/guides/file-inputs). Text files
-are sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
+OpenAI accepts only PDF files, and no URLs (https://developers.openai.com/api/docs/guides/file-inputs). Text files are
+sent as text. Audio is described at https://developers.openai.com/api/docs/guides/audio.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ OTHERS_CARRY: Carries = {
     "assistant": {"text", "tool call", "reasoning details"},
     "tool": _CONTENT,
 }
-"""The kinds of parts that are sent to other servers. Many accept more than OpenAI, and refuse the rest themselves."""
+"""The kinds of parts sent to other servers. Many accept more than OpenAI does, and reject the rest themselves."""
 
 
 def chat_body(
@@ -48,7 +48,7 @@ def chat_body(
 ) -> dict[str, Any]:
     """Return the JSON body for `request`. Opaque parts are included only if they are from `provider`.
 
-    `is_openai` is whether the server is OpenAI's own: only OpenAI has the field ``max_completion_tokens``, and it
+    `is_openai` means that the server is OpenAI's own: only OpenAI has the field ``max_completion_tokens``, and it
     rejects ``reasoning_details``. `thoughts_field` is the message field in which the server expects its thoughts back.
     """
     carries: Carries = CARRIES if is_openai else OTHERS_CARRY

@@ -29,15 +29,13 @@ class OpenAIResponses(HTTPAdapter):
     Only OpenAI's own server needs a key. It is looked up in the call, in `api_key` and in ``OPENAI_API_KEY``. For
     Azure, see `OpenAIChat`.
 
-    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``). Models
-    that think are asked for their thoughts in encrypted form, so that these can be sent back. If ``Request.options``
-    uses the server's memory (``store``, ``previous_response_id``, ``conversation`` or ``background``), it is up to you
-    to set ``store``.
+    Every request contains the whole thread, so the server is asked not to store anything (``"store": False``).
+    Reasoning models are asked for encrypted thoughts, which can be sent back. If ``Request.options`` uses the server's
+    memory (``store``, ``previous_response_id``, ``conversation`` or ``background``), it is up to you to set ``store``.
 
-    ``Request.options`` is merged over the body; None removes a field. Objects are merged too, so that
-    ``{"reasoning": {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass
-    ``{"include": ["message.output_text.logprobs"], "top_logprobs": 2}``; they arrive in
-    ``Response.metadata["logprobs"]``.
+    ``Request.options`` is merged into the body; None removes a field. Objects are merged too, so that ``{"reasoning":
+    {"summary": "auto"}}`` can be combined with a `reasoning_effort`. To request log-probabilities, pass ``{"include":
+    ["message.output_text.logprobs"], "top_logprobs": 2}``; they arrive in ``Response.metadata["logprobs"]``.
 
     You can pass the provider's own tools as an option, ``{"tools": [{"type": "web_search"}]}``, or among your tools, as
     ``Tool("web_search", metadata={"openai": {"type": "web_search"}})``. A handler is needed only for tools that run on

@@ -71,7 +71,7 @@ _SILENT = frozenset(
         "ping",
     }
 )
-"""The frame types that are skipped, because they only repeat other frames or keep the connection open."""
+"""The frame types to skip, because they only repeat other frames or keep the connection open."""
 
 
 class ResponsesDecoder(FrameDecoder):

@@ -48,7 +48,7 @@ USAGE = {
 
 
 def item_id(item: Item) -> str:
-    """Return the id by which frames refer to the item."""
+    """Return the id that frames use for the item."""
     return str(item.get("id") or item.get("call_id") or "")
 
 
@@ -61,7 +61,7 @@ def is_call(item: Item) -> bool:
 def is_server(item: Item, offered: Collection[str]) -> bool:
     """Whether the provider itself runs the tool call. `offered` contains the names of the request's tools.
 
-    xAI's own searches are custom tool calls as well, but the request does not contain their tools.
+    xAI's own searches are also custom tool calls, but for tools that are not in the request.
     """
     match item:
         case {"type": "function_call" | "computer_call" | "local_shell_call" | "apply_patch_call"}:

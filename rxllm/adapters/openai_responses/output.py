@@ -1,12 +1,12 @@
-"""Conversion of a response's output items to events, in the order in which they arrive.
+"""Convert a response's output items to events, in the order in which they arrive.
 
-1. A frame belongs to the item that has its id. If no item has it, the frame belongs to the latest item with its index.
-   Some servers invent a new id for each frame, and others send index 0 for everything.
-2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs
-   from frame to frame. Some servers omit deltas or whole items, so text that was in no delta is emitted when this frame
+1. A frame belongs to the item with its id or, if there is none, to the latest item with its index. Some servers invent
+   a new id for each frame, and others send index 0 for everything.
+2. ``response.output_item.done`` contains the final item. Ciphertext is read only from this frame, because it differs in
+   every frame. Some servers omit deltas or whole items, so text that was in no delta is emitted when this frame
    arrives, or at the end of the stream.
-3. Each text or thought is a block. If another block begins in the middle of it, the rest becomes a new block, so that
-   nothing is overwritten. If a server announces parts, an index that it has not announced does not begin a new block.
+3. Each text or thought is a block. If another block interrupts it, the rest becomes a new block, so that nothing is
+   overwritten. If a server announces parts, a delta with an unannounced index continues the open block.
 4. A tool that the provider runs becomes a call with the metadata ``{"server": True}``. The whole item, including its
    result, becomes a message part that is sent back to this provider.
 """
@@ -48,18 +48,18 @@ class Output:
         self._slots: list[Slot] = []
         self._by_id: dict[str, Slot] = {}
         self._by_index: dict[int, Slot] = {}
-        self._calls: dict[str, Slot] = {}  # By `wire_id`; if several calls have the same one, the first is kept.
+        self._calls: dict[str, Slot] = {}  # Maps each `wire_id` to the first call with it.
         self._open: tuple[str, int, int] | None = None  # The block of the last delta: its kind, slot and part.
         self._open_id = ""
-        self._begun: Counter[str] = Counter()  # the number of blocks for each id, without its suffix
+        self._begun: Counter[str] = Counter()  # the number of blocks with each id, ignoring suffixes
         self._sources: set[str] = set()
 
     def finish(self, items: Sequence[Item]) -> None:
-        """End the items of the final response that have not been ended by a frame."""
+        """End the items of the final response that no frame has ended."""
         slots = [self._slot_of(item) for item in items]
         known = {*slots}
-        # If no slot has an item's id, the server has invented a new one. The item then belongs to the next unmatched
-        # slot of its kind.
+        # If no slot has an item's id, the server has invented the id. The item then belongs to the next unmatched slot
+        # of its kind.
         others: defaultdict[str, deque[Slot]] = defaultdict(deque)
         for slot in self._slots:
             if slot not in known:
@@ -71,7 +71,7 @@ class Output:
                 self._end_item(slot, item)
 
     def _slot_of(self, item: Item) -> Slot | None:
-        """Return the slot that has the item's id or its call id."""
+        """Return the slot with the item's id or call id."""
         slots = (self._by_id.get(item_id(item)), self._calls.get(str(item.get("call_id"))))
         return next((slot for slot in slots if slot is not None and slot.kind == item.get("type")), None)
 
@@ -189,7 +189,7 @@ class Output:
         elif "call_id" in item:  # the item is a result
             slot.call = self._calls.get(slot.wire_id)
         elif slot.kind == "message" and item.get("phase"):
-            # The next request must contain the phase, which marks the messages that were the answer.
+            # The phase marks the messages that were the answer, and must be sent back in the next request.
             self._close_block()
             self._blocks.part(ProviderPart(self.provider, {"type": "message", "phase": item["phase"]}))
         return slot
@@ -272,11 +272,11 @@ class Output:
 
 
 class Slot:
-    """An output item that is being streamed.
+    """An output item that is still being streamed.
 
     `pieces` maps each kind of text to the deltas so far. `parts` contains the indices of the announced parts. For a
     tool call, `tool` is the name of the tool, `call_id` is the id in the events, and `open_argument` is the argument
-    whose free text is being streamed. For a tool call and for its result, `call` is the slot of the call.
+    whose free text is being streamed. For a tool call and its result, `call` is the call's slot.
     """
 
     def __init__(self, number: int, item: Item) -> None:
@@ -294,10 +294,10 @@ class Slot:
         self.open_argument = ""
 
     def missing(self, kind: str, texts: Sequence[str]) -> list[str]:
-        """Return the rest of each of the item's final `texts`: the part that no delta of this `kind` contained.
+        """Return, for each of the item's final `texts`, the part that the deltas of this `kind` did not contain.
 
-        The texts are compared instead of their indices, because some servers number the parts of the whole response, or
-        give each delta a number of its own.
+        The texts are compared, not their indices, because some servers number parts across the whole response, or give
+        each delta its own number.
 
         >>> slot = Slot(0, {"type": "message"})
         >>> slot.pieces["text"] += ["One", " and tw"]
@@ -313,8 +313,8 @@ class Slot:
             elif text.startswith(streamed):
                 rest, streamed = text[len(streamed) :], ""
             elif any("".join(texts[later:]).startswith(streamed) for later in range(place, len(texts))):
-                rest = text  # The deltas began with a later text.
-            else:  # The deltas contained this text, perhaps with other words.
+                rest = text  # The deltas skipped this text and began with a later one.
+            else:  # The deltas contained this text, perhaps in other words.
                 streamed = streamed.partition(text)[2] or streamed
             rests.append(rest)
         return rests

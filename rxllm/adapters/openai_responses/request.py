@@ -1,9 +1,9 @@
-"""Conversion of a request to the JSON body of the Responses API.
+"""Convert a request to the JSON body of the Responses API.
 
 Messages become input items by these rules:
 
 1. Texts and tool calls are sent without the server's ids. With an id, the server would require the stored item or the
-   reasoning before it, and the thread might contain neither.
+   reasoning before it, either of which might be missing.
 2. A thought from this provider is sent back as its original item. If the server does not store its responses, the item
    is sent without its id, for the same reason, and only if it has content (ciphertext or text).
 3. ``ProviderPart``s from this provider are sent back as items, unchanged. Parts from other providers are left out, and
@@ -38,7 +38,7 @@ from rxllm.values import (
 from rxllm.values.json_text import json_text
 
 _REASONERS = re.compile(r"(.*/)?(o\d|gpt-5(?!.*chat)|gpt-[6-9]|codex|computer-use|grok-4)")
-"""Matches the names of models that think. Other models reject a request for encrypted thoughts."""
+"""Matches the names of reasoning models. Other models reject a request for encrypted thoughts."""
 
 _FILES = {f"{kind}{by}" for kind in ("image", "pdf", "text file", "file") for by in ("", " by url", " by id")}
 
@@ -128,7 +128,7 @@ def _tool_choice(request: Request, provider: str) -> Any:
 
 
 def _input_items(messages: Iterable[Message], *, provider: str, is_stored: bool = False) -> list[Item]:
-    """Return the input items for `messages`. `is_stored` is whether the server stores its responses."""
+    """Return the input items for `messages`. `is_stored` means that the server stores its responses."""
     items: list[Item] = []
     calls: dict[str, ToolCall] = {}
     for message in messages:
@@ -158,7 +158,7 @@ def _is_special(part: Any) -> bool:
 
 
 def _file_id(part: Any) -> str | None:
-    """Return the file id in a ``file`` part of Chat Completions, which a history in OpenAI's form can contain."""
+    """Return the file id in a ``file`` part of Chat Completions; a history in OpenAI's format can contain one."""
     match part:
         case ProviderPart(data={"type": "file", "file": {"file_id": str(id)}}):
             return id
@@ -251,7 +251,7 @@ def _call_item(call: ToolCall, provider: str) -> Item:
 
 
 def _original_item(call: ToolCall | None, provider: str) -> Item:
-    """Return the fields that were kept of a call's original item, or an empty item if another provider sent it."""
+    """Return the fields kept from a call's original item, or an empty item if another provider sent it."""
     if call is None or call.metadata.get("provider") != provider:
         return {}
     return cast(Item, call.metadata.get("item") or {})

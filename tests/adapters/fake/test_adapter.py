@@ -245,7 +245,7 @@ def test_ids_are_unique_in_the_thread() -> None:
     ],
 )
 def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> None:
-    with pytest.raises(ValidationError, match=r"piece of script|needs its turns") as caught:
+    with pytest.raises(ValidationError, match=r"piece of script|takes its turns") as caught:
         make()
     assert caught.value.reason == "invalid_option"
 
@@ -257,7 +257,7 @@ def test_a_script_that_means_nothing_is_refused_when_it_is_made(make: Any) -> No
         (("error", "rate_limit"), r"unsupported_feature \(did you mean 'rate_limited'\?\)$"),
         (("delay", "soon"), "a delay must be a number of seconds, 0 or more"),
         (("tool_call_delta", {"arguments": ""}), "the fields of a delta are arguments_delta, id, name$"),
-        (("txet", "a"), "a tuple must start with one of text, thinking, .*, finish; put several pieces into a list$"),
+        (("txet", "a"), "a tuple must start with one of text, thinking, .*, finish; put several pieces in a list$"),
     ],
 )
 def test_what_is_no_piece_is_told_what_it_might_be(piece: Any, remedy: str) -> None:
