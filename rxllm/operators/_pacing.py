@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""The longest time between two releases of waiting events, in seconds. It is a screen's refresh interval."""
+"""The longest time between two releases of waiting events, in seconds: a screen's refresh interval."""
 
 _LONG = 64  # in characters; a piece this long is not joined with the next delta
 
@@ -55,8 +55,7 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
 
     The words of a burst are spread over the time until the next burst. That time is estimated from earlier bursts and
     is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Scripts that do not put spaces
-    between words (Chinese, Japanese, Thai, ...) are split into characters, and each character keeps its combining
-    marks.
+    between words (Chinese, Japanese, Thai, ...) are split into characters, each with its combining marks.
 
     Order is preserved: all other events, including agents' events, and the end of the stream wait for the text before
     them. Before an ``on_error``, everything that is still waiting is emitted at once. A `max_lag` of 0 leaves the
@@ -171,7 +170,7 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` if `event` continues it, or None if that is a different block or a very long piece."""
+    """Return the text of `last` if `event` continues it, or None if `last` is of another block or too long to join."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -259,9 +258,9 @@ def gate(
     The gate is closed until `while_open` emits its first value. To begin with an open gate, pass
     ``while_open.start_with(True)``. Each item passes exactly once, in order, and the stream completes only after all
     waiting items have passed. An ``on_error`` passes at once, and the waiting items are dropped. If `while_open`
-    completes while the gate is open, it stays open. If it completes while the gate is closed, the gate can never open
-    again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a boolean,
-    the stream ends at once.
+    completes while the gate is open, the gate stays open. If it completes while the gate is closed, the gate can never
+    open again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a
+    boolean, the stream ends at once.
 
     While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
     paused, such as a `Subject`, may send more. Once more than `limit` items (65,536 by default) would have to wait, the
