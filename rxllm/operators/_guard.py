@@ -120,10 +120,9 @@ def guard(
     that has not reached the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting
     events are dropped.
 
-    With ``on_late="fail"``, unchecked text is never shown, and a check can take up to `max_lag` seconds. Without
-    `max_lag` there is no limit, so give the check its own timeout. With ``on_late="release"``, no event waits any
-    longer than that. A late check can still end the stream until its response is complete or four newer checks are
-    running.
+    With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; without `max_lag`,
+    give it a timeout of its own. With ``on_late="release"``, no event waits longer than `max_lag` seconds, and a late
+    check can still end the stream until its response is complete or four newer checks are running.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     Text that consists only of white space always passes. Tool calls and their results are not checked; use ``approve``

@@ -104,7 +104,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription, whose items wait while its consumer is busy. A subclass stores them; `_count` counts them.
+    """One subscription, whose items wait while its consumer is busy. A subclass stores them; `_count` is their number.
 
     As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
     """
@@ -224,7 +224,7 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta or string, or None for any other item; those are never joined."""
+    """Return the text of a delta or string, or None for any other item, which is never joined."""
     if type(item) is Nested:
         return text_of(item.event)
     if type(item) in DELTAS:
