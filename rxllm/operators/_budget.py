@@ -80,8 +80,8 @@ def budget(
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
     Usage adds up over the steps of a chat, both in an engine's operators and in a pipe after ``stream``; after
-    ``stream_generate``, only that response counts. The usage that counts is the provider's; until it arrives, every
-    four characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
+    ``stream_generate``, only that response counts. Usage is what the provider reports; until it does, every four
+    characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
     If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
     completed, and ``MessageCompleted`` has the finish reason ``length``. A response that turns out to be over the limit
@@ -89,9 +89,9 @@ def budget(
     ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
     therefore in the response's metadata too.
 
-    A dollar limit needs prices, but not ``ops.cost()``. They are looked up in the model's entry in ``rxllm.models``, in
-    `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request reserves the most it
-    can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is not sent. With
+    A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in the model's entry in ``rxllm.models``,
+    in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request reserves the most
+    it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is not sent. With
     ``unpriced="allow"``, it is sent as long as any of the budget is left, and its cost counts only if the provider
     reports it.
 
@@ -118,9 +118,9 @@ def budget(
     ======================  ============================================================================================
 
     The limit is never exceeded if every request sets `max_tokens`, and the provider respects it and bills no more input
-    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate and, without
-    `max_tokens`, by hidden thinking beyond 1,000 tokens and by 32 tokens or one delta of the visible answer. The cost
-    of searches and other tools billed per use is not known until the end.
+    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate. Without
+    `max_tokens`, it can also exceed it by hidden thinking beyond 1,000 tokens, and by 32 tokens or one delta of visible
+    text. The cost of searches and other tools billed per use is not known until the end.
 
     In an engine, the budget applies to every call that the engine makes, wherever the operator stands in the list: each
     attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, whatever losing attempts use before
@@ -139,12 +139,12 @@ def budget(
             raise invalid_option(names[0], "must be left out, because a shared Budget has its own limits")
         return _Operator(tokens, lambda: tokens)
     make = partial(ChatBudget, tokens, usd, price=price, unpriced=unpriced)
-    make()  # the limits are checked here
+    make()  # checks the limits
     return _Operator(None, make)
 
 
 class _Operator(HoldsBudget):
-    """The ``budget`` operator. In an engine it limits the engine's own calls and the calls of its tools."""
+    """The ``budget`` operator. In an engine, it limits the engine's own calls and its tools' calls."""
 
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
@@ -380,7 +380,7 @@ class _Meter:
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
         is_over = any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
         halt = _HALT if is_over and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # another budget may have added its own
+        spending = {**event.metadata.get("budget", {}), **spending}  # another budget may have added its own limits
         return replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
     def _continues(self, end: MessageCompleted) -> bool:

@@ -92,7 +92,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`, or raises ``EngineError`` if genai-prices is missing."""
+        """Return a function that prices the answer to `call`. The function needs genai-prices or raises ``EngineError``."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -112,7 +112,7 @@ _READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit a response's last usage again with its costs, just before the response's last event.
+    """Emit a response's last usage again, with its costs, just before the response's last event.
 
     ::
 
@@ -190,7 +190,7 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the model that answered instead of the requested one, if ``ops.fallback`` has recorded it."""
+    """Return the model that answered in place of the requested one, if ``ops.fallback`` recorded it."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
             return name if ":" in name else ":"  # a stream's provider is unknown
@@ -225,7 +225,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request's tokens; its answer has begun or has been cancelled."""
+        """Count the request's tokens, once its answer has begun or has been cancelled."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 

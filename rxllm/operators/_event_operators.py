@@ -96,7 +96,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object for `lift`, such as a decoder. `feed` returns an item's results, and `close` the last ones."""
+    """An object for `lift`, such as a decoder. `feed` returns an item's results; `close` returns the final ones."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 
@@ -145,7 +145,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # an outer call is already delivering; its on_next led here
+            delivering = bool(waiting)  # re-entered: an outer call is already delivering
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -278,7 +278,7 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""The function to call for the events, by the class of the result."""
+"""The function whose stream has the events behind each class of result."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
@@ -291,14 +291,14 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """A feeder for each of a chat's agents, keyed by tool call id. It also handles the agent's own agents."""
+    """A feeder for each of a chat's agents, keyed by tool call id. Each also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of the agents `ids`, or of all agents if no `ids` are given. The feeders are kept."""
+        """Return the last events of the agents with these `ids`, or of all agents if none are given. The feeders are kept."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 

@@ -210,7 +210,7 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return whether this end is the first. If so, the reader waits for `fn`, even if the reader is cancelled."""
+        """Return True for the first end only. The reader then waits for `fn`, even if the reader is cancelled."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()

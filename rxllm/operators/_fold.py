@@ -364,7 +364,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     hint = Any if target is None else target
     try:
         parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
-    except Exception as error:  # for example a NameError for a hint that does not resolve
+    except Exception as error:  # for example, a NameError for a hint that does not resolve
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
     if not callable(parser):
         raise invalid_option(name, must_be("a type for JSON values, a function or a response_format", target))

@@ -101,7 +101,7 @@ def guard(
     ===========================  ======================================================================================
     verdict                      effect
     ===========================  ======================================================================================
-    None, True, no item          The text has passed, and is released.
+    None, True, no item          The text has passed and is released.
     False, or a reason as text   The stream ends with ``StreamError("guard_tripped")``.
     an exception, anything else  The stream ends with ``StreamError("guard_failed")``.
     nothing within `max_lag`     With ``on_late="fail"``, the stream ends with ``StreamError("guard_late")``. With
@@ -112,7 +112,7 @@ def guard(
     the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
-    as `guard`, the `reason` if there is one, and the rejected `text`, cut to 80 characters; do not show it.
+    as `guard`, the `reason` if there is one, and the rejected `text`, cut to 80 characters; do not show it to the user.
 
     After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
     that an engine's guard has stopped is never sent to the model again. After ``stream``, put the guard before
@@ -192,7 +192,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks from the first part that has not passed.
+        self._checks: deque[_Check] = deque()  # The checks, from the first part that has not passed.
         self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
         self._passed = 0  # All parts up to this number have passed.

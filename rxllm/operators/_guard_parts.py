@@ -41,7 +41,7 @@ LONGEST = 1024
 """The number of characters after which a sentence is checked even if it has not ended."""
 
 CONTEXT = 2048
-"""The maximum number of characters before its part that a check receives."""
+"""The maximum number of preceding characters that a check receives."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated})
 """Events that can arrive in the middle of a sentence without ending it."""
@@ -56,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """The numbering that a chat and its agents share: the last part begun, the last one taken, and the ended parts."""
+    """Part numbers shared by a chat and its agents: the last begun, the last taken, and the ended parts by number."""
 
     begun: int = 0
     taken: int = 0
@@ -101,7 +101,7 @@ class GuardParts:
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
-                return ()  # its frame repeats the text of the next events, unchecked
+                return ()  # its frame repeats text that has not been checked yet
             case _ if type(event) not in _PASSING:
                 self._close(event)
                 if text := self._new_text(event):
@@ -175,7 +175,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event`, or "" if the events before it had the same text."""
+        """Return the text of `event`, or "" if earlier events had the same text."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)

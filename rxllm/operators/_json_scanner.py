@@ -26,9 +26,10 @@ White space between these characters is skipped. When the outermost value has cl
 of `after a value`. Any character that is neither in this table nor part of a key, a string, a number or a word is a
 syntax error. It also leads to `ended`, where the rest of the text is skipped.
 
-Each character is scanned once, and the open containers are kept in a list, so its cost does not depend on the length or
-depth of the text. `ArraySplitter` uses the scanner to find the array, and then `JSONArrayDecoder` to split it. The
-scanner does not check the grammar; a parser does that, for each element and, at the end, for the whole text.
+Each character is scanned once, and the open containers are kept in a list, so the cost per character does not depend on
+the length or depth of the text. `ArraySplitter` uses the scanner to find the array, and then `JSONArrayDecoder` to
+split it. The scanner does not check the grammar; a parser does that, for each element and, at the end, for the whole
+text.
 """
 
 from __future__ import annotations
@@ -79,7 +80,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """A match of the open values against a path of keys and indexes, in which None matches any of them."""
+    """A match of the open values against a path of keys and indexes. None in the path matches anything."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)

@@ -170,7 +170,7 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` if `event` continues it, or None if `last` is of another block or too long to join."""
+    """Return the text of `last` if `event` continues it, or None if it is in another block or too long to join."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -191,7 +191,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
     If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`, and contains
     the error if there was an ``ErrorEvent``. Before an ``on_error``, the response so far is emitted. In a chat, each
-    snapshot is the response of the current step. The time to make a snapshot grows with the length of its text. While
+    snapshot is the response of the current step. The cost of a snapshot grows with the length of its text. While
     nothing changes, no timer runs.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.

@@ -90,9 +90,9 @@ def fallback(
     on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
     every error except ``StreamError("cancelled")`` triggers a fallback.
 
-    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has the wrong type; in a
-    pipe, also when the operator is applied to a stream, if any of them is not a stream. Raises
-    ``EngineError("unknown_provider")`` if the provider in a name is unknown.
+    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has the wrong type. In a
+    pipe, applying the operator raises it if any of them is not a stream. Raises ``EngineError("unknown_provider")`` if
+    the provider in a name is unknown.
     """
     if not engines:
         raise invalid_option("engines", "must not be empty: write fallback(engine)")

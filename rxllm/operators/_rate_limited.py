@@ -342,7 +342,7 @@ class _Queue:
     def enter(self, call: _QueuedCall) -> bool:
         """Append `call` to the queue, or return False if it could never start.
 
-        It could not if its subscriber blocks the event loops of enough other calls to fill all slots.
+        A call can never start if its subscriber blocks the event loops of enough other calls to fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -387,7 +387,7 @@ class _Queue:
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and its waiting time in seconds. If it is 0, remove the call from the queue."""
+        """Return the first call and its waiting time in seconds. If that is 0, remove the call from the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)

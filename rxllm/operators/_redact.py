@@ -1,8 +1,8 @@
 """Replace text in every event that contains it: `map_text` applies a function, `redact` replaces matches of a pattern.
 
-As text arrives, `redact` has to know which of it can still become part of a match. A position is *open* if a match that
-begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a partial match.
-All text before the first open position is settled: its matches are replaced and it is emitted.
+As text arrives, `redact` has to know which characters may still become part of a match. A position is *open* if a match
+that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a partial
+match. All text before the first open position is settled: its matches are replaced and it is emitted.
 
 A position is closed after `max_match` characters, unless a match has already been found there: that match may grow to
 any length. So a match longer than `max_match` counts if its first `max_match` characters contain a match, no matter how
@@ -97,8 +97,8 @@ def redact(
     and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
     longer be valid. Tool calls and their results, user messages and a response's `parsed` are left unchanged.
 
-    Events from agents (``Nested``) are redacted at any depth. So are their answers in tool results, as text or plain
-    data; parsed objects there are left unchanged.
+    Events from agents (``Nested``) are redacted at any depth. So are their answers in tool results, whether text or
+    plain data; parsed objects there are left unchanged.
 
     Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. The ``regex`` package is needed
     because Python's own ``re`` has no partial matches. Raises ``ValidationError("invalid_option")`` if `pattern` is not

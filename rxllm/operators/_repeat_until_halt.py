@@ -90,7 +90,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""The reasons for halting after which `finalize` still runs."""
+"""The halt reasons after which `finalize` still runs."""
 
 
 def repeat_until_halt(
@@ -217,7 +217,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step. As long as steps end before `subscribe` returns, run the next one in the same loop."""
+        """Run a step. As long as steps end before `subscribe` returns, run the next one here, without recursion."""
         step: Observable[Event] | None = following
         try:
             while step is not None:

@@ -111,7 +111,7 @@ def retry_before_content(
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
     ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. If you
     apply this operator after ``stream_generate``, it also repeats the engine's operators, such as a fallback or a
-    budget, and acts only once the built-in attempts have failed; in that case, pass ``retry=False`` to it.
+    budget, and acts only once the built-in attempts have failed, so pass ``retry=False`` to ``stream_generate``.
 
     Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
     content of a stream that fails half-way. For such a stream, use ``ops.restart``.

@@ -93,7 +93,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     A consumer is busy in two cases:
 
     - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
-      does, it receives the newest item at that moment, or a later one, no matter how long the consumer has worked.
+      does, it receives the newest item at that moment, or a later one, however long the consumer has worked.
     - Its ``on_next`` is running.
 
     The source is never slowed down. A fast consumer receives every item. The last item before the end or an

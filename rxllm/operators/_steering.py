@@ -1,4 +1,4 @@
-"""Collect the user's messages for the next step of a chat, and cut off a response after a sentence when one arrives."""
+"""Collect the user's messages for a chat's next step; when one arrives, cut off the response after its sentence."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Fix the messages for this step, so that every run of the stream takes the same ones. The rest wait."""
+        """Settle on the messages for this step, so that every run of the stream takes the same ones. The rest wait."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]

@@ -1,7 +1,7 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
 The timer is lazy: it is normally re-armed when it fires rather than at each event, so that an event costs no more than
-one reading of the clock. Only the first content and an event that ends a stall re-arm it themselves.
+one reading of the clock. Only the first content and an event that ends a stall re-arm it directly.
 
 While the consumer is behind, the source has to wait; this does not count as the model's silence.
 """
@@ -124,7 +124,7 @@ class _Watch:
         """Look at an event before it is passed on."""
 
     def due(self) -> float | None:
-        """Return the time at which to `act`; infinity means never, and None that the next event must ask again."""
+        """Return the time at which to `act`: infinity for never, or None to be asked again at the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:

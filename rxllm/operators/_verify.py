@@ -41,7 +41,7 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     rule                    requirement
     ======================  =========================================================================================
     ``event``               Every item is an event.
-    ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
+    ``message_started``     Each response begins with its only ``MessageStarted``.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
     ``block_text``          The text of a completed block equals its deltas, joined.
     ``call_id``             The id of a new call is not empty and has not been used before.

@@ -112,7 +112,7 @@ class Segmenter:
         self._has_text = False  # whether anything but white space is pending
 
     def feed(self, text: str) -> list[str]:
-        # Search only the end of the pending segment again, so that a long segment does not make each piece cost more.
+        # Search only the end of the pending segment again, so that a piece costs no more in a long segment.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
@@ -134,7 +134,7 @@ class Segmenter:
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment. Return the segments that are now full (`LONGEST` characters)."""
+        """Add `text` to the pending segment, and return the segments that are now full (`LONGEST` characters)."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])
