@@ -92,7 +92,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`. The function needs genai-prices or raises ``EngineError``."""
+        """Return a function that prices the answer to `call`; it raises ``EngineError`` without genai-prices."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))

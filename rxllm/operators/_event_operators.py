@@ -298,7 +298,7 @@ class Agents(defaultdict[str, F]):
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of the agents with these `ids`, or of all agents if none are given. The feeders are kept."""
+        """Return the last events of the agents with these `ids`, or of all agents if there are none."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 

@@ -248,7 +248,7 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
         fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"
         raise invalid_option("type", fault)
     read = text_parser("type", type, is_element=True)
-    check("path", path, all(isinstance(key, str) for key in path), "strings, the keys to the array")  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("path", path, all(isinstance(key, str) for key in path), "strings: the keys that lead to the array")  # pyright: ignore[reportUnnecessaryIsInstance]
     return lift(lambda: AnswerText("items", lambda: _Items(read, path)))
 
 

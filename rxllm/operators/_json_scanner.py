@@ -22,13 +22,13 @@ after a value  ``,``                               key in an object, value in an
 after a value  ``}`` or ``]``                      after a value
 =============  ==================================  ==================================================
 
-White space between these characters is skipped. When the outermost value has closed, the next state is `ended` instead
-of `after a value`. Any character that is neither in this table nor part of a key, a string, a number or a word is a
-syntax error. It also leads to `ended`, where the rest of the text is skipped.
+White space between these characters is skipped. After the outermost value, the next state is `ended` instead of `after
+a value`. Any character that is neither in this table nor part of a key, a string, a number or a word is a syntax error.
+It also leads to `ended`, where the rest of the text is skipped.
 
 Each character is scanned once, and the open containers are kept in a list, so the cost per character does not depend on
-the length or depth of the text. `ArraySplitter` uses the scanner to find the array, and then `JSONArrayDecoder` to
-split it. The scanner does not check the grammar; a parser does that, for each element and, at the end, for the whole
+the length or depth of the text. `ArraySplitter` finds the array with the scanner, and splits it with
+`JSONArrayDecoder`. The scanner does not check the grammar; a parser does, for each element and finally for the whole
 text.
 """
 

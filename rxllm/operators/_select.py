@@ -60,7 +60,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     Raises ``ValidationError("invalid_option")`` if there are no arguments or if any of them is not a class.
     """
     if not types:
-        raise invalid_option("types", "must be at least one class")
+        raise invalid_option("types", "must include at least one class")
     check_classes("types", types)
 
     def keep(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:

@@ -48,15 +48,15 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``call_order``          Call deltas and call completions belong to an open call.
     ``call_name``           A call is completed under the name it started with.
     ``call_raw_arguments``  The raw arguments of a call equal its deltas, joined.
-    ``call_arguments``      The arguments of a call are its parsed raw arguments, or its metadata has an ``error``.
+    ``call_arguments``      The arguments of a call are its raw arguments, parsed, or its metadata has an ``error``.
     ``call_completed``      Every call is completed before the response ends.
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            A response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
     ``step_completed``      Tools run after the end of the response and before the step's only ``StepCompleted``.
-    ``nested``              An agent's events arrive while its tool call is running, and the call ends with the agent's
-                            chat. The provider's own agents emit events within the response, once their call has begun.
+    ``nested``              An agent's events arrive while its tool call is running, and the agent's chat ends before
+                            the call. The provider's own agents emit events within the response, once their call has begun.
     ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.
     ======================  =========================================================================================
 
