@@ -205,7 +205,7 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # Model calls upstream count themselves. If there are none, the meter counts the events.
+        # Model calls upstream do their own counting. If there are none, the meter counts the events.
         share = Share(budget)
         below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # not for the subscriber's calls
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)

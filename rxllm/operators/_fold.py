@@ -357,7 +357,7 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     answer or, with `is_element`, one element of an array. If the text does not fit, the parser raises
     ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
 
-    Raises ``ValidationError("invalid_option")`` if `target` is anything else; the error names the option, `name`.
+    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is anything else.
     """
     if not is_type(target) and callable(target):
         return target

@@ -27,9 +27,8 @@ a value`. Any character that is neither in this table nor part of a key, a strin
 It also leads to `ended`, where the rest of the text is skipped.
 
 Each character is scanned once, and the open containers are kept in a list, so the cost per character does not depend on
-the length or depth of the text. `ArraySplitter` finds the array with the scanner, and splits it with
-`JSONArrayDecoder`. The scanner does not check the grammar; a parser does, for each element and finally for the whole
-text.
+the length or depth of the text. `ArraySplitter` finds the array with the scanner and splits it with `JSONArrayDecoder`.
+The scanner does not check the grammar; a parser reads each element and finally the whole text.
 """
 
 from __future__ import annotations

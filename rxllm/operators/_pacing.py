@@ -54,8 +54,8 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     ['Hello, ', 'wide ', 'world']
 
     The words of a burst are spread over the time until the next burst. That time is estimated from earlier bursts and
-    is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Scripts that do not put spaces
-    between words (Chinese, Japanese, Thai, ...) are split into characters, each with its combining marks.
+    is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Text in scripts without spaces
+    between words (Chinese, Japanese, Thai, ...) is split into characters, each with its combining marks.
 
     Order is preserved: all other events, including agents' events, and the end of the stream wait for the text before
     them. Before an ``on_error``, everything that is still waiting is emitted at once. A `max_lag` of 0 leaves the

@@ -55,8 +55,8 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            A response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
     ``step_completed``      Tools run after the end of the response and before the step's only ``StepCompleted``.
-    ``nested``              An agent's events arrive while its tool call is running, and the agent's chat ends before
-                            the call. The provider's own agents emit events within the response, once their call has begun.
+    ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.
+                            The provider's own agents emit events within the response, once their call has begun.
     ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.
     ======================  =========================================================================================
 
