@@ -48,7 +48,7 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""A function that takes an observer's ``on_next`` and ``on_error``, and returns the handler for its items."""
+"""A function that takes an observer's ``on_next`` and ``on_error``, and returns an item handler."""
 
 
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
@@ -282,7 +282,7 @@ _EVENTS_OF: dict[type[Any], str] = {
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose calls share state that cannot be copied; ``rxllm.cluster`` does not send it to workers."""
+    """Mark an operator whose state is shared and cannot be copied; ``rxllm.cluster`` does not send it to workers."""
     vars(operator)["is_shared"] = True
     return operator
 

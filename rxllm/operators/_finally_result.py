@@ -33,7 +33,7 @@ SECONDS = 30.0
 """The number of seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""The running functions. They are kept here because an event loop holds only weak references to its tasks."""
+"""The running functions, kept here because an event loop holds only weak references to its tasks."""
 
 
 @overload
@@ -61,8 +61,8 @@ def finally_result(
     >>> last = events.run()
     completed Once upon a time
 
-    `fold` is the operator that turns the events into the result. By default this is ``ops.to_response()``. For a chat,
-    pass ``ops.to_chat_result(thread)``; for a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
+    `fold`, the operator that turns the events into the result, is ``ops.to_response()`` by default. For a chat, pass
+    ``ops.to_chat_result(thread)``; for a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
 
     =============  =====================================================================================================
     outcome        meaning
@@ -76,7 +76,7 @@ def finally_result(
 
     `fn` runs on the call's event loop, after the source has ended or been disposed. It can be ``async`` or return an
     awaitable, which is cancelled after 30 seconds. A plain function should be quick, because it blocks the event loop.
-    The subscriber's ``on_completed`` or ``on_error`` is called when `fn` is done. ``dispose()`` returns at once, and
+    The subscriber's ``on_completed`` or ``on_error`` is called once `fn` is done. ``dispose()`` returns at once, and
     nothing is emitted after it, but ``run()``, ``await`` and an iterator's ``with`` block always wait for `fn`.
     Exceptions raised by `fn` are logged.
 

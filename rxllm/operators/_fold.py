@@ -1,4 +1,4 @@
-"""Fold a stream into a response, a step result, a chat result, a turn, a text or a parsed value."""
+"""Fold a stream into a response, a step result, a chat result, a turn, text or a parsed value."""
 
 from __future__ import annotations
 
@@ -281,9 +281,8 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     [2, 3, 5]
 
     `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec supports, or a function that takes the text. The value is the same as the ``Response.parsed`` of a
-    request with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into
-    ``[2, 3]``.
+    that msgspec supports, or a function that takes the text. The value equals the ``Response.parsed`` of a request with
+    this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2, 3]``.
 
     In a chat, only the final answer is parsed. If the text does not fit or the response calls tools, the stream ends
     with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A stream

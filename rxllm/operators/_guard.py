@@ -61,7 +61,7 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""The maximum number of checks that run at once in a stream."""
+"""The maximum number of concurrent checks per stream."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 

@@ -1,4 +1,4 @@
-"""Operators that control timing: `smooth` spreads bursts, `snapshots` emits states, and `gate` holds items back."""
+"""Operators that control timing: `smooth` spreads bursts out, `snapshots` emits states, and `gate` holds items back."""
 
 from __future__ import annotations
 

@@ -191,7 +191,7 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Start no calls for the next `seconds`, as the provider has requested."""
+        """Start no calls for the next `seconds`, as requested by the provider."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:

@@ -87,15 +87,14 @@ def run_tools(
     (Message('tool', '42'),)
 
     `tools` contains tools, or functions that ``rxllm.tool`` can turn into tools. Results are sent to the model as text
-    or JSON; models, dataclasses, datetimes, enums and sets are encoded too. `thread` is the input to the model call: a
-    thread, messages or text. The thread in the ``StepCompleted`` is `thread` followed by the answer and the results, in
-    the order of the tool calls.
+    or JSON; pydantic models, dataclasses, datetimes, enums and sets are encoded too. `thread` is the input to the model
+    call: a thread, messages or text. The thread in the ``StepCompleted`` is `thread` followed by the answer and the
+    results, in the order of the tool calls.
 
-    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. A tool that is marked ``manual``
-    is always left to the caller. At most `max_concurrency` tools run at once; by default there is no limit.
-    `tool_timeout` limits the run time of each tool, in seconds, unless the tool sets its own timeout. If the model
-    calls a tool that does not exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")``
-    is emitted.
+    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. A tool marked ``manual`` is always
+    left to the caller. At most `max_concurrency` tools run at once; by default there is no limit. `tool_timeout` limits
+    the run time of each tool, in seconds, unless the tool sets its own timeout. If the model calls a tool that does not
+    exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
 
     A tool that fails does not end the stream. With ``on_tool_error="continue"``, the model receives the error as the
     tool's result; with ``"halt"``, the chat halts. `on_tool_error` can also be a function that takes the `ToolCall` and

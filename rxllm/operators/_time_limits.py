@@ -37,7 +37,7 @@ BUSY_SECONDS = 0.01
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit, in seconds, the wait for the first content, each silence after it, and the total duration.
+    """Limit the wait for the first content, each silence after it, and the total duration, all in seconds.
 
     ::
 
