@@ -169,7 +169,7 @@ class _Waiting(msgspec.Struct):
 
 
 class _Check(msgspec.Struct, eq=False):
-    """The check of one part. At the time `due` it becomes late. If it ends the stream, `error` is the reason."""
+    """The check of one part. It becomes late at the time `due`. If it ends the stream, `error` is the reason."""
 
     part: Part
     is_done: bool
@@ -192,7 +192,7 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks, from the first part that has not passed.
+        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed and all later parts.
         self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
         self._passed = 0  # All parts up to this number have passed.

@@ -56,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """Part numbers shared by a chat and its agents: the last begun, the last taken, and the ended parts by number."""
+    """Shared by a chat and its agents: the numbers of the last part begun and the last one taken, and the ended parts."""
 
     begun: int = 0
     taken: int = 0

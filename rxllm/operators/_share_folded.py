@@ -365,7 +365,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state, which has not seen its start, ignores it
+    if type(innermost(event)) is ToolExecutionCompleted:  # ignored by an empty state, which has not seen its start
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

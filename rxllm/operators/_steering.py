@@ -193,7 +193,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return the position in the delta where a sentence ends (0 if just before it), or None if none does."""
+        """Return where in the delta a sentence ends (0 if it ended just before the delta), or None if none ends."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

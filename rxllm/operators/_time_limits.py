@@ -3,7 +3,7 @@
 The timer is lazy: it is normally re-armed when it fires rather than at each event, so that an event costs no more than
 one reading of the clock. Only the first content and an event that ends a stall re-arm it directly.
 
-While the consumer is behind, the source has to wait; this does not count as the model's silence.
+While the consumer is behind, the source has to wait; that time does not count as silence.
 """
 
 from __future__ import annotations
