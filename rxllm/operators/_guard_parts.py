@@ -56,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """Shared by a chat and its agents: the numbers of the last part begun and the last one taken, and the ended parts."""
+    """Shared by a chat and its agents: the numbers of the last parts begun and taken, and the parts that have ended."""
 
     begun: int = 0
     taken: int = 0
