@@ -1,9 +1,9 @@
 """Operators for ``.pipe(...)``: ``from rxllm import operators as ops``.
 
-An operator whose name begins with ``to_`` emits exactly one item. An operator whose name is a plain noun, such as
-``words()``, emits many. The operators of reactivex are methods of every stream, such as ``stream.map(...)``. The
-operators of installed packages are in ``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several
-streams are in ``rxllm`` itself: ``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
+Operators whose names begin with ``to_`` emit exactly one item; plain nouns such as ``words()`` emit many. Every stream
+has reactivex's operators as methods, such as ``stream.map(...)``. Operators from installed packages are in
+``ops.plugins``, such as ``ops.plugins.shout()``. Functions that combine several streams are in ``rxllm`` itself:
+``rxllm.race(a, b)``, ``rxllm.merge_labelled({"a": a, "b": b})``.
 
 ==============  =======================================================================================================
 observing       tap, trace, snapshots, verify
@@ -124,7 +124,7 @@ def _no_operator(name: str) -> AttributeError:
     return no_attribute("module 'rxllm.operators'", name, __all__, remedy)
 
 
-if not TYPE_CHECKING:  # If a module has a __getattr__, a type checker accepts any name.
+if not TYPE_CHECKING:  # With a __getattr__, a type checker would accept any name.
     # Each file is imported when one of its operators is first used.
     __getattr__ = lazy_exports(
         __name__,

@@ -66,7 +66,7 @@ def budget(
     price: Callable[[Usage], Usage] | None = None,
     unpriced: Literal["refuse", "allow"] = "refuse",
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Halt a chat before its next step once its tokens or dollars are spent; cut a response that exceeds the tokens.
+    """Halt a chat before its next step once its budget is spent; cut off a response that exceeds the token limit.
 
     ::
 
@@ -79,22 +79,21 @@ def budget(
     >>> result.halted_reason, result.final_response.output_text, result.final_response.metadata["budget"]
     ('budget', 'Once upon ', {'tokens': 2, 'tokens_spent': 3})
 
-    Usage is added up over the steps of each chat, both in an engine's operators and in a pipe after ``stream``. After
-    ``stream_generate``, only that response counts. Usage is counted as the provider reports it. Until the report
-    arrives, every four characters of the answer count as one token. Events that an upstream ``ops.restart`` has voided
-    still count.
+    Usage adds up over the steps of a chat, both in an engine's operators and in a pipe after ``stream``; after
+    ``stream_generate``, only that response counts. Usage is what the provider reports; until it does, every four
+    characters of the answer count as one token. Usage that an upstream ``ops.restart`` has discarded still counts.
 
-    If a response exceeds the tokens, the source is disposed, which closes its connection. Open blocks are completed,
-    and ``MessageCompleted`` has the finish reason ``length``. A response that is over the limit but has already ended
-    is left as it is. If it calls tools, they run first, and then the chat halts with the ``halted_reason``
+    If a response exceeds the token limit, the source is disposed, which closes its connection. Open blocks are
+    completed, and ``MessageCompleted`` has the finish reason ``length``. A response that turns out to be over the limit
+    only at its end is left as it is: any tools it calls still run, and then the chat halts with the `halted_reason`
     ``"budget"``. The limits and the amounts spent are in the ``"budget"`` metadata of ``MessageCompleted``, and
     therefore in the response's metadata too.
 
-    A dollar limit needs a price, but not ``ops.cost()``. The price is looked up in this order: in the model's entry in
-    ``rxllm.models``, in `price`, in the engine's ``ops.cost``, and in the genai-prices list. Each request reserves the
-    most that it can cost (see below). A request whose price is unknown is not sent, but fails with a
-    ``ValidationError``. With ``unpriced="allow"`` it is sent as long as any of the budget is left, and its cost counts
-    only if the provider reports it.
+    A dollar limit needs prices, but not ``ops.cost()``. Prices are looked up in the model's entry in ``rxllm.models``,
+    in `price`, in the engine's ``ops.cost`` and in the genai-prices list, in this order. Each request reserves the most
+    it can cost (see below). A request whose price is unknown fails with a ``ValidationError`` and is not sent. With
+    ``unpriced="allow"``, it is sent as long as any of the budget is left, and its cost counts only if the provider
+    reports it.
 
     Pass a shared `Budget` instead of `tokens` to limit all calls that share it, in any engine, chat or thread::
 
@@ -102,33 +101,31 @@ def budget(
         engine = Engine("openai:gpt-5", operators=[ops.budget(shared)])
 
     ======================  ============================================================================================
-    before a request        The request reserves tokens for its messages and tools, as ``rxllm.count_tokens`` estimates
-                            them, and for its answer: its `max_tokens`, or else the `max_output_tokens` of the model's
-                            entry in ``rxllm.models``, or else 1,000 tokens. It also reserves the price of all these
-                            tokens.
+    before a request        The request reserves tokens for its messages and tools, as estimated by
+                            ``rxllm.count_tokens``, and for its answer: its `max_tokens`, else the model's
+                            `max_output_tokens` in ``rxllm.models``, else 1,000. It also reserves their price.
     if too little is left   The request is not sent, but fails with ``StreamError("budget_exceeded")``. If it belongs to
                             a chat that has completed a step, the chat halts with the `halted_reason` ``"budget"``.
     during the answer       Tokens beyond the reservation are reserved as they arrive. If the budget has none left, the
                             answer is cut off.
-    after the answer        The usage that the provider has reported is counted. If it has not reported any, for example
-                            after a failure or a cancellation, the usage is estimated from the request and the answer so
-                            far, and also counted in ``shared.spent.estimated``. A call that was cancelled before its
-                            first event counts its request, because the provider may bill it. A call that failed before
-                            its first event counts no tokens.
+    after the answer        The usage that the provider reported is counted. If it reported none, for example after a
+                            failure or a cancellation, the usage is estimated from the request and the answer so far,
+                            and is also added to ``shared.spent.estimated``. A call cancelled before its first event
+                            counts its request, because the provider may bill it; a call that failed before its first
+                            event counts no tokens.
     without a known price   The request is sent only if there is no dollar limit, or with ``unpriced="allow"``. It
-                            reserves and counts no dollars. ``shared.spent.unpriced`` is the number of these calls.
+                            reserves and counts no dollars. ``shared.spent.unpriced`` is the number of such calls.
     ======================  ============================================================================================
 
-    The limit holds if every request sets `max_tokens`, and its provider respects `max_tokens` and bills no more input
-    than was estimated. Otherwise each running call can exceed the limit by the input beyond its estimate. Without
-    `max_tokens` it can also exceed the limit by the hidden thinking beyond the 1,000 tokens, and by 32 tokens or one
-    delta of the visible answer. The cost of searches and other tools that a provider bills per use is not known until
-    the end.
+    The limit is never exceeded if every request sets `max_tokens`, and the provider respects it and bills no more input
+    than was estimated. Otherwise, each running call can exceed the limit by any input beyond the estimate. Without
+    `max_tokens`, it can also exceed it by hidden thinking beyond 1,000 tokens, and by 32 tokens or one delta of visible
+    text. The cost of searches and other tools billed per use is not known until the end.
 
-    The budget applies to every call that the engine makes, wherever the operator stands in the list. This includes each
+    In an engine, the budget applies to every call that the engine makes, wherever the operator stands in the list: each
     attempt by ``hedge``, ``fallback``, ``restart`` and ``retry_before_content``, whatever losing attempts use before
-    they are cancelled, and the calls that other operators, ``prepare`` and tools make, at any depth. Each Budget counts
-    a call once; the engine's own retries are part of that call.
+    they are cancelled, and the calls made by other operators, ``prepare`` and tools, at any depth. Each Budget counts a
+    call once; the engine's own retries are part of that call.
 
     In a pipe, a shared Budget or a dollar limit applies to all model calls of the stream. A plain token limit counts
     the stream's own events instead, including its agents' events (``Nested``); if an agent's events exceed it, the
@@ -142,12 +139,12 @@ def budget(
             raise invalid_option(names[0], "must be left out, because a shared Budget has its own limits")
         return _Operator(tokens, lambda: tokens)
     make = partial(ChatBudget, tokens, usd, price=price, unpriced=unpriced)
-    make()  # the limits are checked here
+    make()  # checks the limits
     return _Operator(None, make)
 
 
 class _Operator(HoldsBudget):
-    """The ``budget`` operator. In an engine it limits the engine's own calls and the calls of its tools."""
+    """The ``budget`` operator. In an engine, it limits the engine's own calls and its tools' calls."""
 
     def __init__(self, shared: Budget | None, make: Callable[[], Budget]) -> None:
         self._shared = shared
@@ -155,7 +152,7 @@ class _Operator(HoldsBudget):
 
     @property
     def is_shared(self) -> bool:
-        """Whether the limits are in a shared `Budget`, which cannot be copied."""
+        """Whether the operator has a shared `Budget`, which cannot be copied."""
         return self._shared is not None
 
     def budget_of(self, chat: dict[Any, Budget]) -> Budget:
@@ -208,9 +205,9 @@ class _Operator(HoldsBudget):
         scope, budget = current_scope.get(), self._make()
         if self._shared is None and budget.usd is None:
             return _Meter(observer, self._make).start(source, scheduler, scope)
-        # Model calls upstream count themselves. If there are none, the meter counts the events.
+        # Model calls upstream do their own counting. If there are none, the meter counts the events.
         share = Share(budget)
-        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # the subscriber's calls stay outside
+        below = scoped(source, replace(scope, shares=(*scope.shares, share)))  # not for the subscriber's calls
         return _Meter(observer, lambda: budget, share).start(below, scheduler, scope)
 
 
@@ -219,7 +216,7 @@ def _cost_of(call: EngineCall | None, budget: Budget) -> Cost:
 
 
 def _estimate(call: EngineCall, budget: Budget) -> Estimate:
-    """Estimate the most that the request of `call` can use up of `budget`."""
+    """Estimate the most that `call`'s request can use of `budget`."""
     if not budget.reserves and budget.usd is None:
         return NOTHING
     request, model = call.request, models.find(call.provider, call.request.model)
@@ -235,7 +232,7 @@ _HALT = {"halted_reason": "budget"}
 
 
 class _Running(msgspec.Struct):
-    """A running response: its usage so far and its reservation. Up to `unchecked` characters need no check."""
+    """A running response: its usage so far, its reservation, and the number of characters that need no check."""
 
     count: ResponseCount
     reservation: Reservation
@@ -243,15 +240,15 @@ class _Running(msgspec.Struct):
 
 
 class _Meter:
-    """A meter that counts the events of one subscription against a budget, and cuts the stream if they exceed it.
+    """A meter that counts one subscription's events against a budget, and cuts the stream off if they exceed it.
 
     ==================  ==============================================================================================
     event               effect
     ==================  ==============================================================================================
     MessageStarted      A response begins. In a pipe it gets a budget of its own, unless it is the next step of a
                         chat. If the budget has already been exceeded or a price is missing, the stream is cut
-                        instead.
-    a delta             The delta is counted. If the response takes more than the budget has left, it is cut.
+                        off instead.
+    a delta             The delta is counted. If the response takes more than the budget has left, it is cut off.
     MessageCompleted    The response is settled: its actual usage replaces its reservation. A chat that is over the
                         limit and would continue is halted.
     ErrorEvent or end   Running responses are settled. The subscriber is notified in its own scope, because it may
@@ -317,7 +314,7 @@ class _Meter:
 
     def _on_nested(self, path: tuple[str, ...], inner: object, event: Event) -> None:
         if type(inner) is MessageStarted:
-            self._settle(path)  # the previous response of this agent never ended
+            self._settle(path)  # this agent's previous response never ended
         if type(inner) in _COUNTED:
             self._count(path, inner)
         if type(inner) is MessageCompleted or type(inner) is ErrorEvent:
@@ -355,7 +352,7 @@ class _Meter:
         self._observer.on_next(event)
 
     def _begin(self, path: tuple[str, ...]) -> _Running:
-        """Start to count a response for which nothing has been reserved."""
+        """Start counting a response for which nothing has been reserved."""
         estimate = Estimate(cost=_cost_of(None, self._budget))
         response = self._running[path] = _Running(ResponseCount(estimate), self._budget.begin())
         if self._is_disposed:  # another thread has just disposed the stream
@@ -368,7 +365,7 @@ class _Meter:
         response.unchecked = 0
 
     def _check(self, response: _Running) -> None:
-        """Cut the response if it takes more than the budget has left."""
+        """Cut the response off if it takes more than the budget has left."""
         count, reservation = response.count, response.reservation
         budget, takes_more = reservation.budget, count.tokens > reservation.tokens
         if takes_more and not self._ended and not budget.grow(reservation, count.tokens, count.spent.usd):
@@ -383,7 +380,7 @@ class _Meter:
         limits = [limit for limit in ("tokens", "usd") if limit in spending]
         is_over = any((spending[f"{limit}_spent"] or 0) > spending[limit] for limit in limits)
         halt = _HALT if is_over and self._continues(event) else {}
-        spending = {**event.metadata.get("budget", {}), **spending}  # another budget may have added its own
+        spending = {**event.metadata.get("budget", {}), **spending}  # another budget may have added its own limits
         return replace(event, metadata={**event.metadata, "budget": spending, **halt})
 
     def _continues(self, end: MessageCompleted) -> bool:
@@ -424,7 +421,7 @@ class _Meter:
             self._settle(path)
 
     def _leave(self) -> None:
-        """Settle the running responses. Their requests count even if no event has arrived."""
+        """Settle the running responses, counting their requests even if no event has arrived."""
         for response in list(self._running.values()):
             response.count.begin()
         self._settle_all()

@@ -29,7 +29,7 @@ from rxllm.values import EngineError, Spending, Usage
 from rxllm.values.argument_checks import check, check_function, invalid_option, shown
 
 Cost = Callable[[Usage, str | None, Mapping[str, Any]], Usage]
-"""A function that takes a usage, the provider's model name and the final metadata, and adds the costs to the usage."""
+"""A function that takes a usage, the provider's model name and the final metadata, and returns the usage with costs."""
 
 Price = Callable[[Usage], Usage]
 
@@ -51,16 +51,16 @@ def cost(model: str | None = None, *, price: Price | None = None) -> Callable[[O
 
     As an engine's operator, ``Engine(adapter, model, operators=[ops.cost()])``, it takes the provider and the model
     from the call, and all results, totals and budgets include the costs. After ``ops.fallback``, the price of the model
-    that answered applies. In a pipe, pass the two as ``"provider:model"``; otherwise the model name in the response
-    is looked up under every provider. Costs stay None for a model that is not in the list. Costs above 0 that the
+    that answered applies. In a pipe, pass both as ``"provider:model"``; otherwise the model name in the response is
+    looked up under every provider. Costs stay None for a model that is not in the list. Any non-zero costs that the
     provider reports are kept.
 
-    Searches, audio, images, one-hour caches and service tiers are priced separately. So is each model that the provider
-    calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's costs are added by the agent's
-    own engine and not by this operator, so nothing is charged twice. If your contract has its own prices, put them in
-    an ``rxllm.models`` entry. To calculate the costs of a usage without a stream, call ``rxllm.models.priced``.
+    Searches, audio, images, one-hour caches and service tiers are priced separately, and so is each model that the
+    provider calls within one answer (Anthropic's compactions, advisors and fallbacks). An agent's costs are added by
+    the agent's own engine, not by this operator, so nothing is counted twice. If your contract has its own prices, put
+    them in an ``rxllm.models`` entry. To price a usage without a stream, call ``rxllm.models.priced``.
 
-    If you pass `price`, a function that adds the costs to a usage, genai-prices is not needed:
+    You do not need genai-prices if you pass `price`, a function that adds the costs to a usage:
 
     >>> from dataclasses import replace
     >>> price = lambda usage: replace(usage, total_cost=usage.total * 0.001)
@@ -92,7 +92,7 @@ class Prices:
         return fill_costs(self.cost(engine_call()))(source)
 
     def cost(self, call: EngineCall | None) -> Cost:
-        """Return a function that prices the answer to `call`. It raises ``EngineError`` if genai-prices is missing."""
+        """Return a function that prices the answer to `call`; it raises ``EngineError`` without genai-prices."""
         price = self._price
         if price is not None:
             return lambda usage, _, __: _check_usage(price(usage))
@@ -112,7 +112,7 @@ _READ = frozenset({MessageStarted, UsageUpdated, StepRestarted, MessageCompleted
 
 
 def fill_costs(cost: Cost) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Emit a response's last usage again with its costs, just before the response's last event.
+    """Emit a response's last usage again, with its costs, just before the response's last event.
 
     ::
 
@@ -172,7 +172,7 @@ def cost_of(call: EngineCall | None, price: Price | None = None, *, uses_list: b
 
     def cost(usage: Usage, response_model: str | None, metadata: Mapping[str, Any]) -> Usage:
         for fill in costs:
-            if not usage.total_cost:  # if a price is known, the provider's cost of 0 is ignored
+            if not usage.total_cost:  # a reported cost of 0 is replaced if a price is known
                 try:
                     usage = fill(usage, response_model, metadata)
                 except EngineError:  # the price list is not installed
@@ -190,7 +190,7 @@ def _check_usage(usage: Any) -> Usage:
 
 
 def _answering_model(metadata: Mapping[str, Any]) -> str | None:
-    """Return the model that answered instead of the requested one, if ``ops.fallback`` has recorded it."""
+    """Return the model that answered in place of the requested one, if ``ops.fallback`` recorded it."""
     match metadata:
         case {"fallback": {"answered_by": str(name)}}:
             return name if ":" in name else ":"  # a stream's provider is unknown
@@ -205,7 +205,7 @@ OUTPUT_TOKENS = 1_000
 
 
 class Estimate(msgspec.Struct, frozen=True):
-    """The most that a request can use: its usage, with the cost if the price is known, and the limit on its answer."""
+    """The most that a request can use: its usage, with costs if the price is known, and the limit on its answer."""
 
     usage: Usage = Usage(0, 0, total_cost=0.0)
     cost: Cost | None = None
@@ -225,7 +225,7 @@ class ResponseCount:
         self._reset()
 
     def begin(self) -> None:
-        """Count the request, once its answer has begun or has been cancelled."""
+        """Count the request's tokens, once its answer has begun or has been cancelled."""
         if self._stated is None:
             self._known = self._void.tokens + (self._request.usage.input_tokens or 0)
 

@@ -1,8 +1,7 @@
-"""Helpers that make operators.
+"""Helpers for making operators.
 
-`operate` makes an operator from a subscribe function, and the other helpers use it. `handle_each` and `extract` call a
-handler for each item or event, `lift` feeds items to an object that knows nothing about Rx, and `fold_events` folds the
-whole stream.
+`operate` makes an operator from a subscribe function, `handle_each` and `extract` call a handler for each item or
+event, `lift` feeds items to an object that knows nothing about Rx, and `fold_events` folds the whole stream.
 """
 
 from __future__ import annotations
@@ -49,14 +48,14 @@ def operate(start: Start[T, R]) -> Callable[[Observable[T]], Stream[R]]:
 
 
 MakeHandler = Callable[[abc.OnNext[R], abc.OnError], abc.OnNext[T]]
-"""A function that takes an observer's ``on_next`` and ``on_error``, and returns the handler for its items."""
+"""A function that takes an observer's ``on_next`` and ``on_error``, and returns an item handler."""
 
 
 def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> Callable[[Observable[T]], Stream[R]]:
-    """Return an operator that calls a handler with each item, and passes on the end and errors.
+    """Return an operator that calls a handler with each item, and passes on completion and errors.
 
     ``make_handler(on_next, on_error)`` is called once per subscription and returns the handler. With `is_filter`, the
-    handler only drops items: it runs no user code and ends no stream.
+    handler may only drop items; it must not run user code or end the stream.
     """
 
     def operator(source: Observable[T]) -> Stream[R]:
@@ -67,10 +66,10 @@ def handle_each(make_handler: MakeHandler[R, T], *, is_filter: bool = False) -> 
 
 
 class _Handled(Stream[R_out], Generic[T, R_out]):
-    """The items of `source`, after a handler.
+    """The items of `source`, passed through a handler.
 
-    A filter calls the next handler directly. Any other handler calls it through an observer, which drops the items that
-    follow an end or a dispose.
+    A filter calls the next handler directly. Any other handler calls it through an observer, which drops any items
+    after an end or a dispose.
     """
 
     def __init__(self, source: Observable[T], make_handler: MakeHandler[R_out, T], is_filter: bool) -> None:
@@ -97,7 +96,7 @@ def _make_both(
 
 
 class Feeder(Protocol[T_in, R_out]):
-    """An object for `lift`, such as a decoder. `feed` returns the results for an item, `close` the last results."""
+    """An object for `lift`, such as a decoder. `feed` returns an item's results; `close` returns the final ones."""
 
     def feed(self, item: T_in, /) -> Iterable[R_out]: ...
 
@@ -146,7 +145,7 @@ def lift(make: Callable[[], Feeder[T, R]]) -> Callable[[Observable[T]], Stream[R
             except Exception as error:
                 observer.on_error(error)
                 return
-            delivering = bool(waiting)  # an outer call is already delivering; its on_next led here
+            delivering = bool(waiting)  # re-entered: an outer call is already delivering
             waiting.extend(results)
             while waiting and not delivering:
                 observer.on_next(waiting[0])
@@ -177,7 +176,7 @@ def extract(
     """Return an operator that emits a function's results for each event of `types`.
 
     ``make()`` returns a new function for each subscription. An ``ErrorEvent`` becomes ``on_error``. `name` is the
-    operator's name, which is shown in the error for an item that is not an event.
+    operator's name, shown in the error for an item that is not an event.
     """
     wanted = frozenset((*types, ErrorEvent))
 
@@ -194,7 +193,7 @@ def extract(
                 return
             try:
                 results = read(event)
-            except Exception as error:  # for example, a raw usage has unknown keys
+            except Exception as error:  # for example, raw usage with unknown keys
                 on_error(error)
                 return
             for result in results:
@@ -225,7 +224,7 @@ def fold_events(
                 return
             try:
                 fold.add(event)
-            except Exception as error:  # for example, a raw usage has unknown keys
+            except Exception as error:  # for example, raw usage with unknown keys
                 observer.on_error(error)
 
         def on_completed() -> None:
@@ -247,7 +246,7 @@ class Fold:
     def __init__(self, name: str, thread: Thread | None = None) -> None:
         self._name = name
         self._state = StreamCollector(thread)
-        self.deltas: list[Any] = []  # the deltas since the last other event; never replaced
+        self.deltas: list[Any] = []  # the deltas since the last other event; always the same list
 
     def add(self, event: Event) -> None:
         if type(event) in DELTAS:
@@ -279,11 +278,11 @@ _EVENTS_OF: dict[type[Any], str] = {
     ChatResult: "stream",
     Turn: "session.stream_start",
 }
-"""For each class of results, the function to call for the events instead."""
+"""The function whose stream has the events behind each class of result."""
 
 
 def shared(operator: Callable[[Observable[T]], Stream[R]]) -> Callable[[Observable[T]], Stream[R]]:
-    """Mark an operator whose calls share state that cannot be copied; ``rxllm.cluster`` does not send it to workers."""
+    """Mark an operator whose state is shared and cannot be copied; ``rxllm.cluster`` does not send it to workers."""
     vars(operator)["is_shared"] = True
     return operator
 
@@ -292,14 +291,14 @@ F = TypeVar("F", bound=Feeder[Event, Event])
 
 
 class Agents(defaultdict[str, F]):
-    """A chat's agents: a feeder for each tool call that runs one. Each feeder also handles its agent's own agents."""
+    """A feeder for each of a chat's agents, keyed by tool call id. Each also handles its agent's own agents."""
 
     def feed(self, event: Nested) -> list[Event]:
         id, inner = unnest(event)
         return [nest(id, result) for result in self[id].feed(inner)]
 
     def close(self, *ids: str) -> list[Event]:
-        """Return the last events of the agents `ids`, or of all agents if there are none. The feeders are kept."""
+        """Return the last events of the agents with these `ids`, or of all agents if there are none."""
         return [nest(id, result) for id in ids or self for result in self[id].close()]
 
 
@@ -308,7 +307,7 @@ def with_agents(message: Message, change: Callable[[str, Thread], Thread]) -> Me
     threads: Any = message.metadata.get(AGENTS)
     if not isinstance(threads, dict):
         return message
-    entries = cast(dict[str, Any], threads).items()  # metadata that a user has stored under this name may differ
+    entries = cast(dict[str, Any], threads).items()  # a user may have stored something else under this name
     changed = {id: change(id, entry) if isinstance(entry, Thread) else entry for id, entry in entries}
     return replace(message, metadata={**message.metadata, AGENTS: changed})
 
@@ -317,7 +316,7 @@ class Plugins:
     """The operators of installed packages, as attributes: ``ops.plugins.shout()``.
 
     An operator is imported when its name is looked up (see ``rxllm.plugins``). ``dir(ops.plugins)`` lists the names.
-    Each of these errors names the package: ``EngineError("missing_dependency")`` if the import fails,
+    Every error names the package: ``EngineError("missing_dependency")`` if the import fails,
     ``EngineError("invalid_engine")`` if several packages use the name, and ``TypeError`` if the operator is called with
     wrong arguments.
 

@@ -33,7 +33,7 @@ SECONDS = 30.0
 """The number of seconds after which an asynchronous function is cancelled."""
 
 _running = set[asyncio.Task[None]]()
-"""The running functions. They are kept here because an event loop has only weak references to its tasks."""
+"""The running functions, kept here because an event loop holds only weak references to its tasks."""
 
 
 @overload
@@ -61,8 +61,8 @@ def finally_result(
     >>> last = events.run()
     completed Once upon a time
 
-    `fold` is the operator that turns the events into the result. By default this is ``ops.to_response()``. For a chat,
-    pass ``ops.to_chat_result(thread)``; for a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
+    `fold`, the operator that turns the events into the result, is ``ops.to_response()`` by default. For a chat, pass
+    ``ops.to_chat_result(thread)``; for a session's turn, pass ``ops.to_session(session, keep_partial=True)``.
 
     =============  =====================================================================================================
     outcome        meaning
@@ -76,16 +76,16 @@ def finally_result(
 
     `fn` runs on the call's event loop, after the source has ended or been disposed. It can be ``async`` or return an
     awaitable, which is cancelled after 30 seconds. A plain function should be quick, because it blocks the event loop.
-    The subscriber's ``on_completed`` or ``on_error`` is called when `fn` is done. ``dispose()`` returns at once, and
-    nothing is emitted after it. However, ``run()``, ``await`` and the ``with`` block of an iterator always wait for
-    `fn`. Exceptions that `fn` raises are logged.
+    The subscriber's ``on_completed`` or ``on_error`` is called once `fn` is done. ``dispose()`` returns at once, and
+    nothing is emitted after it, but ``run()``, ``await`` and an iterator's ``with`` block always wait for `fn`.
+    Exceptions raised by `fn` are logged.
 
-    When the interpreter exits, it waits for `fn`, just as it waits for calls. When ``asyncio.run`` ends, it cancels an
+    The interpreter waits for `fn` before it exits, as it does for calls. When ``asyncio.run`` ends, it cancels an
     ``async`` `fn` like any other task. Under virtual time, `fn` must be a plain function, and a dispose calls it at
     once.
 
-    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments, and `fold` emits a result both for an
-    empty stream and for a failed one.
+    Raises ``ValidationError("invalid_option")`` unless `fn` takes two arguments and `fold` emits a result for both an
+    empty stream and a failed one.
     """
     check_function("fn", fn)
     check("fn", fn, call_fault(fn, None, "completed") is None, "a function that takes a result and an outcome")
@@ -141,9 +141,9 @@ class _FoldSubscription(Generic[R]):
 class _Ending:
     """One subscription to a stream with ``finally_result``.
 
-    A completion, an error and a dispose can arrive on different threads. The first one acquires the lock `_ended`, and
-    the others are ignored. Like a call, the subscription is disposed when the interpreter exits, unless its reader's
-    thread or iterator has already ended it.
+    A completion, an error and a dispose can arrive on different threads. The first acquires the lock `_ended`, and the
+    others are ignored. Like a call, the subscription is disposed when the interpreter exits, unless its reader's thread
+    or iterator has already ended it.
     """
 
     emitted, read = 1, True  # the portal expects these attributes of a call
@@ -210,14 +210,14 @@ class _Ending:
             self._call_soon("failed" if self._has_failed else "cancelled", lambda: None)
 
     def _take_end(self) -> bool:
-        """Return whether this is the first end. If so, the reader waits for `fn`, even if the reader is cancelled."""
+        """Return True for the first end only. The reader then waits for `fn`, even if the reader is cancelled."""
         is_first = self._ended.acquire(blocking=False)
         if is_first and self._endings is not None:
             self._release_reader = self._endings.begin()
         return is_first
 
     def _call_soon(self, outcome: Outcome, notify: Callable[[], None]) -> None:
-        """Call the function on the call's event loop; our caller may be another thread or the garbage collector."""
+        """Call the function on the call's event loop; we may be on another thread, or in the garbage collector."""
 
         def call() -> None:
             try:

@@ -1,4 +1,4 @@
-"""Fold a stream into a response, a step result, a chat result, a turn, a text or a parsed value."""
+"""Fold a stream into a response, a step result, a chat result, a turn, text or a parsed value."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ TURN = "session_turn"
 """The name of the `Custom` event that begins every ``rxllm.session`` stream.
 
 Its `data` holds the `operation` and the `session`. The session already contains the user's new message, so an
-interrupted turn keeps that message.
+interrupted turn keeps it.
 """
 
 
@@ -74,12 +74,12 @@ def to_response(parse: Parse = None) -> Callable[[Observable[Event]], Stream[Res
     >>> stream_generate(Fake("42"), "Six times seven?").pipe(to_response(int)).run().parsed
     42
 
-    `parse` takes the same values as `ops.parsed`. If the text is JSON, with or without a Markdown fence, pass a type or
-    a ``response_format``; otherwise pass a function that takes the text. A response that failed or that calls tools is
-    not parsed. If the text does not fit, the stream ends with ``ValidationError("invalid_output")``, which ``retry``
+    `parse` takes the same values as `ops.parsed`. For JSON, with or without a Markdown fence, pass a type or a
+    ``response_format``; for anything else, pass a function that takes the text. A response that failed or calls tools
+    is not parsed. If the text does not fit, the stream ends with ``ValidationError("invalid_output")``, which ``retry``
     and ``catch`` can handle. The error's metadata holds the text, the finish reason and the usage.
 
-    Raises ``ValidationError("invalid_option")`` if `parse` is anything else.
+    Raises ``ValidationError("invalid_option")`` if `parse` is invalid.
     """
     read = answer_parser(parse)
     if read is None:
@@ -110,8 +110,8 @@ def to_step_result(
     True
 
     `thread` is the thread that the step began with. If the stream ends without ``StepCompleted``, the response is added
-    to this thread. `parse` works as in `to_response`, except that text that does not fit does not end the stream.
-    Instead, the response's `error` is a ``ValidationError("invalid_output")``.
+    to this thread. `parse` works as in `to_response`, but text that does not fit gives the response an `error`, a
+    ``ValidationError("invalid_output")``, instead of ending the stream.
 
     Raises ``ValidationError("invalid_option")`` if `thread` or `parse` is invalid.
     """
@@ -148,15 +148,15 @@ def to_chat_result(
     ChatResult('Hi', completed, 1 steps, 0 tokens)
 
     `thread` is the conversation that the chat began with, in any form that ``rxllm.chat`` takes. If the stream ends
-    without ``ChatCompleted``, the result's thread consists of `thread`, if it is given, and all completed steps. The
-    `halted_reason` is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
+    without ``ChatCompleted``, the result's thread is `thread`, if given, plus all completed steps. The `halted_reason`
+    is then ``"cancelled"``, or ``"error"`` after an ``ErrorEvent``.
 
-    `parse` works as in `to_response`, and applies to the final response of a completed chat. Text that does not fit
-    does not end the stream, because the chat's tools have already run. Instead, the result's `halted_reason` is
-    ``"error"``, and its `error` is a ``ValidationError("invalid_output")``.
+    `parse` works as in `to_response`, and applies to the final response of a completed chat. Because the chat's tools
+    have already run, text that does not fit does not end the stream; the result's `halted_reason` is then ``"error"``,
+    and its `error` is a ``ValidationError("invalid_output")``.
 
     With `keep_partial`, the thread of an interrupted chat also includes the unfinished step's text, and its tool calls
-    that already have results, as in `to_session`. The user can then continue from there.
+    that already have results, as in `to_session`, so that the user can continue from there.
 
     >>> from reactivex import operators as rx
     >>> from rxllm import Thread
@@ -224,7 +224,7 @@ def to_session(
 
 
 class _TurnFold:
-    """The fold of one turn. Each `TURN` event restarts it, with the operation and the session that the event holds."""
+    """The fold of one turn. Each `TURN` event restarts it with the event's operation and session."""
 
     def __init__(self, session: Session, read: Read | None, keep_partial: bool) -> None:
         self._read = read
@@ -281,15 +281,14 @@ def parsed(type: Any, /) -> Callable[[Observable[Event]], Stream[Any]]:
     [2, 3, 5]
 
     `type` is a ``response_format`` (a dataclass, a pydantic model, ``list[int]``, ``json_schema(...)``), any other type
-    that msgspec supports, or a function that takes the text. The value is the same as the ``Response.parsed`` of a
-    request with this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into
-    ``[2, 3]``.
+    that msgspec supports, or a function that takes the text. The value equals the ``Response.parsed`` of a request with
+    this ``response_format``. For example, ``list[int]`` turns the answer ``{"value": [2, 3]}`` into ``[2, 3]``.
 
     In a chat, only the final answer is parsed. If the text does not fit or the response calls tools, the stream ends
     with ``ValidationError("invalid_output")``, whose metadata holds the text, the finish reason and the usage. A stream
     that fails ends with its own error.
 
-    Raises ``ValidationError("invalid_option")`` if `type` is anything else.
+    Raises ``ValidationError("invalid_option")`` if `type` is invalid.
     """
     read = text_parser("type", type)
     return fold_events("parsed", lambda state: parsed_value(final_answer(state), read))
@@ -357,14 +356,14 @@ def text_parser(name: str, target: Any, *, is_element: bool = False) -> Read:
     answer or, with `is_element`, one element of an array. If the text does not fit, the parser raises
     ``ValidationError("invalid_output")``; a `target` that is a function raises its own exceptions.
 
-    Raises ``ValidationError("invalid_option")`` if `target` is anything else. The error names the option `name`.
+    Raises ``ValidationError("invalid_option")`` for the option `name` if `target` is anything else.
     """
     if not is_type(target) and callable(target):
         return target
     hint = Any if target is None else target
     try:
         parser = decoder(hint) if is_element and is_type(hint) else reader(hint)
-    except Exception as error:  # for example a NameError for a hint that does not resolve
+    except Exception as error:  # for example, a NameError for a hint that does not resolve
         raise invalid_option(name, f"{must_be('a type that JSON can be parsed as', target)}: {error}") from error
     if not callable(parser):
         raise invalid_option(name, must_be("a type for JSON values, a function or a response_format", target))

@@ -12,15 +12,15 @@ in check  Its check is running.                                   They wait.
 passed    Its check has accepted it.                              They are released in order.
 tripped   Its check has rejected it.                              They are dropped. An error ends the stream once all
                                                                   earlier parts have passed.
-late      It has no verdict after `max_lag` seconds.              With ``on_late="fail"``, they are dropped as after a
+late      It has no verdict after `max_lag` seconds.              With ``on_late="fail"``, they are dropped, as after a
                                                                   trip. With ``"release"``, they are released unchecked.
 ========  ======================================================  ======================================================
 
 The source is disposed as soon as a part trips, even if earlier parts are still being checked. With
 ``on_late="release"``, a trip ends the stream at once, and the end of a response ends its late checks.
 
-A single loop, `_drain`, makes all calls to code from outside. It takes one step at a time, does not hold the lock
-during a step, and runs on whichever thread delivers an event, a verdict or the timer.
+A single loop, `_drain`, makes all calls to outside code. It takes one step at a time, without holding the lock, on
+whichever thread delivers an event, a verdict or the timer.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ from rxllm.values.argument_checks import check as check_argument
 from rxllm.values.responses import shorten
 
 AT_ONCE = 4
-"""The maximum number of checks that run at once in a stream."""
+"""The maximum number of concurrent checks per stream."""
 
 _ENDS = (MessageCompleted, ErrorEvent, StepCompleted, ChatCompleted)
 
 _SHOWN = 80
-"""The maximum number of characters of a rejected text that an error's metadata shows."""
+"""The maximum number of characters of rejected text in an error's metadata."""
 
 
 def guard(
@@ -94,14 +94,14 @@ def guard(
 
     ``check(text)`` is called once for each part of the answer. A part is a sentence of at most 1,024 characters or, if
     `every` is a number, that many characters; the end of a block also ends the part. If the check has two parameters,
-    it is called as ``check(text, before)``, where `before` is the answer's text before the part, up to 2,048
-    characters. The check returns a verdict, an awaitable verdict, or a stream (such as a small model's answer) whose
-    last item is the verdict:
+    it is called as ``check(text, before)``, where `before` is up to 2,048 characters of the answer before the part. The
+    check returns a verdict, an awaitable verdict, or a stream (such as a small model's answer) whose last item is the
+    verdict:
 
     ===========================  ======================================================================================
     verdict                      effect
     ===========================  ======================================================================================
-    None, True, no item          The text has passed, and is released.
+    None, True, no item          The text has passed and is released.
     False, or a reason as text   The stream ends with ``StreamError("guard_tripped")``.
     an exception, anything else  The stream ends with ``StreamError("guard_failed")``.
     nothing within `max_lag`     With ``on_late="fail"``, the stream ends with ``StreamError("guard_late")``. With
@@ -112,17 +112,17 @@ def guard(
     the text that was shown. Up to four checks run at once, and their verdicts are applied in the order of the text.
     When a check trips, the source is disposed, open blocks are completed, and an ``ErrorEvent`` ends the stream. If no
     event has been emitted yet, the stream ends with ``on_error`` instead. The error's metadata holds the guard's name
-    as `guard`, the `reason` if there is one, and the `text`, cut to 80 characters; do not show this text.
+    as `guard`, the `reason` if there is one, and the rejected `text`, cut to 80 characters; do not show it to the user.
 
-    None of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text that an engine's
-    guard has stopped is never sent to the model again. After ``stream``, put the guard before operators that hold
-    events back, such as `smooth`, `gate` and `share_folded`, because tools do not wait for text that has not reached
-    the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting events are dropped.
+    After a trip, none of the step's tools run, whether the guard is an engine's operator or follows ``stream``. Text
+    that an engine's guard has stopped is never sent to the model again. After ``stream``, put the guard before
+    operators that hold events back, such as `smooth`, `gate` and `share_folded`, because tools do not wait for text
+    that has not reached the guard. If the source calls ``on_error``, the error is passed on at once, and the waiting
+    events are dropped.
 
-    With ``on_late="fail"``, unchecked text is never shown, and a check can take up to `max_lag` seconds. Without
-    `max_lag` there is no limit, so give the check its own timeout. With ``on_late="release"``, no event waits longer
-    than `max_lag` seconds. A late check can still end the stream until its response is complete or four newer checks
-    are running.
+    With ``on_late="fail"``, unchecked text is never shown. A check can take up to `max_lag` seconds; without `max_lag`,
+    give it a timeout of its own. With ``on_late="release"``, no event waits longer than `max_lag` seconds, and a late
+    check can still end the stream until its response is complete or four newer checks are running.
 
     Thinking is checked too, unless `thinking` is False. Raw frames are dropped, because they repeat unchecked text.
     Text that consists only of white space always passes. Tool calls and their results are not checked; use ``approve``
@@ -169,7 +169,7 @@ class _Waiting(msgspec.Struct):
 
 
 class _Check(msgspec.Struct, eq=False):
-    """The check of one part. It is late from the time `due`. If it ends the stream, `error` is the reason."""
+    """The check of one part. It becomes late at the time `due`. If it ends the stream, `error` is the reason."""
 
     part: Part
     is_done: bool
@@ -192,11 +192,11 @@ class _Guard(abc.DisposableBase):
         self._scheduler = scheduler
         self._lock = RLock()
         self._queue: deque[_Waiting] = deque()
-        self._checks: deque[_Check] = deque()  # The checks of all parts, from the first that has not passed.
+        self._checks: deque[_Check] = deque()  # The checks of the first part that has not passed and all later parts.
         self._pending: deque[_Check] = deque()  # The checks that have not begun.
         self._running: list[_Check] = []
-        self._passed = 0  # The number of parts before the first that has not passed.
-        self._released = 0  # The number of released parts, checked or not.
+        self._passed = 0  # All parts up to this number have passed.
+        self._released = 0  # All parts up to this number are released, checked or not.
         self._unfinished = Unfinished()
         self._has_begun = False  # whether an event has been released
         self._tripped = False
@@ -245,11 +245,11 @@ class _Guard(abc.DisposableBase):
         self._enqueue_last(self._complete)
 
     def _before_tools(self, start: Callable[[], None]) -> None:
-        # ``run_tools`` calls this from upstream. The tools need the context of that call.
+        # ``run_tools`` calls this from upstream. The tools need that call's context.
         self._enqueue_last(partial(copy_context().run, start))
 
     def _enqueue_last(self, item: Callable[[], None]) -> None:
-        """Call `item` once everything that has arrived so far is released."""
+        """Call `item` once everything that has arrived so far has been released."""
         with self._lock:
             self._parts.close()
             self._enqueue(item, self._parts.count)
@@ -307,7 +307,7 @@ class _Guard(abc.DisposableBase):
         while (step := self._next()) is not None:
             try:
                 step()
-            except BaseException as error:  # from the subscriber; our caller may have no way to deliver it
+            except BaseException as error:  # raised by the subscriber; our caller may be unable to deliver it
                 self.dispose()
                 fail(self._observer, error)
 
@@ -391,7 +391,7 @@ class _Guard(abc.DisposableBase):
 
         if self._settings.max_lag is not None and not self._may_release:
             check.due = self._now() + self._max_lag
-        # There is no gate, because the source may be waiting for this very check.
+        # No gate: the source may be waiting for this very check.
         result = paced(result_of(partial(self._settings.verdict, check.part)), None)
         check.subscription.disposable = result.subscribe(on_next, on_error, on_completed, scheduler=self._scheduler)
 

@@ -1,9 +1,8 @@
 """Cut the text of events into the parts that a guard checks.
 
 A part ends at the end of a sentence, at the maximum length, or at the end of its block. White space belongs to the part
-before it. It makes no difference how the text is divided into deltas, and each agent's text is cut separately. If a
-completion, a message or a result has a text that differs from the deltas before it, or if there were no deltas, that
-text is checked as well.
+before it. How the text is split into deltas makes no difference. Each agent's text is cut separately. The text of a
+completion, a message or a result is checked as well if it differs from the deltas before it, or if there were none.
 """
 
 from __future__ import annotations
@@ -42,10 +41,10 @@ LONGEST = 1024
 """The number of characters after which a sentence is checked even if it has not ended."""
 
 CONTEXT = 2048
-"""The maximum number of characters that a check receives from before its part."""
+"""The maximum number of preceding characters that a check receives."""
 
 _PASSING = frozenset({Custom, PartAdded, SourceAdded, ToolProgress, UsageUpdated})
-"""Events that do not end a sentence when they arrive in the middle of it."""
+"""Events that can arrive in the middle of a sentence without ending it."""
 
 
 class Part(msgspec.Struct):
@@ -57,7 +56,7 @@ class Part(msgspec.Struct):
 
 
 class _Numbers(msgspec.Struct):
-    """The numbers that a chat and its agents share: the last part begun, the last taken, and the ended parts."""
+    """Shared by a chat and its agents: the numbers of the last parts begun and taken, and the parts that have ended."""
 
     begun: int = 0
     taken: int = 0
@@ -102,7 +101,7 @@ class GuardParts:
             case ThinkingDelta():
                 return self._delta(event) if self._thinking else ((event, self.count),)
             case RawChunk():
-                return ()  # its frame repeats the text of the next events, unchecked
+                return ()  # its frame repeats text that has not been checked yet
             case _ if type(event) not in _PASSING:
                 self._close(event)
                 if text := self._new_text(event):
@@ -176,7 +175,7 @@ class GuardParts:
         return pieces
 
     def _new_text(self, event: Event) -> str:
-        """Return the text of `event`, or "" if the events before it had the same text."""
+        """Return the text of `event`, or "" if earlier events had the same text."""
         match event:
             case TextCompleted():
                 return self._completed(block_key(TextDelta, event.id, self._open), event.text)

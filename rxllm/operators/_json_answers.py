@@ -54,9 +54,9 @@ def partials(type: Any, /) -> Callable[[Observable[Event]], Stream[Partial[Any]]
     is then plain data. A partial is a view of the text, and the text is scanned only once, so a partial costs the same
     however long the text is.
 
-    At the end, the whole answer is parsed as in `parsed`. The value is the same, and an answer that does not fit causes
-    the same ``ValidationError("invalid_output")``. If the text is not JSON, the partials show nothing after the first
-    fault. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat
+    At the end, the whole answer is parsed as in `parsed`, with the same value or the same
+    ``ValidationError("invalid_output")``. If the text is not valid JSON, the partials show nothing after the first
+    error. A Markdown fence around the JSON is skipped. An ``ErrorEvent`` becomes ``on_error``. Each message of a chat
     begins a new value. If a key appears more than once, its last value counts.
 
     Raises ``ValidationError("invalid_option")`` unless `type` is a type that JSON can be parsed as.
@@ -151,7 +151,7 @@ class _Growing:
 
 
 def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
-    """Emit the strings at `path` in the JSON answer, piece by piece as they arrive, each piece with its own path.
+    """Emit the strings at `path` in the JSON answer piece by piece as they arrive, each piece with its actual path.
 
     ::
 
@@ -169,8 +169,8 @@ def text_at(*path: str | int) -> Callable[[Observable[Event]], Stream[TextAt]]:
 
     `path` consists of keys and indexes; ``"*"`` matches any key or index. In an answer to
     ``response_format=list[City]``, the path begins with ``"value"``. The pieces are plain text, with JSON escapes
-    decoded. Empty strings, and values that are not strings, have no pieces. A Markdown fence around the JSON is
-    skipped. An ``ErrorEvent`` becomes ``on_error``. If the JSON is invalid or incomplete, the stream ends with
+    decoded. Nothing is emitted for empty strings or for values that are not strings. A Markdown fence around the JSON
+    is skipped. An ``ErrorEvent`` becomes ``on_error``. If the JSON is invalid or incomplete, the stream ends with
     ``ValidationError("invalid_output")``, whose metadata holds the text. Each message of a chat is a new answer, and
     any text after the message's first tool call is skipped.
 
@@ -242,13 +242,13 @@ def items(type: Any = None, /, *path: str) -> Callable[[Observable[Event]], Stre
     element's text and its `index`. The same error, with the whole text, ends the stream if the complete answer is not
     JSON or has no array at `path`.
 
-    Raises ``ValidationError("invalid_option")`` if `type` or `path` is anything else.
+    Raises ``ValidationError("invalid_option")`` if `type` or `path` is invalid.
     """
     if isinstance(type, str):
         fault = f"{must_be('a type', type)}; for plain JSON at that key write items(None, {type!r})"
         raise invalid_option("type", fault)
     read = text_parser("type", type, is_element=True)
-    check("path", path, all(isinstance(key, str) for key in path), "strings, the keys to the array")  # pyright: ignore[reportUnnecessaryIsInstance]
+    check("path", path, all(isinstance(key, str) for key in path), "strings: the keys that lead to the array")  # pyright: ignore[reportUnnecessaryIsInstance]
     return lift(lambda: AnswerText("items", lambda: _Items(read, path)))
 
 

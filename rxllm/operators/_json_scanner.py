@@ -22,13 +22,13 @@ after a value  ``,``                               key in an object, value in an
 after a value  ``}`` or ``]``                      after a value
 =============  ==================================  ==================================================
 
-White space between these characters is skipped. When the outermost value has closed, the next state is `ended` instead
-of `after a value`. A character that is neither in this table nor part of a key, a string, a number or a word is a fault
-in the text. It also leads to `ended`, where the rest of the text is skipped.
+White space between these characters is skipped. After the outermost value, the next state is `ended` instead of `after
+a value`. Any character that is neither in this table nor part of a key, a string, a number or a word is a syntax error.
+It also leads to `ended`, where the rest of the text is skipped.
 
-Each character is scanned once, and the open containers are kept in a list, so the cost of a character does not depend
-on the length or depth of the text. `ArraySplitter` uses the scanner to find the array, and then `JSONArrayDecoder` to
-split it. The scanner does not check the grammar, because a parser reads each element and, at the end, the whole text.
+Each character is scanned once, and the open containers are kept in a list, so the cost per character does not depend on
+the length or depth of the text. `ArraySplitter` finds the array with the scanner and splits it with `JSONArrayDecoder`.
+The scanner does not check the grammar; a parser reads each element and finally the whole text.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Key = str | int
 
 
 class Sink(Protocol):
-    """The handlers that a scanner calls. Positions count the characters from the start of the text."""
+    """The handlers that a scanner calls. Positions are counted in characters from the start of the text."""
 
     def on_open(self, kind: str, key: Key, at: int) -> None:
         """Handle the start of a value: an object ``{``, an array ``[``, a string ``"``, or "" for a number or word."""
@@ -79,7 +79,7 @@ class Sink(Protocol):
 
 
 class PathMatch:
-    """A comparison of the open values with a path of keys and indexes. None in the path matches any key or index."""
+    """A match of the open values against a path of keys and indexes. None in the path matches anything."""
 
     def __init__(self, path: Sequence[Key | None]) -> None:
         self._wanted = ("", *path)
@@ -126,7 +126,7 @@ class JSONScanner:
         self.at += len(text) - len(self._pending)
 
     def close(self) -> None:
-        """Close the outermost value if it is a number or a word, because no character marks its end."""
+        """Close the outermost value if it is a number or a word; no character marks its end."""
         if self._state == self._in_scalar and not self._containers:
             self._end_scalar(self.at)
 

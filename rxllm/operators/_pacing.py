@@ -1,4 +1,4 @@
-"""Operators that control timing: `smooth` spreads bursts, `snapshots` emits states, and `gate` holds items back."""
+"""Operators that control timing: `smooth` spreads bursts out, `snapshots` emits states, and `gate` holds items back."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 
 FRAME = 1 / 60
-"""The longest time between two releases of waiting events, in seconds. It is a screen's refresh interval."""
+"""The longest time between two releases of waiting events, in seconds: a screen's refresh interval."""
 
 _LONG = 64  # in characters; a piece this long is not joined with the next delta
 
@@ -54,9 +54,8 @@ def smooth(max_lag: float = 0.25) -> Callable[[Observable[Event]], Stream[Event]
     ['Hello, ', 'wide ', 'world']
 
     The words of a burst are spread over the time until the next burst. That time is estimated from earlier bursts and
-    is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Scripts that do not put spaces
-    between words (Chinese, Japanese, Thai, ...) are split into characters, and each character keeps its combining
-    marks.
+    is at most `max_lag`. Text that already arrives one word at a time is hardly delayed. Text in scripts without spaces
+    between words (Chinese, Japanese, Thai, ...) is split into characters, each with its combining marks.
 
     Order is preserved: all other events, including agents' events, and the end of the stream wait for the text before
     them. Before an ``on_error``, everything that is still waiting is emitted at once. A `max_lag` of 0 leaves the
@@ -171,7 +170,7 @@ class _Smoother(Backlog[Event, Event]):
 
 
 def _start_of(event: TextDelta | ThinkingDelta, last: Event) -> str | None:
-    """Return the text of `last` if `event` continues it, or None if that is a different block or a very long piece."""
+    """Return the text of `last` if `event` continues it, or None if it is in another block or too long to join."""
     if not isinstance(last, TextDelta | ThinkingDelta) or type(last) is not type(event) or last.id != event.id:
         return None
     return last.delta if len(last.delta) < _LONG else None
@@ -192,7 +191,7 @@ def snapshots(every: float = 0.1) -> Callable[[Observable[Event]], Stream[Respon
 
     If `every` is 0, a snapshot follows each event. The last snapshot equals the result of `to_response`, and contains
     the error if there was an ``ErrorEvent``. Before an ``on_error``, the response so far is emitted. In a chat, each
-    snapshot is the response of the current step. The time to make a snapshot grows with the length of its text. While
+    snapshot is the response of the current step. The cost of a snapshot grows with the length of its text. While
     nothing changes, no timer runs.
 
     Raises ``ValidationError("invalid_option")`` unless `every` is a number of seconds.
@@ -259,9 +258,9 @@ def gate(
     The gate is closed until `while_open` emits its first value. To begin with an open gate, pass
     ``while_open.start_with(True)``. Each item passes exactly once, in order, and the stream completes only after all
     waiting items have passed. An ``on_error`` passes at once, and the waiting items are dropped. If `while_open`
-    completes while the gate is open, it stays open. If it completes while the gate is closed, the gate can never open
-    again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a boolean,
-    the stream ends at once.
+    completes while the gate is open, the gate stays open. If it completes while the gate is closed, the gate can never
+    open again, so the stream ends with ``StreamError("cancelled")``. If `while_open` fails, or emits anything but a
+    boolean, the stream ends at once.
 
     While `maxsize` items are waiting, the source is paused, all the way down to its socket. A source that cannot be
     paused, such as a `Subject`, may send more. Once more than `limit` items (65,536 by default) would have to wait, the

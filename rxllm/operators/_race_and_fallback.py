@@ -81,21 +81,21 @@ def fallback(
     'Hello'
 
     In an engine's operators, pass engines, adapters, or names such as ``"provider:model"``. Each fallback engine
-    receives the same messages, tools and format as the first, and the options that were set on the request and the
-    call. It supplies everything else itself. It always uses its own key, pass-through ``options``, retry policy and
-    operators, and its own model if it has one. In a pipe, pass Observables of events instead.
+    receives the same messages, tools and format as the first, and the options set on the request and the call.
+    Everything else is its own: its key, pass-through ``options``, retry policy and operators, and its model if it has
+    one. In a pipe, pass Observables of events instead.
 
     The events of a failed attempt are dropped. After a fallback, ``MessageCompleted`` and the response have the
     metadata ``{"fallback": {"answered_by": ..., "errors": (...)}}``. If every attempt fails, the last error is passed
     on, with the earlier errors added as exception notes. ``when(error)`` decides whether to fall back. By default,
-    every error except ``StreamError("cancelled")`` leads to a fallback.
+    every error except ``StreamError("cancelled")`` triggers a fallback.
 
-    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has another type. In a
-    pipe, it is also raised when the operator is applied, if any of them is not a stream. Raises
-    ``EngineError("unknown_provider")`` if the provider in a name is unknown.
+    Raises ``ValidationError("invalid_option")`` if there are no `engines`, or if any of them has the wrong type. In a
+    pipe, applying the operator raises it if any of them is not a stream. Raises ``EngineError("unknown_provider")`` if
+    the provider in a name is unknown.
     """
     if not engines:
-        raise invalid_option("engines", "must be at least one: write fallback(engine)")
+        raise invalid_option("engines", "must not be empty: write fallback(engine)")
     if when is not None:
         check_function("when", when)
     alternatives = [_Alternative.of(engine, index) for index, engine in enumerate(engines)]
@@ -163,7 +163,7 @@ class _Fallback:
 
     def again(self, error: Exception, attempt: int) -> float | None:
         if attempt < len(self._sources) and self._is_failure(error):
-            log.warning("%s failed (%s); falling back on %s", self._names[attempt - 1], error, self._names[attempt])
+            log.warning("%s failed (%s); falling back to %s", self._names[attempt - 1], error, self._names[attempt])
             self._failures.append(f"{self._names[attempt - 1]}: {error!r}")
             return 0.0
         for failure in self._failures:
@@ -319,7 +319,7 @@ class Circuit:
         return Circuit, (self._limit, self._within, self._cooldown, self._on_change)
 
     def enter(self, now: float) -> _Permit | AdapterError:
-        """Return a permit for a new call, or the error that refuses it."""
+        """Return a permit for a new call, or an error if it is refused."""
         with self._guard:
             before = self._state
             if before == "closed":

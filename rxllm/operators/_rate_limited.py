@@ -1,8 +1,8 @@
-"""Limits on concurrent calls, and on calls and tokens over time.
+"""Limits on concurrent calls, and on the rate of calls and tokens.
 
-A call waits in a queue until it is first, fewer than `concurrent` calls are running, and the rates allow it. Then it
-runs on the event loop of its own subscription, in that subscription's context. A timer, the alarm, is set only for the
-first call in the queue.
+A call waits in a queue until it is at the front, fewer than `concurrent` calls are running, and the rates allow it.
+Then it runs on the event loop of its own subscription, in that subscription's context. A timer, the alarm, is set only
+for the first call in the queue.
 
 A call ends when its subscription ends or is disposed. The tokens it actually used then replace its reservation, and
 the next call begins. If a call's loop is closed, the call is lost: it leaves the queue or frees its slot.
@@ -54,7 +54,7 @@ from rxllm.values.argument_checks import check, explains_call, invalid_option, i
 T = TypeVar("T")
 
 MAX_HOLD = 600.0
-"""The longest time, in seconds, for which a provider's failure can hold calls back."""
+"""The longest time, in seconds, that a provider's failure can hold calls back."""
 
 MINUTE = 60.0
 
@@ -80,7 +80,7 @@ def rate_limited(
     requests_per_minute: int | None = None,
     tokens_per_minute: int | None = None,
 ) -> Callable[[Observable[T]], Stream[T]]:
-    """Queue subscriptions, so that at most `concurrent` run at once and at most `per_second` start in a second.
+    """Queue subscriptions, so that at most `concurrent` run at once and at most `per_second` start each second.
 
     ::
 
@@ -95,13 +95,13 @@ def rate_limited(
     ['Hi', 'Hi', 'Hi']
 
     With `per_second`, subscriptions start at least ``1 / per_second`` seconds apart. `requests_per_minute` and
-    `tokens_per_minute` hold for any 60 seconds, and a call that fits within them starts at once.
+    `tokens_per_minute` apply to any span of 60 seconds, and a call that fits within them starts at once.
 
     Before it starts, a call reserves tokens: as many as ``rxllm.count_tokens`` estimates for its messages and tools,
     plus its `max_tokens`, or 1,000 if that is not set. When the call ends, the usage reported by the provider replaces
     the reservation. If the call used more than it reserved, the excess counts from that moment. A call that reserves
-    more than the whole limit waits until no other tokens count. Only an operator inside an engine knows the request. In
-    a pipe, `tokens_per_minute` therefore raises ``EngineError``; use it in ``Engine(operators=[...])``.
+    more than the whole limit waits until no other tokens count. `tokens_per_minute` works only in
+    ``Engine(operators=[...])``; in a pipe, where the request is unknown, it raises ``EngineError``.
 
     If a call fails with a Retry-After, all calls are held back for that time, up to 600 seconds. In an engine, this
     also applies to failures that are retried. If a ``rate_limited`` failure has no Retry-After, calls are held back for
@@ -109,7 +109,7 @@ def rate_limited(
 
     A `Limiter` passed as `per_second` decides when each call starts. Several machines can share one limit that way.
 
-    Each operator has one queue, first in, first out, for all its subscriptions on any thread. In an engine's operators,
+    Each operator has one first-in, first-out queue for all its subscriptions, on any thread. In an engine's operators,
     all of the engine's calls share it. A retry keeps its call's slot and does not queue again. A disposed subscription
     leaves the queue. A blocking ``run()`` or ``for`` raises ``EngineError("wrong_loop")`` if it would wait for calls on
     the very loop that it blocks. Use ``await stream`` there.
@@ -174,7 +174,7 @@ class _Call:
         self._is_engine_call = call is not None
         estimate = NOTHING
         if call is not None:
-            # Do not reserve the model's longest possible answer, as a Budget does. Too few calls would run at once.
+            # Unlike a Budget, do not reserve the model's longest possible answer: too few calls would run at once.
             usage = Usage(estimated_tokens(call.request), call.request.max_tokens or OUTPUT_TOKENS)
             estimate = Estimate(usage, None, call.request.max_tokens)
         self.reserved = estimate.usage.total
@@ -191,11 +191,11 @@ class _Call:
         raise NotImplementedError
 
     def hold_back(self, seconds: float) -> None:
-        """Start no calls for the next `seconds`, as the provider has requested."""
+        """Start no calls for the next `seconds`, as requested by the provider."""
         raise NotImplementedError
 
     def retry_in(self, seconds: float) -> float:
-        """Return the number of seconds to wait before a retry. It is at least `seconds`, the retry policy's delay."""
+        """Return the number of seconds to wait before a retry: at least `seconds`, the retry policy's delay."""
         raise NotImplementedError
 
     def begin(self) -> None:
@@ -274,7 +274,7 @@ class _QueuedCall(_Call):
         self._queue = queue
         self.entry: Entry | None = None  # its reserved tokens; None until the call begins
         self._clock = clock(self.scheduler)
-        self._context = contextvars.copy_context()  # the end of another call may start this one, in its context
+        self._context = contextvars.copy_context()  # needed if the end of another call starts this one
         self._is_virtual = isinstance(self.scheduler, VirtualTimeScheduler)
         # The times of all calls are compared, so all real schedulers use the same clock.
         self.now = stopwatch(self.scheduler if self._is_virtual else None)
@@ -299,7 +299,7 @@ class _QueuedCall(_Call):
         timer.disposable = self._clock.schedule(lambda scheduler, state: self._context.run(self.begin_later))
 
     def alarm(self) -> abc.SchedulerBase:
-        """Return a scheduler for the queue's timer: not the call's own loop, which may close while other calls wait."""
+        """Return a scheduler for the queue's timer; the call's own loop may close while other calls wait."""
         return self._clock if self._is_virtual else LoopScheduler(portal().loop)
 
     def hold_back(self, seconds: float) -> None:
@@ -340,9 +340,9 @@ class _Queue:
         raise TypeError(message)
 
     def enter(self, call: _QueuedCall) -> bool:
-        """Append `call` to the queue. If it could never start, do nothing and return False.
+        """Append `call` to the queue, or return False if it could never start.
 
-        That happens if its subscriber blocks the event loops of enough other calls to fill all slots.
+        A call can never start if its subscriber blocks the event loops of enough other calls to fill all slots.
         """
         blocked = current_place.get().blocked_loops
         with self._guard:
@@ -387,7 +387,7 @@ class _Queue:
             return at - now
 
     def _take_first(self) -> tuple[_QueuedCall, float] | None:
-        """Return the first call and its waiting time in seconds. If it need not wait, remove it from the queue."""
+        """Return the first call and its waiting time in seconds. If that is 0, remove the call from the queue."""
         with self._guard:
             while self._waiting and next(iter(self._waiting)).is_lost:
                 self._waiting.popitem(last=False)
@@ -425,11 +425,11 @@ class _Queue:
 
 
 Entry = list[float]
-"""A pair of a time and an amount. The amount is corrected when the actual usage is known."""
+"""A time and an amount. The amount is corrected when the actual usage is known."""
 
 
 class _RateWindow:
-    """A limit on the total in any 60 seconds. An amount above the limit must wait until no other amount counts."""
+    """A limit on the total in any span of 60 seconds. An amount above the limit waits until no other amount counts."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
@@ -437,7 +437,7 @@ class _RateWindow:
         self._total = 0.0
 
     def earliest(self, amount: float, at: float) -> float:
-        """Return the earliest time at which `amount` fits, but no earlier than `at`."""
+        """Return the earliest time, not before `at`, at which `amount` fits."""
         excess = self._total + amount - self._limit
         for time, used in self._entries:
             if time + MINUTE > at + RESOLUTION:
@@ -448,7 +448,7 @@ class _RateWindow:
         return at
 
     def add(self, amount: float, at: float, now: float) -> Entry:
-        """Count `amount` as used at the time `at`, which `earliest` has returned."""
+        """Count `amount` as used at the time `at`."""
         entry = [at, amount]
         if self._limit == inf:
             return entry

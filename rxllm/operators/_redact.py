@@ -1,12 +1,12 @@
 """Replace text in every event that contains it: `map_text` applies a function, `redact` replaces matches of a pattern.
 
-While text is arriving, `redact` has to know which of it can still become part of a match. A position is *open* if a
-match that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a
-partial match. All text before the first open position is settled: its matches are replaced and it is emitted.
+As text arrives, `redact` has to know which characters may still become part of a match. A position is *open* if a match
+that begins there might extend, or look ahead, beyond the text received so far; ``regex`` reports this as a partial
+match. All text before the first open position is settled: its matches are replaced and it is emitted.
 
-A position that has been open for `max_match` characters is closed. The exception is a position where a match has
-already been found: that match may grow to any length. A match longer than `max_match` therefore counts if its first
-`max_match` characters contain a match, no matter how the text is split into deltas.
+A position is closed after `max_match` characters, unless a match has already been found there: that match may grow to
+any length. So a match longer than `max_match` counts if its first `max_match` characters contain a match, no matter how
+the text is split into deltas.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def map_text(fn: Callable[[str], str]) -> Callable[[Observable[Event]], Stream[E
 
     The responses and threads in ``StepCompleted`` and ``ChatCompleted`` contain the new text as well. If the operator
     is one of an engine's `operators`, the model also receives the new text in later steps. In a pipe after ``stream``,
-    the model keeps receiving the old text. Text from agents (``Nested``) is replaced at any depth, but the tool results
-    that contain their answers are not. If `fn` raises, the stream ends with that exception.
+    the model keeps receiving the original text. Text from agents (``Nested``) is replaced at any depth, but not in the
+    tool results that contain their answers. If `fn` raises, the stream ends with that exception.
 
     Raises ``ValidationError("invalid_option")`` if `fn` is not a function.
     """
@@ -86,19 +86,19 @@ def redact(
     >>> [event.delta for event in events if isinstance(event, TextDelta)]
     ['my key is ', '[redacted], ok?']
 
-    `replacement` is inserted literally. What is matched does not depend on how the text is split into deltas.
+    `replacement` is inserted literally. How the text is split into deltas makes no difference to the matches.
 
     Text is held back only while it might become part of a match, and never more than `max_match` characters of it. A
     match that is longer, or looks further ahead, counts only if its first `max_match` characters already contain a
-    match. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. At the end of a block,
-    the text held back is emitted. If the stream fails with ``on_error``, it is not.
+    match. If the pattern contains ``$`` or ``\\B``, `max_match` characters are always held back. Text still held back
+    is emitted at the end of a block, but not if the stream fails with ``on_error``.
 
     Deltas, completed text and messages are redacted consistently, and so are the model's answers in ``StepCompleted``
     and ``ChatCompleted``. When thinking is redacted, its signature and provider data are removed, because they would no
     longer be valid. Tool calls and their results, user messages and a response's `parsed` are left unchanged.
 
-    Events from agents (``Nested``) are redacted at any depth. Their answers are redacted in tool results too, both text
-    and plain data; parsed objects there are left unchanged.
+    Events from agents (``Nested``) are redacted at any depth. So are their answers in tool results, whether text or
+    plain data; parsed objects there are left unchanged.
 
     Raises ``EngineError("missing_dependency")`` if ``rxllm[redact]`` is not installed. The ``regex`` package is needed
     because Python's own ``re`` has no partial matches. Raises ``ValidationError("invalid_option")`` if `pattern` is not
@@ -141,7 +141,7 @@ class Redactor:
         self._looks_ahead = _LOOKS_AHEAD.search(pattern.pattern) is not None
         self._margin = max_match + 1 if _AT_THE_END.search(pattern.pattern) else 0
         self._text = ""
-        self._at = 0  # where the text that has been returned ends
+        self._at = 0  # the end of the text already returned
 
     def feed(self, text: str) -> str:
         self._text += text
@@ -210,7 +210,7 @@ _AT_THE_END = re.compile(r"\$|\\B")  # a partial match does not reveal whether t
 
 
 class _Redacting:
-    """The redaction state of one chat. Each open block has its own `Redactor`, found by delta class and block id.
+    """The redaction state of one chat. Each open block has its own `Redactor`, keyed by delta class and block id.
 
     Each agent has a `_Redacting` of its own, but the tool result that holds the agent's answer is redacted here.
     """

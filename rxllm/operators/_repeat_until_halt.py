@@ -49,8 +49,8 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
     >>> list(of(1).pipe(continue_with(lambda last: of(last + 1) if last < 3 else None)))
     [1, 2, 3]
 
-    `fn` is called again when the stream that it has returned completes. If it returns None or an empty stream, the
-    result completes.
+    `fn` is called again when the stream it returned completes. The result completes when `fn` returns None or an empty
+    stream.
     """
 
     def subscribe(
@@ -90,7 +90,7 @@ def continue_with(fn: Callable[[T], Observable[T] | None]) -> Callable[[Observab
 Ask = Callable[[Thread], Observable[Event]]
 
 FINALIZED = ("completed", "max_turns", "halt_when")
-"""The reasons for halting after which `finalize` still runs."""
+"""The halt reasons after which `finalize` still runs."""
 
 
 def repeat_until_halt(
@@ -119,37 +119,37 @@ def repeat_until_halt(
     >>> ask(Thread((user("Double 21!"),))).pipe(repeat_until_halt(ask)).run().result
     ChatResult('It is 42.', completed, 2 steps, 0 tokens)
 
-    The source and each ``ask(thread)`` emit the events of one step and end with its ``StepCompleted``, just as
+    The source and each ``ask(thread)`` emit the events of one step, ending with its ``StepCompleted``, just as
     ``stream_step`` and ``run_tools`` do. The chat halts for the first of these reasons that applies, and records it as
     `halted_reason`:
 
     - a tool halts the chat or asks the user a question
     - tool calls wait for approval or for the caller
     - the step failed
-    - an operator such as ``ops.budget`` demands a halt in the response's metadata
+    - an operator such as ``ops.budget`` requests a halt in the response's metadata
     - the answer is finished (``completed``)
     - ``halt_when(step)`` returns True
     - `max_turns` steps have run; a source that calls no model, such as a resumed step, does not count
 
-    If the chat completed, reached `max_turns` or was stopped by `halt_when`, ``finalize(thread)`` then runs one more
-    step, which produces a structured answer.
+    If the chat completed, reached `max_turns` or was stopped by `halt_when`, ``finalize(thread)`` runs one more step,
+    which produces a structured answer.
 
     An ``on_error`` from the source is passed on. If a later step fails before its first event, or the first step ends
-    with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` and then a ``ChatCompleted`` that contains the error.
-    All steps share one request id, and the usage of earlier steps counts against the budget of the next.
+    with an ``ErrorEvent``, the chat ends with an ``ErrorEvent`` followed by a ``ChatCompleted`` that contains the
+    error. All steps share one request id, and the usage of earlier steps counts against the budget of the next.
 
-    `steer` is an Observable of the user's input while the chat runs: texts or messages, on any thread. Each chat
-    subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current sentence.
-    The connection is closed, and the text so far becomes the model's message (finish reason ``stop``, raw ``steered``),
-    with the usage received so far. With ``"step"``, the model finishes its response first. Neither setting ever
-    interrupts thinking, running tools, or a response that has begun a tool call. Each message is then emitted as
-    ``Steered``, and the model answers all of them, even if the chat would otherwise have completed. Every step counts
-    towards `max_turns`, and `halt_when` still applies while messages are waiting.
+    `steer` is an Observable of what the user sends while the chat runs: texts or messages, emitted on any thread. Each
+    chat subscribes to it once. With ``steer_at="sentence"``, a message stops the model at the end of the current
+    sentence. The connection is closed, and the text so far becomes the model's message (finish reason ``stop``, raw
+    finish reason ``steered``), with the usage received so far. With ``"step"``, the model finishes its response first.
+    Neither setting ever interrupts thinking, running tools, or a response that has begun a tool call. After the step,
+    each message is emitted as ``Steered``, and the model answers them all, even if the chat would otherwise have
+    completed. Every step counts towards `max_turns`, and `halt_when` still applies while messages are waiting.
 
-    Some messages cannot be used: no turn is left for them, or they arrive while the chat finalizes or halts for another
-    reason. They are emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata lists them
-    under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but a message, the chat
-    ends with an ``on_error``.
+    A message cannot be used if no turn is left for it, or if it arrives while the chat finalizes or halts for another
+    reason. It is emitted as ``Steered(message, used=False)`` before the ``ChatCompleted``, whose metadata lists it
+    under ``unused_steering``. Blank messages are ignored. If `steer` fails or emits anything but texts and messages,
+    the chat ends with an ``on_error``.
 
     Raises ``ValidationError("invalid_option")`` for invalid arguments. If a step does not end with a
     ``StepCompleted``, the chat ends with ``StreamError("malformed_event")`` through ``on_error``.
@@ -184,7 +184,7 @@ class _Chat:
         self._max_turns = max_turns
         self._halt_when = halt_when
         self._finalize = finalize
-        self._first_end: str | None = None  # once `finalize` has begun: why the chat halted before it
+        self._first_end: str | None = None  # why the chat halted, once `finalize` has begun
         self._observer = ScopedObserver(observer)
         self._scheduler = scheduler
         self._gate = current_gate()
@@ -217,7 +217,7 @@ class _Chat:
         fail(self._observer, error)
 
     def _run(self, following: Observable[Event]) -> None:
-        """Run a step. While steps end before `subscribe` returns, run the steps that follow in the same loop."""
+        """Run a step. As long as steps end before `subscribe` returns, run the next one here, without recursion."""
         step: Observable[Event] | None = following
         try:
             while step is not None:
@@ -324,7 +324,7 @@ class _Chat:
 
     def _start_step(self, ask: Ask, turns: int) -> Observable[Event]:
         self._turns = turns
-        interrupt = self._interrupt if turns < self._max_turns else None  # on the last turn, no step could answer
+        interrupt = self._interrupt if turns < self._max_turns else None  # no step after the last turn could answer
         self._scope = replace(self._scope, usage=self._usage, is_steered=interrupt)
         step: Any = ask(self._thread)
         if not isinstance(step, Observable):

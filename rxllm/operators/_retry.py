@@ -104,17 +104,17 @@ def retry_before_content(
 
     `policy` is a `RetryPolicy`, a mapping with its fields, or False to turn retries off. The events of each attempt are
     held back until its first content (text, thinking, a tool call, a source, a file) or its ``MessageCompleted``. An
-    attempt that fails before that, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it:
+    attempt that fails before then, through ``on_error`` or with an ``ErrorEvent``, is retried if the policy allows it:
     the operator subscribes to the source again, which sends a new request. The last failure is passed on unchanged.
     Before each wait, ``on_retry(attempt, delay, error)`` is called with the delay in seconds.
 
     ``rxllm.stream_generate`` and the other functions of ``rxllm`` already apply this operator to
     ``adapter.stream(request, call)``. The engine's own ``operators`` are applied later and see a single answer. If you
-    apply it after ``stream_generate``, it also repeats those operators, such as a fallback or a budget, and it acts
-    only once the built-in attempts have failed. Pass ``retry=False`` to ``stream_generate`` in that case.
+    apply this operator after ``stream_generate``, it also repeats the engine's operators, such as a fallback or a
+    budget, and acts only once the built-in attempts have failed, so pass ``retry=False`` to ``stream_generate``.
 
-    Do not use the ``.retry`` of reactivex instead. It handles ``on_error`` but not an ``ErrorEvent``, and it repeats
-    the content of a stream that fails half-way. For such a stream, use ``ops.restart``.
+    Do not use reactivex's ``.retry`` instead: it handles ``on_error`` but not an ``ErrorEvent``, and it repeats the
+    content of a stream that fails half-way. For such a stream, use ``ops.restart``.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`, and if `on_retry` is not a function.
     """
@@ -143,16 +143,16 @@ def restart(policy: Retry = "default") -> Callable[[Observable[Event]], Stream[E
 
     To restart, the operator subscribes to the source again, which sends a new request. It emits two extra events just
     before the first content of the new attempt. The first, ``Custom("step_abandoned", {"response": ...})``, preserves
-    the abandoned response. The second is the ``StepRestarted``: folds discard everything in the step before it,
+    the abandoned response. The second is the ``StepRestarted``, on which folds discard everything earlier in the step,
     including usage. If the new attempt has no content, neither is emitted and the earlier content stands.
 
     `policy` is a `RetryPolicy` or a mapping with its fields. It sets the number of attempts, the delays, and which
-    errors lead to a restart. If the first attempt fails before its first content, that is left to the engine's own
-    retry. The last failure is passed on.
+    errors trigger a restart. A first attempt that fails before its first content is left to the engine's own retry. The
+    last failure is passed on.
 
     Use this operator for a single response, in an engine's operators or after ``stream_generate`` or ``stream_step``. A
-    failure after a ``StepCompleted`` does not lead to a restart. ``ops.text`` emits the text of every attempt, because
-    strings that have been emitted cannot be taken back.
+    failure after a ``StepCompleted`` does not trigger a restart. ``ops.text`` emits the text of every attempt, because
+    strings already emitted cannot be taken back.
 
     Raises ``ValidationError("invalid_option")`` for any other `policy`.
     """

@@ -87,36 +87,34 @@ def run_tools(
     (Message('tool', '42'),)
 
     `tools` contains tools, or functions that ``rxllm.tool`` can turn into tools. Results are sent to the model as text
-    or JSON; models, dataclasses, datetimes, enums and sets are encoded too. `thread` is the input to the model call: a
-    thread, messages or text. The thread in the ``StepCompleted`` is `thread` followed by the answer and the results, in
-    the order of the tool calls.
+    or JSON; pydantic models, dataclasses, datetimes, enums and sets are encoded too. `thread` is the input to the model
+    call: a thread, messages or text. The thread in the ``StepCompleted`` is `thread` followed by the answer and the
+    results, in the order of the tool calls.
 
-    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. A tool that is marked ``manual``
-    is always left to the caller. At most `max_concurrency` tools run at once; by default there is no limit.
-    `tool_timeout` limits the run time of each tool, in seconds, unless the tool sets its own timeout. If the model
-    calls a tool that does not exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")``
-    is emitted.
+    With ``mode="manual"``, no tools run and the caller has to answer the tool calls. A tool marked ``manual`` is always
+    left to the caller. At most `max_concurrency` tools run at once; by default there is no limit. `tool_timeout` limits
+    the run time of each tool, in seconds, unless the tool sets its own timeout. If the model calls a tool that does not
+    exist, none of the tools run, and an ``ErrorEvent`` with ``EngineError("unknown_tool")`` is emitted.
 
     A tool that fails does not end the stream. With ``on_tool_error="continue"``, the model receives the error as the
-    tool's result. With ``"halt"``, the chat halts. `on_tool_error` can also be a function that takes the `ToolCall` and
-    the `ToolError`. It returns one of these two words, a replacement for the result, or ``halt(...)``. If it raises the
-    error again, the chat halts too. Halts are emitted after all tools have finished, in the order of the tool calls.
-    Any exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is logged as
-    well, and treated as a ``ToolError("encoding_failed")``.
+    tool's result; with ``"halt"``, the chat halts. `on_tool_error` can also be a function that takes the `ToolCall` and
+    the `ToolError`, and returns one of these two words, a replacement for the result, or ``halt(...)``. If it re-raises
+    the error, the chat halts too. Halts are emitted after all tools have finished, in the order of the tool calls. Any
+    exception that is not a `ToolError` is logged with its traceback. A result that cannot be encoded is logged as well,
+    and treated as a ``ToolError("encoding_failed")``.
 
-    A tool with ``approval=True`` runs only if ``approve(tool_call)`` approves the call. It does so by returning True,
-    or a mapping with the arguments to use instead; the thread keeps the model's arguments. It refuses the call by
-    returning False or a text with the reason. If it returns ``halt("approval")``, or if there is no `approve`, the
-    caller decides later. The return value may be awaitable, or an Observable whose last item is the answer. A call that
-    has no answer after `approve_timeout` seconds is refused.
+    A tool with ``approval=True`` runs only if ``approve(tool_call)`` returns True, or a mapping with the arguments to
+    use instead; the thread keeps the model's arguments. False, or a text with the reason, refuses the call. With
+    ``halt("approval")``, or if there is no `approve`, the caller decides later. The return value may be awaitable, or
+    an Observable whose last item is the answer. A call without an answer after `approve_timeout` seconds is refused.
 
-    Three errors around approval are bugs in the caller's code: an exception raised by `approve`, any other answer
-    (``TypeError``), and replacement arguments that do not fit the tool (``ValidationError("invalid_option")``). They
-    end the stream through ``on_error`` and are not sent to the model.
+    Three errors in `approve` are bugs in the caller's code: an exception, any other answer (``TypeError``), and
+    arguments that do not fit the tool (``ValidationError("invalid_option")``). They end the stream through ``on_error``
+    and are not sent to the model.
 
     If given, ``executor(tool, arguments, context)`` is called instead of each tool's handler, and ``encoder(result)``
     returns the text for the model. Tools receive `context`, `engine`, `session_id` and `request_id` in their
-    `ToolContext`. `request_id` defaults to the id of the chat, or to a new id; the model call has the same id.
+    `ToolContext`. `request_id` defaults to the chat's or to a new one; the model call has the same id.
 
     Raises ``ValidationError("invalid_option")`` for invalid options or if `thread` is missing.
     """
@@ -140,7 +138,7 @@ def run_tools(
 
 
 class _Step:
-    """One subscription. It emits the events of the source, then the events of the tools, then the ``StepCompleted``."""
+    """One subscription. It emits the source's events, then the tools' events, and then the ``StepCompleted``."""
 
     def __init__(
         self,
@@ -175,7 +173,7 @@ class _Step:
         return CompositeDisposable(subscription, self._tools)
 
     def _recall_cut(self) -> Sequence[Event] | None:
-        """Return the events of the response if an earlier run of the stream cut it off, or None if none did."""
+        """Return the response's events if an earlier run of the stream cut the response off; otherwise None."""
         journal = self._scope.journal
         return journal.recall(self._scope.path, self._cut_key()) if isinstance(journal, RecallingJournal) else None
 
@@ -234,7 +232,7 @@ class _Step:
             self._observer.on_error,
         )
 
-        def end(error: Exception) -> None:  # there is a bug in the caller's code, so stop the other tools
+        def end(error: Exception) -> None:  # a bug in the caller's code: stop the other tools
             running.dispose()
             self._observer.on_error(error)
 

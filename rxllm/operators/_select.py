@@ -47,7 +47,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     >>> list(stream_generate(Fake("Hi"), "Hello").pipe(only(TextDelta)))
     [TextDelta(delta='Hi', id='block_0')]
 
-    When an agent runs as a tool, each of its events is wrapped in a `Nested`. So ``only(TextDelta)`` keeps only the
+    When an agent runs as a tool, each of its events is wrapped in a `Nested`, so ``only(TextDelta)`` keeps only the
     chat's own text. To get an agent's text, unwrap its `Nested` events:
 
     >>> from reactivex import from_iterable
@@ -60,7 +60,7 @@ def only(*types: type[E]) -> Callable[[Observable[Any]], Stream[E]]:
     Raises ``ValidationError("invalid_option")`` if there are no arguments or if any of them is not a class.
     """
     if not types:
-        raise invalid_option("types", "must be at least one class")
+        raise invalid_option("types", "must include at least one class")
     check_classes("types", types)
 
     def keep(on_next: abc.OnNext[E], on_error: abc.OnError) -> abc.OnNext[Any]:
@@ -145,9 +145,9 @@ def text() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo"]), "Hi").pipe(text()))
     ['Hel', 'lo']
 
-    If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed. When a
-    ``StepRestarted`` arrives, the text before it has already been emitted; use a fold such as `to_text` if it must not
-    count. Text from agents is not emitted, because it is not part of the chat's own text: see `only`.
+    If the deltas of a block were dropped earlier in the pipe, the whole block is emitted when it is completed. Text
+    emitted before a ``StepRestarted`` cannot be taken back; use a fold such as `to_text` if it must not count. Agents'
+    text is not emitted; to get it, see `only`.
     """
     return extract("text", lambda: TextPieces(TextDelta, TextCompleted), TextDelta, TextCompleted, StepRestarted)
 
@@ -285,7 +285,7 @@ class TextPieces:
 
 
 class AnswerText(Generic[R]):
-    """Feed each message's text to a new ``make()``, and close the last one unless its message calls tools."""
+    """Feed each message's text to a new reader from ``make()``; close the last one unless its message calls tools."""
 
     def __init__(self, name: str, make: Callable[[], Feeder[str, R]]) -> None:
         self._name = name

@@ -37,7 +37,7 @@ from rxllm.values import EngineError, StreamError
 from rxllm.values.argument_checks import check_seconds
 
 MOST = 1024
-"""The most events that can wait for a watcher. If there are more, those that the fold does not keep are dropped."""
+"""The most events that can wait for a watcher; beyond that, events that the fold does not keep are dropped."""
 
 
 def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Event]]:
@@ -67,11 +67,11 @@ def share_folded(grace: float | None) -> Callable[[Observable[Event]], Stream[Ev
     Write ``.pipe(share_folded(...))`` once, then subscribe to the result as often as you like. The first watcher starts
     the call. A late watcher first receives the events that ``StreamCollector.to_events()`` returns, so that every fold
     has the same result no matter when its watcher joined. It does not receive past events that the fold does not keep,
-    such as the progress of tools. A watcher that joins after the end receives all events at once, followed by the
-    completion or the error.
+    such as tool progress. A watcher that joins after the end receives all events at once, followed by the completion or
+    the error.
 
     The call is cancelled `grace` seconds after the last watcher has left, unless a new watcher subscribes in time. With
-    0 it is cancelled at once; with None it is never cancelled. To stop the call for all watchers, end the source:
+    0, it is cancelled at once; with None, never. To stop the call for all watchers, end the source:
     ``stream.take_until(stop).pipe(share_folded(None))``. A call that has ended does not start again. A watcher that
     subscribes after a cancellation receives the events so far and a ``StreamError("cancelled")``.
 
@@ -138,7 +138,7 @@ class _Shared:
         return Disposable(lambda: self._leave(watcher))
 
     def _start(self, scheduler: abc.SchedulerBase | None) -> None:
-        # The call must not inherit the back-pressure or the error listener of its first watcher.
+        # The call must not inherit its first watcher's back-pressure or error listener.
         with read_by(None, lambda error: False):
             self._subscription.disposable = self._source.subscribe(
                 self._on_next, self._end, self._end, scheduler=unpaced(scheduler)
@@ -308,7 +308,7 @@ class JoinedEvents:
     """The events that wait for a watcher. Adjacent deltas of a block are joined.
 
     Of adjacent usage updates, only the last is kept. Two events are adjacent if no other event of the same chat is
-    waiting between them. Events from the chat's agents count as events of other chats.
+    waiting between them. Each agent counts as a chat of its own.
     """
 
     def __init__(self, events: Iterable[Event]) -> None:
@@ -350,7 +350,7 @@ class _Entry(msgspec.Struct):
 
 
 def _join(latest: list[_Entry], event: Event, text: str) -> bool:
-    # Some providers send a usage update with each delta. The order of the two makes no difference to the fold.
+    # Some providers send a usage update with each delta; the fold does not depend on the order of the two.
     for entry in reversed(latest):
         if continues(entry.event, event):
             entry.texts.append(text)
@@ -365,7 +365,7 @@ def _is_usage(event: Event) -> bool:
 
 
 def _is_kept(event: Event) -> bool:
-    if type(innermost(event)) is ToolExecutionCompleted:  # an empty state ignores it, because it has not seen the start
+    if type(innermost(event)) is ToolExecutionCompleted:  # ignored by an empty state, which has not seen its start
         return True
     state = StreamCollector()
     return state.apply_event(event) is not state

@@ -93,7 +93,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
     A consumer is busy in two cases:
 
     - Its iterator (``for``, ``async for``, ``to_iter``, ``to_async_iter``) has not yet requested the next item. When it
-      does, it receives the newest item at that moment, or a later one, no matter how long the consumer has worked.
+      does, it receives the newest item at that moment, or a later one, however long the consumer has worked.
     - Its ``on_next`` is running.
 
     The source is never slowed down. A fast consumer receives every item. The last item before the end or an
@@ -104,7 +104,7 @@ def keep_latest() -> Callable[[Observable[T]], Stream[T]]:
 
 
 class _WhileBusy(Backlog[T, T]):
-    """One subscription, whose items wait while its consumer is busy. A subclass stores them; `_count` counts them.
+    """One subscription, whose items wait while its consumer is busy. A subclass stores them; `_count` is their number.
 
     As soon as `_most` items are waiting, they are emitted even if the consumer is busy.
     """
@@ -224,7 +224,7 @@ class _KeepingLatest(_WhileBusy[T]):
 
 
 def text_of(item: Any) -> str | None:
-    """Return the text of a delta or string, or None for any other item; those are never joined."""
+    """Return the text of a delta or string, or None for any other item, which is never joined."""
     if type(item) is Nested:
         return text_of(item.event)
     if type(item) in DELTAS:
@@ -242,7 +242,7 @@ def continues(last: Any, item: Any) -> bool:
 
 
 def join_texts(item: Any, texts: Iterable[str]) -> Any:
-    """Return a copy of `item` whose text is all of `texts` joined."""
+    """Return a copy of `item` with `texts`, joined, as its text."""
     if type(item) is Nested:
         return Nested(item.path, join_texts(item.event, texts))
     text = "".join(texts)

@@ -1,4 +1,4 @@
-"""Collect the user's messages for the next step of a chat, and cut a response off after a sentence when some arrive."""
+"""Collect the user's messages for a chat's next step; when one arrives, cut off the response after its sentence."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ MOST = 1024
 
 
 class Steering(abc.DisposableBase):
-    """The messages that wait in one chat. `steer` may emit on any thread, even while it is being subscribed to.
+    """The messages waiting in one chat. `steer` may emit on any thread, even while it is being subscribed to.
 
     Some providers accept messages during a response, such as OpenAI's Responses API with ``response.steer``. An adapter
     that supports this would take the messages from the scope, as `until_sentence` does.
@@ -88,7 +88,7 @@ class Steering(abc.DisposableBase):
         return settled
 
     def settle(self, journal: RecallingJournal, path: Sequence[str], key: str) -> None:
-        """Fix the messages for this step, so that every run of the stream takes the same ones. The rest wait."""
+        """Settle on the messages for this step, so that every run of the stream takes the same ones. The rest wait."""
         events = journal.recall(path, key)
         if events is None:
             events = [Steered(message) for message in self.take()]
@@ -121,9 +121,8 @@ def until_sentence(
 
     The source is disposed before the next sentence, block or tool call begins, and open blocks are completed. Two
     things are never cut off: thinking, because the provider needs it back as a whole, and a response that has begun a
-    tool call. ``keep(events)`` is called with the events of a response that was cut off. ``recall()`` is called once
-    the response has begun. If it returns events that an earlier run has kept, these are emitted instead of the
-    response.
+    tool call. ``keep(events)`` is called with the events of a response that was cut off. ``recall()`` is called when
+    the response begins; if it returns events that an earlier run kept, they are emitted instead of the response.
     """
     return Stream(
         lambda observer, scheduler=None: _UntilSentence(is_steered, recall, keep, observer).start(source, scheduler)
@@ -194,7 +193,7 @@ class _UntilSentence:
             self._seen.append(event)
 
     def _end_of_sentence(self, event: Event) -> int | None:
-        """Return the position in the delta at which a sentence ends (0: just before it), or None if none ends there."""
+        """Return where in the delta a sentence ends (0 if it ended just before the delta), or None if none ends."""
         if self._is_after_text:
             return 0
         if not isinstance(event, TextDelta):

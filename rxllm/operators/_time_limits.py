@@ -1,9 +1,9 @@
 """Time limits that a provider's pings do not extend, and a warning about a silent stream.
 
-The timer is lazy. It is normally set again when it fires rather than at each event, so that an event costs no more than
-reading the clock once. Only two events set the timer themselves: the first content, and the event that ends a stall.
+The timer is lazy: it is normally re-armed when it fires rather than at each event, so that an event costs no more than
+one reading of the clock. Only the first content and an event that ends a stall re-arm it directly.
 
-While the consumer is behind, the source has to wait. That time does not count as the model's silence.
+While the consumer is behind, the source has to wait; that time does not count as silence.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from rxllm.values.argument_checks import check, check_function, is_positive
 RESOLUTION = 1e-6
 """The rounding error of the schedulers, in seconds.
 
-A timer may fire this much too early. If it were then set to the tiny remaining time, it would fire over and over.
+A timer may fire early by this much. Re-arming it for the tiny remainder would make it fire over and over.
 """
 
 BUSY_SECONDS = 0.01
@@ -37,7 +37,7 @@ BUSY_SECONDS = 0.01
 def time_limits(
     first: float | None = None, idle: float | None = None, total: float | None = None
 ) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Limit, in seconds, the wait for the first content, each silence after it, and the total duration.
+    """Limit the wait for the first content, each silence after it, and the total duration, all in seconds.
 
     ::
 
@@ -50,17 +50,17 @@ def time_limits(
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'ErrorEvent']
 
     Only the model's output counts as content. Message starts and ends, usage and raw frames show that the provider is
-    alive, but they do not extend a limit. Agents' events do extend a limit, except for the usage and raw frames of
-    their providers.
+    alive, but they do not extend a limit. Agents' events do extend a limit, except their providers' usage and raw
+    frames.
 
     When a limit is exceeded, open blocks and calls are completed, and the stream ends with an ``ErrorEvent`` that holds
-    a ``StreamError("timeout")``. If there has been no event at all, it ends with an ``on_error`` and an
-    ``AdapterError("timeout")`` instead. The error's metadata contains the exceeded `limit`, its `seconds`, and the
-    number of `events` so far. The source is disposed, which closes its connection. While the consumer is behind, only
-    `total` applies. After a ``MessageCompleted``, no limit applies until another event arrives.
+    a ``StreamError("timeout")``. If there has been no event at all, it ends instead with an ``AdapterError("timeout")``
+    through ``on_error``. The error's metadata contains the exceeded `limit`, its `seconds`, and the number of `events`
+    so far. The source is disposed, which closes its connection. While the consumer is behind, only `total` applies.
+    After a ``MessageCompleted``, no limit applies until another event arrives.
 
-    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. If the
-    first content of an attempt is late, the attempt has failed and is retried.
+    The call option ``timeout``, a number or a `Timeouts`, sets the same limits for each attempt separately. An attempt
+    whose first content is late fails and is retried.
 
     Raises ``ValidationError("invalid_option")`` if a limit is not a number above 0.
     """
@@ -77,7 +77,7 @@ def time_limits(
 
 
 def stall_warning(after: float, fn: Callable[[float, int], object]) -> Callable[[Observable[Event]], Stream[Event]]:
-    """Call ``fn(seconds, events)`` once per stall, when no content has arrived for `after` seconds; then continue.
+    """Call ``fn(seconds, events)`` once per stall, when no content has arrived for `after` seconds.
 
     ::
 
@@ -124,7 +124,7 @@ class _Watch:
         """Look at an event before it is passed on."""
 
     def due(self) -> float | None:
-        """Return the time at which to `act`: infinity means never, and None means to ask again at the next event."""
+        """Return the time at which to `act`: infinity for never, or None to be asked again at the next event."""
         raise NotImplementedError
 
     def act(self) -> Iterable[Event] | BaseException | None:

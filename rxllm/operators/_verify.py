@@ -41,30 +41,30 @@ def verify() -> Callable[[Observable[Event]], Stream[Event]]:
     rule                    requirement
     ======================  =========================================================================================
     ``event``               Every item is an event.
-    ``message_started``     Each response begins with a ``MessageStarted`` and has no other.
+    ``message_started``     Each response begins with its only ``MessageStarted``.
     ``block_closed``        A block is completed before the next block or call begins and before the response ends.
     ``block_text``          The text of a completed block equals its deltas, joined.
     ``call_id``             The id of a new call is not empty and has not been used before.
-    ``call_order``          Call deltas and call completions belong to a call that is open.
-    ``call_name``           A call is completed under the name with which it started.
+    ``call_order``          Call deltas and call completions belong to an open call.
+    ``call_name``           A call is completed under the name it started with.
     ``call_raw_arguments``  The raw arguments of a call equal its deltas, joined.
-    ``call_arguments``      The arguments of a call are its parsed raw arguments, or its metadata has an ``error``.
+    ``call_arguments``      The arguments of a call are its raw arguments, parsed, or its metadata has an ``error``.
     ``call_completed``      Every call is completed before the response ends.
     ``usage_changed``       Usage is reported only when it has changed.
     ``message_folded``      The completed message equals the fold of the events, with or without deltas.
     ``finish_reason``       A response with calls does not finish with ``stop``, ``other`` or None.
     ``terminal``            A response ends with its only ``MessageCompleted`` or ``ErrorEvent``.
     ``step_completed``      Tools run after the end of the response and before the step's only ``StepCompleted``.
-    ``nested``              An agent's events arrive while its tool call is running, and the call ends with the agent's
-                            chat. The provider's own agents emit events within the response, once their call has begun.
-    ``chat_completed``      Several steps end with one ``ChatCompleted``, and no event follows it.
+    ``nested``              An agent's events arrive while its tool call runs, and its chat ends before the call does.
+                            The provider's own agents emit events within the response, once their call has begun.
+    ``chat_completed``      A chat of several steps ends with one ``ChatCompleted``, and no event follows it.
     ======================  =========================================================================================
 
     Operators such as ``ops.time_limits``, ``ops.guard`` and ``ops.budget`` can end a chat anywhere. They first complete
     all open blocks and calls, including those inside agents, and then emit an ``ErrorEvent`` as the last event.
 
-    The events of each agent (``Nested``) must follow all rules on their own. If they do not, the error message names
-    the agent's path.
+    Each agent's events (``Nested``) must follow all rules on their own; if they do not, the error message names the
+    agent's path.
 
     Checking an event takes constant time. The events of a response are kept until it ends. Errors from the source are
     passed on.

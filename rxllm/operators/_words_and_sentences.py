@@ -1,7 +1,7 @@
 """Operators that emit the text word by word or sentence by sentence.
 
-Where the text is cut into segments depends only on the text, not on how it is split into deltas. White space belongs to
-the segment before it. At the very beginning of the text, it belongs to the first segment.
+The segments depend only on the text, not on how it is split into deltas. White space belongs to the segment before it
+or, at the very beginning of the text, to the first segment.
 """
 
 from __future__ import annotations
@@ -33,11 +33,10 @@ def words() -> Callable[[Observable[Event]], Stream[str]]:
     >>> list(stream_generate(Fake(["Hel", "lo wo", "rld"]), "Hi").pipe(words()))
     ['Hello ', 'world']
 
-    White space belongs to the word before it, so joining the words gives back the whole text. Some scripts do not put
-    spaces between words (Chinese, Japanese, Thai, ...). In those, each character is a word, along with its combining
-    marks and any punctuation after it. Where words begin does not depend on how the text is split into deltas. The last
-    word of a block is emitted when the block ends, unless the stream fails. Words longer than 10,000 characters are
-    cut.
+    White space belongs to the word before it, so joining the words gives back the whole text. In scripts without spaces
+    between words (Chinese, Japanese, Thai, ...), each character is a word, along with its combining marks and any
+    punctuation after it. How the text is split into deltas makes no difference. The last word of a block is emitted
+    when the block ends, unless the stream fails. Words longer than 10,000 characters are split.
     """
     return lift(lambda: _EventSegmenter("words", find_word))
 
@@ -62,9 +61,9 @@ def sentences() -> Callable[[Observable[Event]], Stream[str]]:
       number of a list item does not end a sentence.
     - After a full-width mark used in Chinese and Japanese, such as ``。``, even if no white space follows.
 
-    Closing quotes and brackets belong to the sentence they close. Where sentences end does not depend on how the text
-    is split into deltas. The last sentence of a block is emitted when the block ends, unless the stream fails.
-    Sentences longer than 10,000 characters are cut.
+    Closing quotes and brackets belong to the sentence they close. How the text is split into deltas makes no
+    difference. The last sentence of a block is emitted when the block ends, unless the stream fails. Sentences longer
+    than 10,000 characters are split.
     """
     return lift(lambda: _EventSegmenter("sentences", find_sentence))
 
@@ -99,7 +98,7 @@ class _EventSegmenter:
 
 
 Find = Callable[[str, int, int], int | None]
-"""``find(text, begin, start)`` returns the first place, from `start` on, to cut the segment that begins at `begin`."""
+"""``find(text, begin, start)`` returns where to cut the segment that begins at `begin`, searching from `start` on."""
 
 
 class Segmenter:
@@ -113,7 +112,7 @@ class Segmenter:
         self._has_text = False  # whether anything but white space is pending
 
     def feed(self, text: str) -> list[str]:
-        # Search only the end of the pending segment again, so that pieces of a long segment do not cost more and more.
+        # Search only the end of the pending segment again, so that a piece costs no more in a long segment.
         seen = len(self._context)
         text = self._context + text
         segments: list[str] = []
@@ -135,7 +134,7 @@ class Segmenter:
         return [rest] if rest else []
 
     def _add(self, text: str) -> list[str]:
-        """Add `text` to the pending segment. Return every segment that is now full, with `LONGEST` characters."""
+        """Add `text` to the pending segment, and return the segments that are now full (`LONGEST` characters)."""
         segments: list[str] = []
         while (room := LONGEST - self._length) < len(text):
             self._pending.append(text[:room])

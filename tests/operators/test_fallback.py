@@ -158,7 +158,7 @@ def test_a_fallback_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, logger="rxllm")
     played("-X", "-sHe|", X=DOWN)
     (entry,) = caplog.records
-    assert entry.getMessage() == f"the first failed ({DOWN}); falling back on stream 1"
+    assert entry.getMessage() == f"the first failed ({DOWN}); falling back to stream 1"
 
 
 def test_a_subscriber_that_raises_is_no_failure() -> None:
