@@ -61,7 +61,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
     `timeout` is the maximum run time in seconds; None means no limit. The default is the call's option
     ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
-    `approval` runs only after the caller has approved the call. An `idempotent` tool can safely be run again after an
+    `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
     interruption; see ``ops.journaled``.
 
     A parameter can have any type that can be read from JSON: a plain type, ``Literal``, an enum, a datetime, a

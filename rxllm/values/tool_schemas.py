@@ -130,7 +130,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return the function that has the hints and docstring: `function`, the function in a ``partial``, or ``__call__``."""
+    """Return the function that has the hints: `function` itself, the function in a ``partial``, or ``__call__``."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with the text of ``Annotated[T, "text"]`` and a datetime's format turned into schema annotations."""
+    """Return `hint` with schema annotations made from ``Annotated[T, "text"]`` and from a datetime's format."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)
