@@ -52,9 +52,9 @@ _META_KEYS = frozenset(
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     """The immutable state after some chunks. Its ``finalize_`` methods return the results.
 
-    Successive states share an append-only log, and each state records how much of it is its own, so a push takes O(1).
-    Pushing a second chunk to the same state copies the log. Two states are equal if all their ``finalize_`` methods
-    return equal results.
+    Successive states share an append-only log, and each state records how many of its chunks it includes, so a push
+    takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their ``finalize_``
+    methods return equal results.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
@@ -330,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``, where k is the call's position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``: k is the call's position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

@@ -118,7 +118,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with the calls in `results` answered, keyed by call id. If this raises, none is answered."""
+        """Return the session with several pending calls answered, by id. If this raises, none of them is answered."""
         by_id = dict(results)
         if not by_id:
             return self
