@@ -52,9 +52,9 @@ _META_KEYS = frozenset(
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     """The immutable state after some chunks. Its ``finalize_`` methods return the results.
 
-    Successive states share an append-only log, and each state records how many of its chunks it includes, so a push
-    takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their ``finalize_``
-    methods return equal results.
+    Successive states share an append-only log, and each state records how many of the log's chunks it includes, so a
+    push takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their
+    ``finalize_`` methods return equal results.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
@@ -96,8 +96,8 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def tool_calls(self) -> list[dict[str, Any]]:
         """The tool calls in order of arrival.
 
-        Each has the keys ``id``, ``name``, ``arguments`` (without the fragments) and ``index`` and, if they apply,
-        ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
+        Each has the keys ``id``, ``name``, ``arguments`` (without the fragments) and ``index``, plus any of
+        ``builtin?``, ``expects_arg_fragments`` and ``metadata`` that apply.
         """
         return [call.record() for call in _assemble_calls(self._chunks())]
 
@@ -141,7 +141,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
         """Return the tool calls in order of arrival.
 
-        Each has the keys ``id``, ``name`` and ``arguments`` and, if they apply, ``builtin?`` and ``metadata``.
+        Each has the keys ``id``, ``name`` and ``arguments``, plus ``builtin?`` and ``metadata`` if they apply.
         ``arguments`` is the parsed JSON of the fragments, of any type, or the call's own arguments if there are no
         fragments. A missing id becomes ``call_<position>``.
 
@@ -302,7 +302,7 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls in order of arrival, each with the fragments and the metadata updates that have its index."""
+    """Return the calls in order of arrival, each with the fragments and metadata updates for its index."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))

@@ -291,8 +291,8 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def to_chat_result(self) -> ChatResult:
         """Return the chat's result.
 
-        Before ``ChatCompleted``, return what there is so far, with the reason ``cancelled`` or ``error``. If the state
-        did not start with a thread, the result's thread is empty until a step is completed. Raises
+        Before ``ChatCompleted``, return what there is so far, with the halted reason ``cancelled`` or ``error``. If the
+        state did not start with a thread, the result's thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:

@@ -14,7 +14,7 @@ rule, as in the table of ``operators.verify``       for an adapter's events
 all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-Elsewhere, events are checked only where they may not be from an adapter: in the fold, and as operators receive items.
+Events are also checked where they may have another source: in the fold, and when operators receive items.
 
 A stream moves through these phases:
 

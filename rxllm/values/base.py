@@ -117,8 +117,8 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
+    # dataclasses-json uses this metadata if a user's own dataclass contains the value.
     if not spec.metadata:  # an inherited field already has it
-        # If a user's own dataclass contains the value, dataclasses-json uses this metadata.
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

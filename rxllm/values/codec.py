@@ -215,7 +215,7 @@ def encode_sequence(items: Any) -> Any:
 def decode(data: Any) -> Any:
     """Return the object that `encode` turned into `data`.
 
-    Raises ``ValidationError("invalid_request")`` for data that `encode` cannot have written.
+    Raises ``ValidationError("invalid_request")`` for data that `encode` could not have written.
     """
     # This function uses fewer stack frames than `encode`, so it can read data as deeply nested as `encode` can write.
     match data:
@@ -268,7 +268,7 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of `data` that have a reader, decoded.
+    """Decode and return the fields of `data` that have a reader.
 
     Raises ``ValidationError`` if a required field is missing, or if a field does not fit.
     """

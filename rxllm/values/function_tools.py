@@ -120,7 +120,7 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # getattr would search for similar names if it is missing
+    if vars(result).get("unbound"):  # for a missing attribute, getattr would search for similar names
         message = f"the tool {result.name!r} is a method that is not bound to an object; pass obj.{result.name}"
         raise ValidationError("invalid_tool", message)
     return result

@@ -136,7 +136,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Decode the text between the quotes of a JSON string, or a piece of that text that does not split an escape.
+    """Decode the text between the quotes of a JSON string, or any piece of it that does not split an escape.
 
     >>> unescaped("caf\\\\u00e9")
     'café'
@@ -145,7 +145,7 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return a tool call's arguments. Blank text gives an empty dict; text that is not a JSON object gives None."""
+    """Return a tool call's arguments: an empty dict if `text` is blank, or None if it is not a JSON object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -177,7 +177,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which no store, header or log accepts."""
+    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which stores, headers and logs reject."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -215,7 +215,7 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
     return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-# Support pydantic's types. pydantic is imported only if the user's own types need it.
+# Support for pydantic's types. pydantic is imported only if the user's own types need it.
 
 
 def is_pydantic(cls: Any) -> bool:

@@ -16,8 +16,8 @@ an HTTP adapter            its arguments, without clients, API keys, secret head
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: pickling fails, because calls or a process share the      its ``__reduce__``
-a process of an MCP        object; the error suggests a remedy
+a budget, a rate limit or  none: it cannot be pickled, because it is shared by calls or a  its ``__reduce__``
+a process of an MCP        process on this machine; the error suggests a remedy
 server
 =========================  ==============================================================  =========================
 """

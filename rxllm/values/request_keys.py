@@ -1,4 +1,4 @@
-"""Make request keys: texts that identify requests, the same in every process."""
+"""Make request keys, which identify requests and are the same in every process."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def request_key(request: Request, provider: str = "") -> str:
     * the provider and the model;
     * the role, name, content and tool calls of each message, and the ids of these calls;
     * the name, description, schema and metadata of each tool (the metadata can contain provider fields);
-    * all other fields of the request, such as ``options``.
+    * all other fields of the request, including ``options``.
 
     The key does not depend on:
 
@@ -58,7 +58,7 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to and including the message that stores it. `previous` is the message before that."""
+    """The hash of a thread up to and including the message that stores it. `previous` is the message before it."""
 
     previous: Message | None
     hash: Any

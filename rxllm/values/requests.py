@@ -22,7 +22,7 @@ _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 class Request(Value):
     """A request to a model, in the same form for every provider.
 
-    Functions in `tools` are made into tools, as by ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
+    Functions in `tools` are turned into tools, as if by ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
     ``"required"`` or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1.
     `max_tokens` limits the length of the answer. If `stop` is a string, it is a single stop sequence. `response_format`
     is ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`. `options` is merged into the provider's
@@ -52,7 +52,7 @@ class Request(Value):
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, python_number(number))
         if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # Objects that are neither tools nor functions are kept here; `rxllm.validate` refuses them.
+            # Objects that are neither tools nor functions are kept here; `rxllm.validate` rejects them.
             object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
@@ -88,7 +88,7 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""The number of tokens that each message adds to its content, for its role and delimiters."""
+"""The number of tokens that a message's role and delimiters add to its content."""
 
 FILE_TOKENS = 1000
 """The estimated tokens of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""

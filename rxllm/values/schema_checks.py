@@ -6,13 +6,13 @@ Schemas may be untrusted, so the time that a check takes is limited:
 part                  treatment
 ====================  ===============================================================================================
 references            They are followed only inside the schema. Nothing is fetched.
-patterns              A regex engine with linear run time matches them. A pattern that the engine cannot read is
-                      not checked. Nor are keywords that need all patterns, such as ``not`` and ``oneOf``.
-``format``            It is not checked. Neither is encoded content in strings.
+patterns              They are matched by a regex engine with linear run time. A pattern that it cannot read is
+                      not checked, nor are keywords that need all patterns, such as ``not`` and ``oneOf``.
+``format``            It is not checked, nor is encoded content in strings.
 ``$schema``           An unknown value means draft 2020-12.
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
 nested branches       The subschemas that may apply are counted for each level of the data, through all references.
-                      If more than `MAX_APPLIED` subschemas may apply to the data, it is not checked.
+                      Data to which more than `MAX_APPLIED` subschemas may apply is not checked.
 large data            If large data does not fit, only one fault is reported, because the library copies the data
                       into each fault.
 ====================  ===============================================================================================
@@ -172,7 +172,7 @@ def _size(data: Any) -> int:
 
 
 def _message(error: Any) -> str:
-    """Return the library's message, or a clearer one if it omits some choices or mentions a "False schema"."""
+    """Return the library's message, or a clearer one if the library omits some choices or mentions a "False schema"."""
     if error.kind.name == "enum":
         return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
     if error.kind.name == "falseSchema":

@@ -101,7 +101,7 @@ class Session(Value):
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
-        """Return the session with one pending tool call answered. A mapping is sent to the model as JSON.
+        """Return the session with one pending tool call answered. A mapping as `content` is sent to the model as JSON.
 
         >>> waiting = Session(status="awaiting_tools", pending_tool_calls=(ToolCall("a", "sign"),))
         >>> waiting.submit_tool_result("a", "signed").status
@@ -110,7 +110,7 @@ class Session(Value):
         Once all pending calls are answered, the session stops waiting for tools.
 
         Raises ``SessionError("unknown_tool_call_id")``, the errors of `require`, and
-        ``ValidationError("not_serializable")`` if a mapping has no JSON form.
+        ``ValidationError("not_serializable")`` if the mapping has no JSON form.
         """
         self.require("submit_tool_result")
         return self._submit({tool_call_id: content})
@@ -208,7 +208,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""A conversation: a text, one or more messages (also in OpenAI's format), a thread, or an object with a thread."""
+"""A conversation: text, one or more messages (rxllm's own or in OpenAI's format), a thread, or an object with one."""
 
 
 _ANSWER_ONLY = (
@@ -307,7 +307,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with these agents' threads, keyed by call id, stored in it. Other agents' threads are kept."""
+    """Return `thread` with the threads in `agents` (by call id) stored in it. Other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -342,7 +342,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the questions to the user: first the agents' questions, then the question of `thread` itself."""
+    """Yield the ids of the questions to the user: first the agents' questions, then the thread's own question."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:

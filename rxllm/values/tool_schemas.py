@@ -83,7 +83,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model passes to the tool `name`, and the JSON schema for all of them.
+    """Return the parameters that the model passes to the tool `name`, and the JSON schema of all its arguments.
 
     Raises ``TypeError`` if a type has no JSON schema.
     """

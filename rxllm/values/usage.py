@@ -57,7 +57,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
     If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict, and
-    each iteration is priced separately. Its ``extra`` names its model, except for the model that gives the answer;
+    each iteration is priced separately. Its ``extra`` names its model, unless that is the model that gives the answer;
     `price` then receives None as `model`. If the cost of any iteration is unknown, no costs are filled in. A reported
     cost of 0 is replaced if a price is known.
     """
@@ -79,9 +79,9 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 
 
 def _iterations(usage: Usage) -> list[Usage]:
-    """Return the iterations of `usage`, or an empty list if their tokens do not add up to its own.
+    """Return the iterations of `usage`, or an empty list if their tokens do not add up to the tokens of `usage`.
 
-    They do not if `usage` is the total of several answers.
+    That happens if `usage` is the total of several answers.
     """
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
