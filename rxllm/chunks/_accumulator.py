@@ -165,7 +165,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, with the largest number of each; None if there are no counters.
+        """Return the merged counters, with the largest value of each; None if there are no counters.
 
         ``total_tokens`` is the sum of input and output tokens, which are also listed as ``input`` and ``output``.
         """
@@ -311,7 +311,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, the text of their fragments by index, and the updates to their metadata by index."""
+    """Return the calls, and the fragments' text and the metadata updates for each call index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}

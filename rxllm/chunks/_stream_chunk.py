@@ -302,7 +302,7 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether `chunk` is only meant to be shown, not to be part of the message."""
+    """Whether `chunk` is for display only, and not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 

@@ -234,7 +234,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread.
-    Any chunk can have usage or a finish reason. Each usage counter keeps its largest number. If there is a final chunk
+    Any chunk can have usage or a finish reason. Each usage counter keeps its largest value. If there is a final chunk
     but no finish reason, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the error is
     ``StreamError("truncated")``.
 

@@ -149,8 +149,8 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 class Blocks:
     """The parts of a response, in the order in which they first appeared.
 
-    An open block of text or thinking is a list of pieces; a closed block is its completion. A block's key is the class
-    of its deltas and its id, or a number if it has no id.
+    An open block of text or thinking is a list of pieces; a closed block is its completion. A block's key consists of
+    the class of its deltas and its id, or a number if it has no id.
     """
 
     def __init__(self) -> None:

@@ -83,7 +83,7 @@ def execute(
 
 
 def unfold_executions(executions: Executions) -> list[Event]:
-    """Return the events of all executions, one execution after the other."""
+    """Return the events of all executions, one execution after another."""
     return [event for id, execution in executions.items() for event in execution.to_events(id)]
 
 

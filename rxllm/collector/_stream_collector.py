@@ -114,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        Only a raw usage with unknown keys raises.
+        Raises only for a raw usage with unknown keys.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -289,10 +289,9 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result.
+        """Return the chat's result; before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
 
-        Before ``ChatCompleted``, return what there is so far, with the halted reason ``cancelled`` or ``error``. If the
-        state did not start with a thread, the result's thread is empty until a step is completed. Raises
+        If the state did not start with a thread, the result's thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.
         """
         if self.chat_result is not None:

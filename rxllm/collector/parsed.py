@@ -43,7 +43,7 @@ def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Return `result` with `parsed` or `error` set in its final response; unchanged if the chat was cut or halted."""
+    """Return `result` with `parsed` or `error` set in its final response, unless the chat was cut off or halted."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

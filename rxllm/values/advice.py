@@ -342,7 +342,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "client that has it, `rxllm.OpenAIChat(client=...)`"
         ),
         "output_retries result_retries validation_retries": (
-            "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not fit its response_format"
+            "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not fit the response_format"
         ),
         "callbacks callback callback_manager event_stream_handler success_callback hooks": (
             "write `on_event=function` to receive the events of one call, or "

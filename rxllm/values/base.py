@@ -40,7 +40,7 @@ class Value(DataClassJsonMixin):
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """The functions that encode certain fields in place of `encode`, by field name."""
+    """The functions that encode certain fields instead of `encode`, keyed by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 

@@ -148,7 +148,7 @@ class WrittenField(NamedTuple):
 
 
 def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
-    """Return JSON data for the fields of `item`, except fields that have their default value."""
+    """Return JSON data for the fields of `item`, leaving out default values."""
     data: dict[str, Any] = {}
     for field in written:
         entry = getattr(item, field.name)
@@ -205,7 +205,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field that is annotated as a tuple. A tuple is written as a plain array."""
+    """Return JSON data for a field annotated as a tuple, which is written as a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 

@@ -207,7 +207,7 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow. A snapshot shows a node as it was at the snapshot's own position in the text.
+    Nodes only grow. A snapshot shows a node as it was when the text ended at the snapshot's position.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
@@ -265,7 +265,7 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The types that the value at one place in the JSON can have.
+    """The possible types of the value at one place in the JSON.
 
     If `grows` is True, a string there is visible before it is complete.
     """
