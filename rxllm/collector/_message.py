@@ -74,7 +74,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
     last = Message("assistant")
     blocks = Blocks()
     call_events: list[Event] = []
-    # The block of the latest delta, and its pieces. Nearly every event continues the same block as the last one.
+    # The block of the latest delta, and its pieces. Nearly every event continues the previous event's block.
     kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:

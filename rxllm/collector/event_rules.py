@@ -338,7 +338,7 @@ def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecuti
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the raw arguments of its deltas, either parsed or marked as an error."""
+    """Raise `BrokenRule` unless `event` has the raw arguments of its deltas, either parsed or marked with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
