@@ -50,11 +50,11 @@ _META_KEYS = frozenset(
 
 
 class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
-    """The immutable state after a number of chunks. Its ``finalize_`` methods return the results.
+    """The immutable state after some chunks. Its ``finalize_`` methods return the results.
 
-    Successive states share one append-only log, and each state records its own length, so a push takes O(1). If two
-    chunks are pushed to the same state, the log is copied. Two states are equal if all their ``finalize_`` methods
-    return equal results.
+    Successive states share an append-only log, and each state records how many of the log's chunks it includes, so a
+    push takes O(1). Pushing a second chunk to the same state copies the log. Two states are equal if all their
+    ``finalize_`` methods return equal results.
 
     >>> from reactivex import of
     >>> from rxllm import chunks
@@ -82,7 +82,7 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         """Return the state after all these chunks."""
         return reduce(ChunkAccumulator.push, chunks, self)
 
-    # These properties are computed from the log when they are read. This way, a push takes only O(1).
+    # These properties are computed from the log when they are read, so that a push takes only O(1).
 
     @property
     def text_content(self) -> str:
@@ -96,14 +96,14 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def tool_calls(self) -> list[dict[str, Any]]:
         """The tool calls in order of arrival.
 
-        Each has the keys ``id``, ``name``, ``arguments`` (without the fragments) and ``index``. If they apply, it also
-        has the keys ``builtin?``, ``expects_arg_fragments`` and ``metadata``.
+        Each has the keys ``id``, ``name``, ``arguments`` (without the fragments) and ``index``, plus any of
+        ``builtin?``, ``expects_arg_fragments`` and ``metadata`` that apply.
         """
         return [call.record() for call in _assemble_calls(self._chunks())]
 
     @property
     def arg_fragments(self) -> dict[Index, str]:
-        """The argument fragments so far, joined, by the index of their call."""
+        """The argument fragments so far, joined and keyed by the index of their call."""
         return _gather(self._chunks())[1]
 
     @property
@@ -141,20 +141,20 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
     def finalize_tool_calls_for_response(self) -> list[dict[str, Any]]:
         """Return the tool calls in order of arrival.
 
-        Each has the keys ``id``, ``name`` and ``arguments``. If they apply, it also has the keys ``builtin?`` and
-        ``metadata``. ``arguments`` is the parsed JSON of the fragments, which can have any type, or the call's own
-        arguments if there are no fragments. A missing id becomes ``call_<position>``.
+        Each has the keys ``id``, ``name`` and ``arguments``, plus ``builtin?`` and ``metadata`` if they apply.
+        ``arguments`` is the parsed JSON of the fragments, of any type, or the call's own arguments if there are no
+        fragments. A missing id becomes ``call_<position>``.
 
         If the fragments are not JSON, or were announced but are missing, the call keeps its own arguments, and its
-        ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning with the number of
-        bytes that were lost, but without the bytes themselves.
+        ``metadata["error"]`` is ``("args_lost", reason)``. The logger ``"rxllm"`` logs a warning that gives the number
+        of bytes lost, but not the bytes themselves.
         """
         return [call.for_response() for call in _assemble_calls(self._chunks())]
 
     def finalize_message(self) -> Message | None:
         """Return the assistant message without its thinking, or None if there is neither content nor a call.
 
-        A call also has the text of its arguments, as `raw_arguments`. If the fragments of a call are lost, it keeps its
+        Each call also has the text of its arguments, as `raw_arguments`. If its fragments are lost, the call keeps its
         own arguments, and no warning is logged. Calls that the provider runs have ``metadata["server"]``.
         """
         parts = tuple(self.finalize_ordered_content(include_thinking=False))
@@ -165,9 +165,9 @@ class ChunkAccumulator(msgspec.Struct, frozen=True, eq=False):
         return Message("assistant", "".join(texts) if len(texts) == len(parts) else parts, tool_calls=calls)
 
     def finalize_usage(self) -> dict[str, Any] | None:
-        """Return the merged counters, or None if there are none. Of two numbers, the larger one is kept.
+        """Return the merged counters, with the largest value of each; None if there are no counters.
 
-        ``total_tokens`` is the sum of input and output tokens. These are also under the keys ``input`` and ``output``.
+        ``total_tokens`` is the sum of input and output tokens, which are also listed as ``input`` and ``output``.
         """
         counters = [cast(Mapping[str, Any], usage) for usage in self._values("usage") if isinstance(usage, Mapping)]
         return reduce(merge_usage, counters, {}) if counters else None
@@ -252,7 +252,7 @@ _CONTENT: dict[str, Callable[[Iterable[StreamChunk]], list[Part]]] = {
 
 
 class _AssembledCall(msgspec.Struct):
-    """A call with everything that later chunks added to it. `text` is its fragments, joined; None if it has none."""
+    """A call with everything that later chunks added to it. `text` is its joined fragments, or None if it has none."""
 
     id: str
     call: CallRecord
@@ -286,14 +286,14 @@ class _AssembledCall(msgspec.Struct):
         return result | ({"metadata": metadata} if metadata else {})
 
     def for_message(self) -> ToolCall:
-        """Return the call as it is in the message from ``ChunkAccumulator.finalize_message``."""
+        """Return the call as it appears in the message from ``ChunkAccumulator.finalize_message``."""
         arguments = _decode_or_default(self.text, self.call.arguments) if self.text else self.call.arguments
         raw = (as_json(arguments) if isinstance(arguments, str | list | dict) else None) or "{}"
         metadata = self.metadata | ({"server": True} if self.call.builtin else {})
         return ToolCall(self.id, self.call.name, dict(mapping(_decode_or_default(raw, None))), raw, metadata)
 
     def _warn(self, reason: str) -> None:
-        # The text of the arguments is not logged, because it may contain private data of a user.
+        # The text of the arguments is not logged, because it may contain a user's private data.
         details: dict[str, Any] = {"tool_name": self.call.name, "tool_call_id": self.id, "reason": reason}
         if self.text is not None:
             details["json_bytes"] = len(self.text.encode(errors="replace"))
@@ -302,7 +302,7 @@ class _AssembledCall(msgspec.Struct):
 
 
 def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
-    """Return the calls in order of arrival, each with the fragments and the metadata updates that have its index."""
+    """Return the calls in order of arrival, each with the fragments and metadata updates for its index."""
     calls, texts, updates = _gather(chunks)
     return [
         _AssembledCall(id, call, texts.get(call.index), call.metadata | updates.get(call.index, {}))
@@ -311,7 +311,7 @@ def _assemble_calls(chunks: Iterable[StreamChunk]) -> list[_AssembledCall]:
 
 
 def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index, str], dict[Index, dict[str, Any]]]:
-    """Return the calls, the text of their fragments by index, and the updates to their metadata by index."""
+    """Return the calls, and the fragments' text and the metadata updates for each call index."""
     calls: list[CallRecord] = []
     fragments: dict[Index, list[str]] = {}
     updates: dict[Index, dict[str, Any]] = {}
@@ -330,7 +330,7 @@ def _gather(chunks: Iterable[StreamChunk]) -> tuple[list[CallRecord], dict[Index
 
 
 def _assign_ids(calls: list[CallRecord]) -> list[str]:
-    """Return the calls' ids. A missing id becomes ``call_<k>``; k is the call's position or the next free number."""
+    """Return the calls' ids. A missing id becomes ``call_<k>``: k is the call's position or the next free number."""
     taken = {call.id for call in calls if call.id}
     ids: list[str] = []
     k = 0

@@ -1,8 +1,8 @@
 """Convert chunks to events, with the operator `from_chunks` or, without Rx, with `ChunkFeeder`.
 
 Text, thinking, the beginning of a call and its fragments are emitted at once. Calls are completed only at the end of
-the stream, because fragments can arrive late. They can also arrive before their call. A fragment belongs to the latest
-call that has its index.
+the stream, because fragments can arrive late. They can even arrive before their call. A fragment belongs to the latest
+call with its index.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ T_in = TypeVar("T_in", contravariant=True)
 
 
 _ARGUMENT_MARKS = frozenset({"raw_arguments", "invalid_arguments", "unparseable_arguments"})
-"""Metadata keys with which a decoder reports that the first fragment alone is not JSON.
+"""Metadata keys by which a decoder reports that the first fragment alone is not JSON.
 
-They are ignored, because all fragments together may be JSON.
+They are ignored, because the joined fragments may be JSON.
 """
 _IGNORED = frozenset({"terminal?", "keepalive?", "done_at_unix_nano", "builtin_tool_started", "response_id", "model"})
 _NOTED = frozenset({"reasoning_details", "logprobs"})
@@ -96,7 +96,7 @@ def from_chunks(
 
 
 class ChunkFeeder:
-    """Converts the chunks of one response to events. The call ids that it creates differ from all ids in `messages`.
+    """A converter of one response's chunks to events. The call ids that it creates differ from all ids in `messages`.
 
     >>> from rxllm import chunks
     >>> feeder = ChunkFeeder()
@@ -187,7 +187,7 @@ class ChunkFeeder:
         opaque = {key: value for key, value in metadata.items() if key != "signature"}
         if signature or opaque:
             self._blocks.sign(signature, opaque)
-        if signature or (opaque and not text):  # opaque data without text applies to all thinking before it
+        if signature or (opaque and not text):  # opaque data without text belongs to all the thinking before it
             self._blocks.close_block()
 
     def _read_meta(self, metadata: Mapping[str, Any]) -> None:
@@ -231,7 +231,7 @@ class ChunkFeeder:
         return True
 
     def _read_part(self, part: Any) -> bool:
-        """Report a whole part to the blocks. Return False if it is not a message part."""
+        """Report a whole part to the blocks. Return False if `part` is not a message part."""
         if not isinstance(part, SourcePart):  # a source can arrive in the middle of a text block
             self._blocks.close_block()
         match part:
@@ -269,7 +269,7 @@ class _LiveCall:
 
 
 class _LiveCalls:
-    """Reports the calls of one response to `blocks`. `before` is the number of earlier calls in the thread."""
+    """The calls of one response, reported to `blocks`. `before` is the number of earlier calls in the thread."""
 
     def __init__(self, blocks: Blocks, before: int) -> None:
         self._blocks = blocks
@@ -325,7 +325,7 @@ class _LiveCalls:
         return True
 
     def settle(self) -> None:
-        """Report the arguments of calls that got no fragments, and the fragments and updates that belong to no call."""
+        """Report the arguments of calls without fragments, and fragments and updates without a call."""
         for live in self._calls:
             arguments = live.call.arguments
             if not live.opened and arguments:
@@ -375,9 +375,9 @@ def _message_of(error: Any) -> str:
 
 
 class Feeder(Protocol[T_in]):
-    """Converts chunks to events.
+    """A converter of chunks to events.
 
-    `started` is True once the first event has been created, and `ended` is True once the last event has been.
+    `started` becomes True when the first event is created, and `ended` when the last event is.
     """
 
     @property
@@ -394,10 +394,10 @@ class Feeder(Protocol[T_in]):
 
 
 def events_of(make: Callable[[], Feeder[T]]) -> Callable[[Observable[T]], Stream[Event]]:
-    """Return an operator that makes a feeder for each subscription, with `make`, and feeds the chunks to it.
+    """Return an operator that calls `make` for each subscription, and feeds the chunks to the new feeder.
 
     If the source, ``feed`` or ``close`` raises an error, the operator emits the events that ``fail`` returns for it,
-    and completes. Two kinds of errors go to ``on_error`` instead: an ``LLMError`` from the source before the first
+    and completes. Two kinds of error go to ``on_error`` instead: an ``LLMError`` from the source before the first
     event, and any error that ``fail`` raises.
     """
 

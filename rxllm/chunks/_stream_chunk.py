@@ -1,13 +1,13 @@
-"""Chunks of the StreamChunk dialect, functions that read their metadata, and tables of the names in the dialect.
+"""Chunks of the StreamChunk dialect, functions that read their metadata, and tables of the dialect's names.
 
 Adapter authors create chunks with `text`, `thinking`, `tool_call`, `meta` and `content_part`. A mapping of a chunk's
 fields, such as ``{"type": "content", "text": "Hi"}``, is accepted in place of a chunk.
 
-These metadata keys have a meaning:
+The dialect defines these metadata keys:
 
 * In a ``thinking`` chunk: ``signature`` ends the thinking block, and is sent back to the provider with all other keys.
-  If ``stream_only?`` is True, the thinking is shown, but is not part of the message.
-* In a ``tool_call`` chunk: ``id``, and ``index``, by which fragments refer to the call (0 by default). If ``start``,
+  If ``stream_only?`` is True, the thinking is shown but is not part of the message.
+* In a ``tool_call`` chunk: ``id`` and ``index`` (default 0), by which fragments refer to the call. If ``start``,
   ``expects_arg_fragments`` or ``args_fragment_expected?`` is True, fragments will follow. ``raw_arguments`` is the
   first fragment. If ``builtin?`` is True, the provider runs the tool. All other keys are kept with the call.
 * In a ``meta`` chunk: ``tool_call_args``, such as ``{"index": 0, "fragment": '{"a"'}``; ``tool_call_metadata``, such as
@@ -30,14 +30,14 @@ from rxllm.values import FinishReason, Part, Usage, ValidationError
 from rxllm.values.argument_checks import must_be, shown
 
 REPR_CHARACTERS = 20
-"""Maximum number of characters of a chunk's text that its repr shows."""
+"""The maximum number of characters of a chunk's text shown in its repr."""
 
 
 class StreamChunk(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A chunk of a stream. The `type` determines which of the other fields it uses.
+    """A chunk of a stream. Its `type` determines which other fields are used.
 
-    The constructor checks nothing; call `validate` to check a chunk. The class is not derived from ``Value``, because
-    it would then be eighteen times slower to create. Therefore, ``rxllm.serializer`` does not support chunks, but
+    The constructor checks nothing; call `validate` to check a chunk. Chunks are not derived from ``Value``, which would
+    make them eighteen times slower to create. ``rxllm.serializer`` therefore does not support them, but
     ``msgspec.json`` does.
     """
 
@@ -88,7 +88,7 @@ def thinking(text: str, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
 def tool_call(
     name: str, arguments: Mapping[str, Any] | str | None = None, metadata: Mapping[str, Any] | None = None
 ) -> StreamChunk:
-    """Return a chunk that calls the tool `name`. Its arguments can be completed later by fragments.
+    """Return a chunk that calls the tool `name`. Fragments can complete its arguments later.
 
     >>> tool_call("add", {"a": 1}, {"id": "c1"})
     StreamChunk(tool_call, name='add', arguments={'a': 1}, metadata={'id': 'c1'})
@@ -106,7 +106,7 @@ def meta(metadata: Mapping[str, Any]) -> StreamChunk:
 
 
 def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChunk:
-    """Return a chunk that contains one whole content part, such as a file, an image or a source.
+    """Return a chunk that contains a whole content part, such as a file, an image or a source.
 
     >>> from rxllm.values import FilePart
     >>> content_part(FilePart({"mime_type": "image/png", "url": "https://example.com/a.png"})).type
@@ -118,7 +118,7 @@ def content_part(part: Part, metadata: Mapping[str, Any] = NOTHING) -> StreamChu
 def validate(chunk: StreamChunk | Mapping[str, Any]) -> StreamChunk:
     """Check that the fields of `chunk` fit its type, and return the chunk.
 
-    Raises ``ValidationError("invalid_message")``, whose `errors` name the field, if they do not.
+    Otherwise, raises ``ValidationError("invalid_message")``, whose `errors` name the field.
 
     >>> validate(StreamChunk("meta", metadata=None))
     Traceback (most recent call last):
@@ -195,7 +195,7 @@ _USAGE = {
     "output_cost": ("output_cost",),
     "total_cost": ("total_cost", "cost"),
 }
-"""The names of the counters that can fill each field of `Usage`, with the most trusted name first."""
+"""The counter names that can fill each field of `Usage`, the most trusted first."""
 
 
 class CallRecord(msgspec.Struct, frozen=True):
@@ -242,7 +242,7 @@ def read_call_metadata(entry: Any) -> tuple[Index, dict[str, Any]] | None:
 
 
 def merge_counters(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, Any]:
-    """Merge counters. The larger number wins, because counters only grow and a late chunk can contain only zeros."""
+    """Merge counters. The larger number wins, because counters only grow, and a late chunk can be all zeros."""
     merged = dict(usage)
     for name, value in more.items():
         known = merged.get(name)
@@ -266,7 +266,7 @@ def merge_usage(usage: Mapping[str, Any], more: Mapping[str, Any]) -> dict[str, 
 
 
 def to_usage(counters: Mapping[str, Any]) -> Usage:
-    """Convert the counters to a `Usage`. Counters that match no field are kept in `extra`.
+    """Convert counters to a `Usage`. Those without a field are kept in `extra`.
 
     >>> to_usage({"input_tokens": 5, "output_tokens": 2, "image_tokens": 1})
     Usage(input_tokens=5, output_tokens=2, extra={'image_tokens': 1})
@@ -291,7 +291,7 @@ def to_finish_reason(reason: Any) -> FinishReason:
 
 
 def as_json(arguments: Any) -> str | None:
-    """Return `arguments` as JSON text. Text is returned unchanged; None means that there is no JSON form."""
+    """Return `arguments` as JSON text, or None if they have no JSON form. Text is returned unchanged."""
     if isinstance(arguments, str):
         return arguments
     value = dict(mapping(arguments)) if isinstance(arguments, Mapping) else arguments
@@ -302,7 +302,7 @@ def as_json(arguments: Any) -> str | None:
 
 
 def is_stream_only(chunk: StreamChunk) -> bool:
-    """Whether `chunk` is only meant to be shown, and is not part of the message."""
+    """Whether `chunk` is for display only, and not part of the message."""
     return mapping(chunk.metadata).get("stream_only?") is True
 
 
@@ -312,7 +312,7 @@ def mapping(value: Any) -> Mapping[str, Any]:
 
 
 def annotation_key(annotation: Any) -> bytes | str:
-    """Return a key that is the same for equal annotations, whatever the order of their fields."""
+    """Return a key that equal annotations share, whatever the order of their fields."""
     try:
         return msgspec.json.encode(annotation, order="deterministic")
     except (TypeError, ValueError, RecursionError):
@@ -324,7 +324,7 @@ def _drop_control_keys(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _index_of(metadata: Mapping[str, Any]) -> Index:
-    # None is an index of its own. A value that cannot be an index is treated as missing, which means 0.
+    # None is an index of its own. A value that cannot be an index counts as missing, which means 0.
     index = metadata.get("index", 0)
     return index if isinstance(index, str | int | None) else 0
 

@@ -1,4 +1,4 @@
-"""The completion dialect: its chunks, a fold that makes one response of them, and their conversion to events."""
+"""The completion dialect: its chunks, their fold into one response, and their conversion to events."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _USAGE: tuple[type, ...] = (Usage, type(None))
 
 
 class ToolCallDelta(msgspec.Struct, frozen=True, repr_omit_defaults=True):
-    """A piece of the tool call at `index`, which counts from 0. Usually, only the first piece has an `id` and a `name`.
+    """A piece of the tool call at `index`, which counts from 0. Usually only the first piece has an `id` and a `name`.
 
     `arguments_delta` is a piece of JSON text. Raises ``ValueError`` if `index` is negative.
     """
@@ -96,7 +96,7 @@ def _check_field(struct: msgspec.Struct, name: str, types: tuple[type, ...]) -> 
 
 @value
 class CompletionToolCall(Value):
-    """A complete tool call. `arguments` is the text that the provider sent; it might not be valid JSON."""
+    """A complete tool call. `arguments` is the text that the provider sent, which may not be valid JSON."""
 
     id: str
     name: str
@@ -109,7 +109,7 @@ def _no_usage() -> Usage:
 
 @value
 class CompletionResponse(Value):
-    """A whole completion. `content` is None if there is no text. Calls are in the order of their indexes.
+    """A whole completion. `content` is None if there is no text. Calls are ordered by index.
 
     `dropped` contains the calls that never received an id, and therefore cannot be answered.
     """
@@ -137,7 +137,7 @@ def collect_completion() -> Callable[[Observable[CompletionChunk]], Stream[Compl
     >>> of(CompletionChunk.text("H"), CompletionChunk.text("i"), final).pipe(collect_completion()).run()
     CompletionResponse(content='Hi', usage=Usage(input_tokens=2, output_tokens=1))
 
-    Each call has the latest id and name that arrived for it, and the pieces of its arguments, joined. The usage and the
+    Each call has the latest id and name that arrived for it, and the joined pieces of its arguments. The usage and the
     finish reason are taken from the final chunk, or from the last one if there are several. If that chunk has no usage,
     all counts are zero; if it has no finish reason, the reason is ``"stop"``.
 
@@ -234,9 +234,9 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
     ['MessageStarted', 'TextDelta', 'TextCompleted', 'MessageCompleted']
 
     `messages` is the thread that the response answers. A call without an id gets an id that is unique in the thread.
-    Any chunk can have usage or a finish reason. The largest number of each usage counter is kept. If there is a final
-    chunk but no finish reason, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the
-    error is ``StreamError("truncated")``.
+    Any chunk can have usage or a finish reason. Each usage counter keeps its largest value. If there is a final chunk
+    but no finish reason, the finish reason is ``"stop"``. If there is neither, the source was cut off, and the error is
+    ``StreamError("truncated")``.
 
     If the source fails, all open blocks and calls are completed, and an ``ErrorEvent`` follows. An ``LLMError`` before
     the first chunk goes to ``on_error`` instead.
@@ -246,7 +246,7 @@ def from_completion_chunks(messages: Iterable[Message] = ()) -> Callable[[Observ
 
 
 class CompletionFeeder:
-    """Converts the chunks of one response to events. `messages` is the thread that the response answers."""
+    """A converter of one response's chunks to events. `messages` is the thread that the response answers."""
 
     def __init__(self, messages: Iterable[Message] = ()) -> None:
         self._blocks = Blocks(CallTracker.after(messages))

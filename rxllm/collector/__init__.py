@@ -7,16 +7,16 @@ file                   contents
 ``_message``           the fold of one response: text, thinking with its signature, tool calls, other parts
 ``_step``              a step's tools and agents, and the messages that the step adds to the thread
 ``_unfold``            the reverse of a fold, from a state to events
-``event_rules``        the rules for event streams, and the places where they are checked
+``event_rules``        the rules for event streams, and where they are checked
 ``_event_faults``      a check that the fields of an event have the right types
-``unfinished``         the blocks and tool calls that are open when a stream is cut
+``unfinished``         the blocks and tool calls that are open when a stream is cut off
 ``parsed``             functions that put parsed answers into responses and results
 =====================  ==============================================================================================
 
 A `StreamCollector` is an immutable value, and applying an event costs O(1). The events of the current message are
-appended to a log. Successive states share this log, and each state remembers how many of its events it includes; a fork
-copies the log. Running tools and the states of agents are in `executions`. Everything else is in `summary`, which most
-events do not change. `fold_message` builds the message from the log, but only when it is needed.
+appended to a log that successive states share. Each state remembers how many of the log's events it includes, and a
+fork copies the log. `executions` holds running tools and the states of agents. Everything else is in `summary`, which
+most events do not change. `fold_message` builds the message from the log only when it is needed.
 
 A response's finish reason depends on its tool calls. If there are complete calls that the client must run, ``stop``,
 ``other`` and None become ``tool_calls``. ``length``, ``content_filter`` and ``error`` are not replaced.

@@ -30,7 +30,7 @@ _ID = (str, NoneType)
 def event_fault(event: Any) -> str | None:
     """Return what is wrong with `event`, or None if it is well-formed."""
     cls = cast(type[Any], type(event))
-    # Most events are deltas, and many streams have a usage in each frame, so there is a shortcut for these two.
+    # Most events are deltas, and many streams have a usage in each frame, so both take a shortcut.
     if (cls is TextDelta or cls is ThinkingDelta) and type(event.delta) is str and type(event.id) in _ID:
         return None
     if cls is UsageUpdated and type(event.usage) is Usage:
@@ -66,7 +66,7 @@ def _classes(hint: Any) -> tuple[type[Any], ...]:
         return ()
     if origin is Literal:
         return (str,)
-    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # dict is first: isinstance finds it sooner
+    return (dict, Mapping) if origin is Mapping else (origin or hint,)  # with dict first, isinstance finds it sooner
 
 
 def _message_fault(message: Message) -> str | None:
@@ -105,7 +105,7 @@ def _raw_fault(event: RawChunk) -> str | None:
     """Return what is wrong with a raw event in an earlier form (see `current_form`). Other frames can be anything."""
     try:
         current = current_form(event)
-    except TypeError:  # unknown counters are no fault here, as the fold raises for them
+    except TypeError:  # unknown counters are not a fault here: the fold raises for them
         return None
     fault = None if current is event else event_fault(current)
     return fault and f"data is malformed: {fault}"

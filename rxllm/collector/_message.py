@@ -53,10 +53,10 @@ T = TypeVar("T")
 
 
 def fold_message(events: Iterable[Event]) -> Message:
-    """Fold one response's events into its assistant message, with the parts in the order in which they first appeared.
+    """Fold one response's events into its assistant message, with the parts in the order of their first appearance.
 
-    If the only parts are one block of text and the tool calls after it, the content is plain text. If no event has
-    content, the result is the message of ``MessageCompleted``. Malformed events are omitted.
+    If the only parts are one block of text and tool calls after it, the content is plain text. If no event has content,
+    the result is the message of ``MessageCompleted``. Malformed events are omitted.
     """
     return without_faults(_fold_message, events if isinstance(events, list) else list(events))
 
@@ -74,7 +74,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
     last = Message("assistant")
     blocks = Blocks()
     call_events: list[Event] = []
-    # The block of the latest delta, and its pieces. Nearly every event continues the block of the event before it.
+    # The block of the latest delta, and its pieces. Nearly every event continues the previous event's block.
     kind, block, pieces = None, None, list[str]()
     for event in events:
         if type(event) is TextDelta or type(event) is ThinkingDelta:
@@ -101,7 +101,7 @@ def _fold_message(events: Iterable[Event]) -> Message:
                 blocks.add(SourcePart(dict(event.source)))
             case FileAdded():
                 blocks.add(FilePart(dict(event.file)))
-            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # RawChunk is the earlier form
+            case PartAdded(part=part) | RawChunk(data=ProviderPart() as part):  # RawChunk is the older form
                 blocks.add(part)
             case MessageStarted(message=message) | MessageCompleted(message=message):
                 metadata |= message.metadata
@@ -131,7 +131,7 @@ BLOCKS: dict[type[Event], type[Event]] = {
 
 
 def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKey]) -> BlockKey:
-    """Return the key of an event's block. An id of None stands for the latest open block of the same kind.
+    """Return the key of an event's block. An id of None refers to the latest open block of the same kind.
 
     >>> from rxllm import TextDelta, ThinkingDelta
     >>> block_key(TextDelta, None, [(TextDelta, "a"), (TextDelta, "b"), (ThinkingDelta, "c")])[1]
@@ -149,7 +149,7 @@ def block_key(kind: type[Event], id: str | None, open_blocks: Reversible[BlockKe
 class Blocks:
     """The parts of a response, in the order in which they first appeared.
 
-    A block of text or thinking is a list of pieces while it is open, and its completion afterwards. Its key consists of
+    An open block of text or thinking is a list of pieces; a closed block is its completion. A block's key consists of
     the class of its deltas and its id, or a number if it has no id.
     """
 
@@ -168,7 +168,7 @@ class Blocks:
         self._open[kind].pop(key, None)
 
     def mark(self, key: Any, part: Any) -> None:
-        """Add `part` at this place, unless there is already a part with this key."""
+        """Add `part` at the current place, unless there is already a part with this key."""
         self._parts.setdefault(key, part)
 
     def add(self, part: Any) -> None:
@@ -199,7 +199,7 @@ def _part(kind: type[Event], pieces: list[str]) -> Part:
 
 
 def content_of(parts: tuple[Part, ...]) -> str | tuple[Part, ...]:
-    """Return `parts` as a message's content, as plain text if they are one text followed by tool calls."""
+    """Return `parts` as a message's content: as plain text if they are one text followed by tool calls."""
     match parts:
         case (TextPart(text=text, metadata=metadata), *marks) if not metadata and _only_marks(marks):
             return text
@@ -256,8 +256,8 @@ def _call(id: str, event: ToolCallStarted | ToolCallCompleted | None, pieces: li
 class Summary(msgspec.Struct, frozen=True):
     """Everything in a state except the log.
 
-    `error` and `metadata` are kept when a step ends. `earlier` holds the values that they had before the step, and a
-    restart restores them. `past` holds the unfolded events of the completed steps, and the events between two steps.
+    `error` and `metadata` are kept when a step ends. `earlier` holds their values from before the step, which a restart
+    restores. `past` holds the unfolded events of completed steps and the events between steps.
     """
 
     steps: tuple[StepResult, ...] = ()
@@ -296,7 +296,7 @@ def complete(summary: Summary, event: MessageCompleted) -> Summary:
 
 
 def _failure(summary: Summary, event: MessageCompleted) -> LLMError:
-    # An adapter that has no error object reports only the finish reason.
+    # An adapter without an error object reports only the finish reason.
     if summary.finish_reason == "error" and summary.error is not None:
         return summary.error
     return StreamError("adapter_error", f"the answer ended with {event.raw_finish_reason or 'an error'}")

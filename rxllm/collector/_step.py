@@ -1,7 +1,7 @@
 """Build a step from a response, its tools and its agents: the new messages, the waiting calls and the halt.
 
-A tool call is kept while it runs, and a call to an agent until the step ends. Each agent has its own state, which folds
-the agent's events just as the chat's state folds the chat's events.
+A tool call is kept while it runs; a call to an agent is kept until the step ends. Each agent has its own state, which
+folds the agent's events just as the chat's state folds the chat's.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Execution(msgspec.Struct, frozen=True):
     completed: ToolExecutionCompleted | None = None
 
     def after(self, event: Nested | ToolExecutionStarted | ToolExecutionCompleted) -> Execution | None:
-        """Return the execution after `event`, or None if there is nothing left to keep."""
+        """Return the execution after `event`, or None if it need not be kept any longer."""
         if isinstance(event, ToolExecutionStarted):
             return msgspec.structs.replace(self, started=event, completed=None)
         if isinstance(event, ToolExecutionCompleted):
@@ -70,7 +70,7 @@ Executions = Mapping[str, Execution]
 def execute(
     executions: Executions, event: Nested | ToolExecutionStarted | ToolExecutionCompleted, start: StreamCollector
 ) -> Executions:
-    """Return the executions after `event`, or the same object if nothing has changed. New agents begin with `start`."""
+    """Return the executions after `event`, or the same object if nothing changed. New agents begin with `start`."""
     id = event.path[0] if isinstance(event, Nested) else event.id
     before = executions.get(id)
     execution = before or Execution(start)
@@ -83,12 +83,12 @@ def execute(
 
 
 def unfold_executions(executions: Executions) -> list[Event]:
-    """Return the events of all executions, one execution after the other."""
+    """Return the events of all executions, one execution after another."""
     return [event for id, execution in executions.items() for event in execution.to_events(id)]
 
 
 def innermost(event: Event) -> Event:
-    """Return the event that an agent emitted, however deeply nested; any other event is returned unchanged."""
+    """Return the event that an agent emitted, however deeply it is nested. Other events are returned unchanged."""
     return event.event if type(event) is Nested else event
 
 
@@ -99,14 +99,14 @@ def unnest(event: Nested) -> tuple[str, Event]:
 
 
 def nest(id: str, event: Event) -> Nested:
-    """Wrap an agent's `event` as the chat around the agent emits it. The agent runs in the tool call `id`."""
+    """Wrap an agent's `event` for the enclosing chat to emit. The agent runs in the tool call `id`."""
     return Nested((id, *event.path), event.event) if type(event) is Nested else Nested((id,), event)
 
 
 _WAITING = ("approval", "manual_tool_calls")
 
 CALLS = ("manual_tool_calls", "approval_tool_calls")
-"""The keys in a step's metadata under which the calls that wait for the caller are listed."""
+"""The keys in a step's metadata that list the calls waiting for the caller."""
 
 
 def is_waiting(result: ChatResult) -> bool:
@@ -122,7 +122,7 @@ def agent_usage(executions: Executions) -> Usage:
 
 
 def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
-    """Return `thread`, with the threads of its open agents extended by the steps that they have completed."""
+    """Return `thread`, with its open agents' threads extended by the steps that the agents have completed."""
     threads = {id: thread for id, thread in open_agents(thread).items() if id in executions}
     for id, resumed in threads.items():
         agent = executions[id].agent
@@ -131,7 +131,7 @@ def with_agents_so_far(thread: Thread, executions: Executions) -> Thread:
 
 
 def with_agents(step: StepResult, executions: Executions) -> StepResult:
-    """Return `step` with its agents' usage, and with the calls and questions for which the agents wait."""
+    """Return `step` with its agents' usage, and with the calls and questions that the agents are waiting on."""
     if not executions:
         return step
     step = replace(step, agent_usage=agent_usage(executions))
@@ -186,14 +186,14 @@ AWAITING_USER = "<awaiting user response>"
 """The result that the model sees for a tool call that is waiting for the user."""
 
 PAUSE = "pause_turn"
-"""The raw finish reason of a message that the provider has paused and continues in the next call."""
+"""The raw finish reason of a message that the provider has paused and will continue in the next call."""
 
 STEERED = "steered"
 """The raw finish reason of a response that a user's message ended early, after a complete sentence."""
 
 
 def answer(response: Response[Any]) -> tuple[Message, ...]:
-    """Return the messages that `response` adds to its thread: its own message, or none if that would be empty.
+    """Return the messages that `response` adds to its thread: its message, or nothing if that would be empty.
 
     Tool calls that will never have a result are removed from the message. If a user's message ended the response early,
     parts that providers accept only whole are removed too.
@@ -218,7 +218,7 @@ def answer(response: Response[Any]) -> tuple[Message, ...]:
 def unsigned(part: Part) -> Part | None:
     """Return `part` without signed or opaque data, or None if nothing is left.
 
-    Providers accept such data only if it is complete.
+    Providers accept such data only in full.
     """
     match part:
         case ToolCallPart() | ProviderPart():
@@ -236,7 +236,7 @@ def is_unfinished(response: Response[Any]) -> bool:
 
 
 def tool_message(event: Event) -> Message | None:
-    """Return the message that gives the model a tool's outcome, or None for other events."""
+    """Return the message that gives the model the outcome of a tool, or None for other events."""
     match event:
         case ToolResultEncoded():
             return Message("tool", event.content, tool_call_id=event.id)
@@ -255,7 +255,7 @@ def halted_by(error: LLMError) -> str:
 
 
 def halt_metadata(halt: ToolHalt | AskUserRequested | None) -> dict[str, Any]:
-    """Return the metadata of a step that ended with `halt`; it is empty if nothing halted the step."""
+    """Return the metadata of a step that ended with `halt`, or an empty dict if nothing halted it."""
     match halt:
         case None:
             return {}

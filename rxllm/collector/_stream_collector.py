@@ -114,7 +114,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
     def apply_event(self, event: Event) -> StreamCollector:
         """Return the state after `event`. A malformed event changes nothing.
 
-        An exception is raised only for a raw usage with unknown keys.
+        Raises only for a raw usage with unknown keys.
         """
         summary = self.summary
         if type(event) not in DELTAS or summary.fresh:
@@ -158,7 +158,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
                 return StreamCollector(self.thread, self.log, self.length, changed, self.executions)
 
     def apply_deltas(self, deltas: Sequence[TextDelta | ThinkingDelta | ToolCallDelta]) -> StreamCollector:
-        """Return the state after all `deltas`, for a consumer that does not need the states in between."""
+        """Return the state after all `deltas`, for a consumer that needs no intermediate states."""
         if self.summary.fresh:
             deltas = [delta for delta in deltas if event_fault(delta) is None]
         if not deltas:
@@ -189,7 +189,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
 
     @property
     def last_message(self) -> Message | None:
-        """The message in the step's ``MessageCompleted``, or None before that event."""
+        """The message of the step's ``MessageCompleted``, or None before that event."""
         completed = (event for event in reversed(self.log[: self.length]) if isinstance(event, MessageCompleted))
         return next((event.message for event in completed), None)
 
@@ -285,11 +285,11 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return self.with_agents(step)
 
     def with_agents(self, step: StepResult) -> StepResult:
-        """Return the current `step`, with the usage and the waiting calls of its agents added."""
+        """Return the current `step` with its agents' usage and waiting calls added."""
         return with_agents(step, self.executions)
 
     def to_chat_result(self) -> ChatResult:
-        """Return the chat's result or, before ``ChatCompleted``, the chat so far as ``cancelled`` or ``error``.
+        """Return the chat's result; before ``ChatCompleted``, the result so far, marked ``cancelled`` or ``error``.
 
         If the state did not start with a thread, the result's thread is empty until a step is completed. Raises
         ``StreamError("truncated")`` if there is neither a thread nor an event.
@@ -315,7 +315,7 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         return Thread()
 
     def _halted_reason(self) -> str:
-        reason = self.metadata.get("halted_reason")  # set by an operator that has cut the stream
+        reason = self.metadata.get("halted_reason")  # set by an operator that has cut off the stream
         return reason if isinstance(reason, str) else "cancelled"
 
     def to_events(self) -> list[Event]:
@@ -325,16 +325,16 @@ class StreamCollector(msgspec.Struct, frozen=True, eq=False, repr_omit_defaults=
         >>> StreamCollector().apply_deltas(deltas).to_events()
         [TextDelta(delta='hello', id=None)]
 
-        Fold the events from ``StreamCollector(thread)``, with the thread that this state began with, or from
-        ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so the rest of the stream can
-        follow.
+        To restore the state, fold the events from ``StreamCollector(thread)``, where `thread` is the one that this
+        state began with, or from ``StreamCollector()`` once a step is completed. Open blocks and calls stay open, so
+        the rest of the stream can follow.
 
         Each block has at most one delta and a completion. Each tool call has a start, a delta and a completion. Each
-        response has a start, the last usage and an end. Completed steps are unfolded in the same way. So are agents,
-        whose events are placed between the start and the end of their tool calls. The number of events therefore
-        depends on the number of blocks, calls and steps, and not on the number of deltas. Events that a restart has
-        voided are omitted. So is everything that the fold does not keep: the progress and approvals of tools, finished
-        executions, raw frames, and `Custom` events.
+        response has a start, the last usage and an end. Completed steps and agents are unfolded in the same way, with
+        an agent's events between the start and the end of its tool call. The number of events therefore depends on the
+        number of blocks, calls and steps, not of deltas. Events voided by a restart are omitted, and so is everything
+        that the fold does not keep: the progress and approvals of tools, finished executions, raw frames, and `Custom`
+        events.
         """
         past = [event for step in self.summary.past for event in step]
         chat = [] if self.chat_result is None else [ChatCompleted(self.chat_result)]

@@ -1,4 +1,4 @@
-"""Turn the current step of a state back into the fewest events that fold to it."""
+"""Turn a state's current step back into the fewest events that fold to it."""
 
 from __future__ import annotations
 
@@ -30,9 +30,8 @@ from rxllm.values import Usage
 def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[Event]:
     """Return the events of the current step, with each block and tool call at the place where it began.
 
-    The deltas of a block or a call are joined into one delta, and the completion follows it directly. Malformed events
-    are omitted, and so are deltas that contradict their completion. Tool executions follow the message, because tools
-    run after it.
+    The deltas of a block or a call are joined into one, directly followed by the completion. Malformed events and
+    deltas that contradict their completion are omitted. Tool executions follow the message, because tools run after it.
     """
     if summary.fresh:
         return []
@@ -43,12 +42,12 @@ def unfold(log: list[Event], summary: Summary, executions: Executions) -> list[E
     end = completed[-1] if completed else len(events)
     folded = reduce(complete, (event for event in events if isinstance(event, MessageCompleted)), restart_step(summary))
     if summary.error is not None and (summary.error, summary.finish_reason) != (folded.error, folded.finish_reason):
-        # The error that cut the stream is the last event; the error for an unknown tool precedes the executions.
+        # The error that cut off the stream is the last event; an error for an unknown tool precedes the executions.
         behind = end + 1 if summary.error.reason == "unknown_tool" else len(events)
         events.insert(behind, ErrorEvent(summary.error))
     if summary.usage != Usage():
         events.insert(end, UsageUpdated(summary.usage))
-    if not events and summary.steps:  # the step was restarted, and has no events yet
+    if not events and summary.steps:  # the step was restarted and has no events yet
         return [StepRestarted("", 1)]
     return events
 

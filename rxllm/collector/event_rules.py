@@ -1,7 +1,7 @@
 """The rules for event streams: for a response, its tools, a step and a chat.
 
-``operators.verify`` checks all rules. An adapter's events are checked against only some of them, because each check
-takes time and the fold accepts any order:
+``operators.verify`` checks all rules. Adapters' events are checked against only some of them, because checks take time
+and the fold accepts any order:
 
 ==================================================  ====================================================================
 rule, as in the table of ``operators.verify``       for an adapter's events
@@ -14,7 +14,7 @@ rule, as in the table of ``operators.verify``       for an adapter's events
 all others                                          These rules are not checked.
 ==================================================  ====================================================================
 
-Other checks are made only where events can have another source: in the fold, and when operators receive items.
+Events are also checked where they may have another source: in the fold, and when operators receive items.
 
 A stream moves through these phases:
 
@@ -61,7 +61,7 @@ from rxllm.values.json_text import read_arguments
 
 
 class EventRules:
-    """A feeder that passes events on. It raises ``StreamError("malformed_event")`` for the first that breaks a rule."""
+    """A feeder that passes events on until one breaks a rule, which raises ``StreamError("malformed_event")``."""
 
     def __init__(self) -> None:
         self._index = -1
@@ -107,7 +107,7 @@ class EventRules:
             self.cut(event)
         elif self._phase == "message" or following == "message":
             self._response.feed(event)
-            if following == "over":  # agents that the provider runs may not have ended
+            if following == "over":  # agents run by the provider may still be open
                 self._agents.clear()
         else:
             self._check_agents(event)
@@ -169,7 +169,7 @@ class EventRules:
         rule, why = broken.args
         if type(event) is ev.Nested:
             why = f"{why}, in the agent {'/'.join(event.path)}"
-        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may fail too
+        is_malformed = rule == "event" and isinstance(event, ev.Event)  # its repr may also fail
         place = "the end" if event is None else type(event).__name__ if is_malformed else repr(event)[:200]
         config = getattr(event, "__struct_config__", None)
         return StreamError(
@@ -230,7 +230,7 @@ _FAULTS = {
     "lost": ("chat_completed", "only the end of the chat can follow a step that failed to begin", "chat_completed"),
     "chat": ("chat_completed", "nothing can follow ChatCompleted", ""),
 }
-"""For each phase: the rule that a misplaced event breaks, the reason, and the rule that an early end breaks."""
+"""For each phase: the rule that a misplaced event breaks, the reason for it, and the rule that an early end breaks."""
 
 
 class _Response:
@@ -260,7 +260,7 @@ class _Response:
                 self._complete_call(event)
             case ev.UsageUpdated(usage=usage):
                 if usage == self._usage:
-                    raise BrokenRule("usage_changed", "the usage is unchanged: emit it once per change")
+                    raise BrokenRule("usage_changed", "the usage is unchanged: emit it only when it changes")
                 self._usage = usage
             case ev.MessageCompleted():
                 self._end()
@@ -325,20 +325,20 @@ class _Response:
 
 
 def check_text(event: ev.TextCompleted | ev.ThinkingCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless the text of `event` is the text of its block's deltas."""
+    """Raise `BrokenRule` unless `event` has the same text as its block's deltas."""
     text = "".join(pieces)
     if event.text != text:
         raise BrokenRule("block_text", f"the deltas of the block add up to {text!r}")
 
 
 def check_name(event: ev.ToolCallStarted | ev.ToolCallCompleted | ev.ToolExecutionStarted, name: str) -> None:
-    """Raise `BrokenRule` unless `event` has the same tool `name` as the start of its call."""
+    """Raise `BrokenRule` unless `event` has the tool `name` that its call started with."""
     if event.name != name:
         raise BrokenRule("call_name", f"the tool call started as {name!r}")
 
 
 def check_arguments(event: ev.ToolCallCompleted, pieces: Iterable[str]) -> None:
-    """Raise `BrokenRule` unless `event` has the raw arguments from its deltas, parsed or marked with an error."""
+    """Raise `BrokenRule` unless `event` has the raw arguments of its deltas, either parsed or marked with an error."""
     raw = "".join(pieces)
     if event.raw_arguments != raw:
         raise BrokenRule("call_raw_arguments", f"the deltas of the tool call add up to {raw!r}")
@@ -352,4 +352,4 @@ def without_deltas(events: Iterable[ev.Event]) -> list[ev.Event]:
 
 
 class BrokenRule(Exception):  # noqa: N818 `EventRules` turns it into a StreamError
-    """The exception for a broken rule. Its arguments are the rule's name and the reason."""
+    """An event breaks a rule. The arguments are the rule's name and the reason."""

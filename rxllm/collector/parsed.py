@@ -13,7 +13,7 @@ Read = Callable[[str], Any]
 
 
 def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
-    """Return `response` with `parsed` set, or unchanged if it failed or calls tools.
+    """Return `response` with `parsed` set, or unchanged if it has failed or calls tools.
 
     Raises ``ValidationError("invalid_output")`` if the text does not fit. The error's metadata holds the text, the
     finish reason and the usage.
@@ -38,12 +38,12 @@ def with_parsed(response: Response[Any], read: Read) -> Response[Any]:
 
 
 def step_with_parsed(result: StepResult[Any], read: Read) -> StepResult[Any]:
-    """Return `result` with `parsed` or `error` set in its response, so that a bad answer does not discard the step."""
+    """Return `result` with `parsed` or `error` set in its response, so that a bad answer does not lose the step."""
     return replace(result, response=_parsed_or_failed(result.response, read))
 
 
 def chat_with_parsed(result: ChatResult[Any], read: Read) -> ChatResult[Any]:
-    """Return `result` with `parsed` or `error` set in its final response; unchanged if the chat was cut or halted."""
+    """Return `result` with `parsed` or `error` set in its final response, unless the chat was cut off or halted."""
     if result.final_response is None or result.halted_reason != "completed":
         return result
     final = _parsed_or_failed(result.final_response, read)

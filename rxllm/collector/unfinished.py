@@ -1,4 +1,4 @@
-"""Close the open blocks and tool calls of a stream that is cut, and keep its unfinished step in the thread."""
+"""Close the open blocks and tool calls of a stream that is cut off, and keep its unfinished step in the thread."""
 
 from __future__ import annotations
 
@@ -32,8 +32,7 @@ from rxllm.values.threads import unanswered, with_results
 class Unfinished:
     """The open blocks and tool calls of a stream. `see` takes each event; `close` returns the events that close them.
 
-    The blocks and calls of running agents are included. Running tools are not closed, because the stream's error ends
-    all of them.
+    The blocks and calls of running agents are included. Running tools are not closed: the stream's error ends them all.
     """
 
     def __init__(self) -> None:
@@ -75,7 +74,7 @@ class Unfinished:
                 pass
 
     def close(self) -> list[Event]:
-        """Return the completions of the open blocks and then of the open calls. The calls are marked as incomplete."""
+        """Return the completions of the open blocks and then of the open calls, with the calls marked as incomplete."""
         events: list[Event] = []
         for (kind, id), pieces in self.blocks.items():
             text = "".join(pieces)
@@ -92,8 +91,8 @@ class Unfinished:
 def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     """Add the text and the answered tool calls of the unfinished step in `state` to `result`, the chat so far.
 
-    The ``metadata["partial"]`` of the added message is the result's `halted_reason`. So that every provider accepts the
-    thread, some parts are left out:
+    The added message has the result's `halted_reason` as its ``metadata["partial"]``. Some parts are left out, so that
+    every provider accepts the thread:
 
     - tool calls without a result, including calls to agents that began in this step;
     - after the last answered tool call, the provider's own calls, opaque parts, and the signatures of thinking, because
@@ -103,7 +102,7 @@ def with_partial_step(state: StreamCollector, result: ChatResult) -> ChatResult:
     if state.done or state.summary.fresh:
         return result
     results = {message.tool_call_id or "": message for message in state.tool_results}
-    # A resumed chat begins by answering the waiting tool calls of its thread.
+    # A resumed chat begins by answering its thread's waiting tool calls.
     earlier = {call.id: results[call.id] for call in unanswered(result.thread) if call.id in results}
     thread = with_agents_so_far(result.thread, state.executions)
     result = replace(result, thread=with_results(thread, earlier))

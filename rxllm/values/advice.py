@@ -26,7 +26,7 @@ S = TypeVar("S")
 
 
 def advice(place: str, name: str, **words: object) -> str:
-    """Return the advice on what to write at `place` instead of `name`, or "" if the table has none.
+    """Return the table's advice on what to write at `place` instead of `name`, or "" if there is none.
 
     `words` are the values of the placeholders in the advice.
     """
@@ -59,19 +59,19 @@ def no_attribute(owner: str, name: str, known: Iterable[str], remedy: str = "") 
         hint = f"; write {remedy}"
     else:
         hint = "" if name.startswith("_") else did_you_mean(name, (other for other in known if other[:1] != "_"))
-    # The error does not get the object, because Python would then append a guess of its own.
+    # Given the object, Python would append a guess of its own, so the error does not get it.
     return AttributeError(f"{owner} has no attribute {name!r}{hint}", name=name)
 
 
 def no_field(value: object, name: str, known: Iterable[str]) -> AttributeError:
-    """Return the ``AttributeError`` for an attribute `name` that `value` does not have."""
+    """Return the ``AttributeError`` for an attribute `name` that `value` lacks."""
     cls = type(value)
     remedy = next(filter(None, (advice(base.__name__, name) for base in cls.__mro__)), "")
     return no_attribute(f"{cls.__name__!r} object", name, known, remedy)
 
 
 def unknown_option(place: str, name: str, value: Any, known: Collection[str], owner: str = "") -> str:
-    """Return the error message for an unknown option `name`, passed to a call or, if given, to the class `owner`."""
+    """Return the message for an unknown option `name` of a call or, if `owner` is given, of that class."""
     fault = f"{owner} has no option {name!r}" if owner else f"there is no option {name!r}"
     words = {"owner": owner, **_words(name, value)}
     remedy = advice(place, name, **words)
@@ -88,7 +88,7 @@ def unknown_option(place: str, name: str, value: Any, known: Collection[str], ow
 
 
 def explains_options(place: str) -> Callable[[Callable[Concatenate[S, P], None]], Callable[Concatenate[S, P], None]]:
-    """Decorate an ``__init__`` so that it raises ``EngineError("unknown_option")`` for arguments that do not fit.
+    """Decorate an ``__init__`` to raise ``EngineError("unknown_option")`` for arguments that do not fit.
 
     The error message includes the table's advice for `place`.
     """
@@ -142,13 +142,13 @@ def _is_json_data(value: Any) -> bool:
 
 
 ANY = "*"
-"""The key of a section's fallback advice, which is given for options that have no entry.
+"""The key of a section's fallback advice, given for options that have no entry.
 
 If a section has no fallback advice, the error lists the valid options instead.
 """
 
 _OPTIONS_OF_MANY = ("concurrency", "journal", "on_progress", "ordered")
-"""The options of ``generate_many`` alone. The error for a misspelt option of any other call suggests them too."""
+"""Options that only ``generate_many`` has. They are suggested for misspelt options of other calls too."""
 
 _SYSTEM = "pass the system prompt as a message: `[rxllm.system(...), rxllm.user(...)]`"
 _PASS_ON = "to pass {it} to the provider unchanged, write `options={'{name}': {data}}`"
@@ -342,7 +342,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "client that has it, `rxllm.OpenAIChat(client=...)`"
         ),
         "output_retries result_retries validation_retries": (
-            "`rxllm.generate(...).retry(2)` asks again if the answer does not fit its response_format"
+            "`rxllm.generate(...).retry(2)` re-sends the request if the answer does not fit the response_format"
         ),
         "callbacks callback callback_manager event_stream_handler success_callback hooks": (
             "write `on_event=function` to receive the events of one call, or "
@@ -377,7 +377,7 @@ ADVICE: dict[str, dict[str, str]] = {
             "that operator"
         ),
         "agents subagents sub_agents handoffs": (
-            "make the other chat a tool: `tools=[engine.as_tool(name=..., description=...)]`"
+            "use the other chat as a tool: `tools=[engine.as_tool(name=..., description=...)]`"
         ),
         "approvals results deferred_tool_results": (
             "to continue a halted chat, write `rxllm.resume(engine, halted, approvals={...}, results={...})`"
@@ -446,7 +446,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "parameters input_schema args_schema inputSchema": "schema",
         "function func fn callback": "handler",
     },
-    # A missing ``.run()``: each name stands for one way of using a stream as if it were its result.
+    # A missing ``.run()``: each name is a way of using a stream as if it were its result.
     "Stream": {
         "result": (
             "it is a call that has not run yet; write `{call}.run().{attribute}`, or "
@@ -464,7 +464,7 @@ ADVICE: dict[str, dict[str, str]] = {
         "setting": "`.run()` or await is missing",
     },
 }
-"""Texts that advise what to write instead, by the place where a wrong name is written, and then by the name.
+"""Advice on what to write instead, keyed by the place where a wrong name is written, and then by the name.
 
 Code in a text is enclosed in backticks, which error messages omit. The placeholders for options are:
 

@@ -1,6 +1,6 @@
-"""Check arguments, and raise ``ValidationError("invalid_option")`` for those that are wrong.
+"""Check arguments, and raise ``ValidationError("invalid_option")`` for invalid ones.
 
-The error message names the argument and states what it must be, and what was passed.
+The error message names the argument, and states what it must be and what was passed.
 
 >>> check_count("top", 0)
 Traceback (most recent call last):
@@ -24,16 +24,16 @@ from rxllm.values.secret_names import masked
 F = TypeVar("F", bound=Callable[..., Any])
 
 SHOWN = 80
-"""Maximum number of characters of a wrong value that an error message shows."""
+"""The maximum number of characters of an invalid value shown in an error message."""
 
 
 def invalid_option(name: str | tuple[str | int, ...], fault: str) -> ValidationError:
-    """Return the error for a `fault` in an argument; `name` is the argument's name, or a path to a place inside it."""
+    """Return the error for a `fault` in an argument; `name` is the argument's name, or the path to a part of it."""
     return ValidationError("invalid_option", errors=[((name,) if isinstance(name, str) else name, fault)])
 
 
 def must_be(expected: str, value: object) -> str:
-    """Return the text that describes a wrong `value`, such as ``must be a string, not 3``."""
+    """Return the message about an invalid `value`, such as ``must be a string, not 3``."""
     return f"must be {expected}, not {shown(value)}"
 
 
@@ -41,7 +41,7 @@ def shown(value: object) -> str:
     """Return the repr of `value` with its secrets masked, cut to `SHOWN` characters."""
     try:
         text = repr(masked(value))
-    except Exception as error:  # an int is too long to print, or the user's own ``__repr__`` raises
+    except Exception as error:  # an int can be too long to print, and a user's ``__repr__`` can raise
         return f"a {type(value).__name__} that cannot be shown ({error})"
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
@@ -108,7 +108,7 @@ def is_count(value: Any) -> bool:
 
 
 def is_whole(value: Any) -> bool:
-    """Whether `value` is a whole number: an int, or an integer of numpy, but not a bool."""
+    """Whether `value` is a whole number: an int or a numpy integer, but not a bool."""
     return type(value) is not bool and isinstance(value, Integral)
 
 

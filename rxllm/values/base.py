@@ -1,6 +1,6 @@
 """`Value`, the base class of all values.
 
-A value is a frozen dataclass. It has the methods of dataclasses-json, which here use rxllm's codec.
+A value is a frozen dataclass with the methods of dataclasses-json, here implemented by rxllm's codec.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ T = TypeVar("T", bound="Value")
 class Value(DataClassJsonMixin):
     """The base class of all values.
 
-    A list that is passed for a tuple field becomes a tuple. The repr omits fields that have their default value.
+    A list passed for a tuple field becomes a tuple. The repr omits fields that have their default value.
     """
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
     _sequence_fields: ClassVar[frozenset[str]] = frozenset()
     _encoders: ClassVar[Mapping[str, Callable[[Any], Any]]] = {"metadata": encode_metadata}
-    """The functions that encode certain fields in place of `encode`, by field name."""
+    """The functions that encode certain fields instead of `encode`, keyed by field name."""
     _written_fields: ClassVar[tuple[WrittenField, ...]] = ()
     _compared: ClassVar[Any]
 
@@ -117,8 +117,8 @@ def value(cls: type[T]) -> type[T]:
 def _written_field(cls: Any, spec: Field[Any]) -> WrittenField:
     write = encode_sequence if spec.name in cls._sequence_fields else encode
     field = WrittenField.of(spec, cls._encoders.get(spec.name, write))
-    if not spec.metadata:  # an inherited field already has it.
-        # If a user's own dataclass contains the value, dataclasses-json uses this metadata.
+    # dataclasses-json uses this metadata if a user's own dataclass contains the value.
+    if not spec.metadata:  # an inherited field already has it
         own = config(encoder=field.encode, exclude=field.is_default)  # pyright: ignore[reportUnknownVariableType]
         spec.metadata = MappingProxyType(own)  # pyright: ignore[reportUnknownArgumentType]
     return field

@@ -1,6 +1,6 @@
 """Convert values, errors and events to JSON data and back.
 
-The codec has five layers. Each of them calls the layers below it:
+The codec has five layers, each of which calls the layers below it:
 
 =================  ============================  ===============  ====================================================
 layer              encoder                       decoder          content that the layer adds
@@ -16,9 +16,8 @@ fields             `encode_fields`               `decode_fields`  the fields by 
 Values also have the methods of dataclasses-json. Their ``to_dict`` and ``from_dict`` use only the fields layer;
 ``to_json`` and ``from_json`` also convert the data to text and back.
 
-rxllm uses msgspec for two other conversions. It turns the objects that tools return, such as models, dataclasses, times
-and sets, into plain data. It also reads data from outside: models' answers, which become the caller's types (see
-`rxllm.values.schemas`), and providers' frames.
+rxllm uses msgspec for two other conversions: to turn objects that tools return (models, dataclasses, times, sets) into
+plain data, and to read providers' frames and models' answers (see `rxllm.values.schemas`).
 
 Plain JSON cannot express the following objects, so they are encoded as JSON objects with the key ``"$"``:
 
@@ -33,8 +32,8 @@ a mapping that has the key ``"$"``,   ``{"$": "map", "items": [[key, value], ...
 or a key that is not a string
 ====================================  ============================================
 
-The decoder refuses an unknown ``"$"``, because ignoring it would lose data. For each annotation, it makes a reader when
-it first needs one. The reader raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
+The decoder rejects an unknown ``"$"``, because ignoring it would lose data. It makes the reader for an annotation on
+first use. A reader raises ``ValidationError("invalid_request")``, with the path, for data that does not fit.
 """
 
 from __future__ import annotations
@@ -63,7 +62,7 @@ VALUE_CLASSES: dict[str, type[Any]] = {}
 """The value classes by name. The decorator ``value`` registers each class here."""
 
 may_name_files: ContextVar[bool] = ContextVar("rxllm_may_name_files", default=False)
-"""Whether an image in the decoded data may be a local file, which the program would later read and send."""
+"""Whether decoded images may refer to local files, which the program would later read and send."""
 
 _NAMES = {"id", "tool_call_id", "pending_tool_call_id", "request_id", "run_id", "tool_name", "name", "kind"}
 """Fields that hold a name or an id. Their text must be encodable, because it ends up in stores, headers and logs."""
@@ -109,7 +108,7 @@ def encode(item: Any, is_result: bool = False) -> Any:
             return encode(plain)
         case _:
             name = type(item).__name__
-            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set its field to None")
+            raise not_serializable(f"{name} has no JSON form; use dataclasses.replace to set that field to None")
 
 
 def encode_result(item: Any) -> Any:
@@ -149,7 +148,7 @@ class WrittenField(NamedTuple):
 
 
 def encode_fields(item: Any, written: Iterable[WrittenField]) -> dict[str, Any]:
-    """Return JSON data for the fields of `item`, except fields that have their default value."""
+    """Return JSON data for the fields of `item`, leaving out default values."""
     data: dict[str, Any] = {}
     for field in written:
         entry = getattr(item, field.name)
@@ -198,7 +197,7 @@ def _plain_key(key: Any) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """Return `item` as JSON data. If it has no JSON form, return it unchanged; `encode` then refuses it."""
+    """Return `item` as JSON data. If it has no JSON form, return it unchanged; `encode` then rejects it."""
     try:
         return json_data(item)
     except ValidationError:
@@ -206,7 +205,7 @@ def _plain(item: Any) -> Any:
 
 
 def encode_sequence(items: Any) -> Any:
-    """Return JSON data for a field that is annotated as a tuple. A tuple is written as a plain array."""
+    """Return JSON data for a field annotated as a tuple, which is written as a plain array."""
     return encode_items(cast(tuple[Any, ...], items)) if isinstance(items, tuple) else encode(items)
 
 
@@ -216,9 +215,9 @@ def encode_sequence(items: Any) -> Any:
 def decode(data: Any) -> Any:
     """Return the object that `encode` turned into `data`.
 
-    Raises ``ValidationError("invalid_request")`` for data that `encode` cannot have written.
+    Raises ``ValidationError("invalid_request")`` for data that `encode` could not have written.
     """
-    # This function uses fewer stack frames than `encode`, so it can read all nested data that `encode` can write.
+    # This function uses fewer stack frames than `encode`, so it can read data as deeply nested as `encode` can write.
     match data:
         case list():
             return decode_each(count(), cast(list[Any], data), repeat(decode))
@@ -234,7 +233,7 @@ def decode(data: Any) -> Any:
 
 
 def decode_each(keys: Iterable[Any], items: Iterable[Any], readers: Iterable[Reader]) -> list[Any]:
-    """Read each of `items` with its reader, and return the results as a list.
+    """Read each of `items` with its own reader, and return the results as a list.
 
     If a reader raises, the paths in the error begin with the item's key.
     """
@@ -269,7 +268,7 @@ def decode_error(cls: type[LLMError], data: Mapping[str, Any]) -> LLMError:
 def decode_fields(
     cls: type, required: Iterable[str], readers: Mapping[str, Reader], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Return the fields of `data` that have a reader, decoded.
+    """Decode and return the fields of `data` that have a reader.
 
     Raises ``ValidationError`` if a required field is missing, or if a field does not fit.
     """
@@ -323,12 +322,12 @@ def _decode_tagged(data: dict[str, Any]) -> Any:
         case {"$": "map", "items": list()}:
             return _decode_map(data["items"])
         case {"$": "float", "value": "nan" | "inf" | "-inf" as text}:
-            # Always return the same NaN object, so that data that is read twice compares equal.
+            # Always return the same NaN object, so that data read twice compares equal.
             return math.nan if text == "nan" else float(text)
         case {"$": "bytes", "base64": str(text)}:
             return _decode_bytes(text)
         case {"$": str(name)} if name in _OWN_TAGS:
-            raise wrong("malformed_struct", f"an object of the type {name!r} lacks its fields")
+            raise wrong("malformed_struct", f"an object of the type {name!r} has missing or invalid fields")
         case _:
             raise wrong("unknown_type_tag", f"the type {brief(data['$'])} is not known")
 

@@ -3,19 +3,19 @@
 ::
 
     LLMError                   the base class of all errors that rxllm raises or emits
-    ├── AdapterError           the provider refused the request, or could not be reached
+    ├── AdapterError           the provider rejected the request, or could not be reached
     │   └── ImageAdapterError  the same, for an image call
     ├── StreamError            the stream failed, or a guard or a budget stopped it
-    ├── EngineError            the call is set up wrongly, for example without an adapter or an API key
+    ├── EngineError            the call is misconfigured: for example, it has no adapter or no API key
     ├── ValidationError        an argument or a value is invalid; `errors` lists the faults
     ├── ToolError              a tool failed
     ├── SessionError           the session's status does not allow the operation
     └── RunError               a durable run or its store does not allow the operation
 
 Errors are exceptions that behave like values. Two errors are equal if they have the same class and equal fields. Errors
-are hashable and can be pickled, and an error that is read back from JSON equals the original. The cause of an error is
-not a field; it is kept only in ``__cause__``. If the transport failed, its own error is in ``__context__``, and the
-message repeats the text of that error. All times are in seconds.
+are hashable and can be pickled, and an error read back from JSON equals the original. The cause of an error is not a
+field; it is kept only in ``__cause__``. If the transport failed, its own error is in ``__context__``, and the message
+includes the text of that error. All times are in seconds.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LLMError(Exception):
     message: str
     metadata: Mapping[str, Any]
     is_logged: bool = False
-    """Whether this process has already logged the error. This is not one of the error's fields."""
+    """Whether this process has already logged the error. It is not one of the error's fields."""
 
     def __init_subclass__(cls) -> None:
         ERROR_CLASSES[cls.__name__] = cls
@@ -91,10 +91,10 @@ class LLMError(Exception):
 
 
 class AdapterError(LLMError):
-    """The provider refused the request, or could not be reached.
+    """The provider rejected the request, or could not be reached.
 
-    `status` is the HTTP status, and `code` is the provider's error code. `retry_after` is the time in seconds that the
-    provider asks the client to wait. `request_id` is the provider's id for the call.
+    `status` is the HTTP status, and `code` is the provider's error code. `retry_after` is the number of seconds that
+    the provider asks the client to wait. `request_id` is the provider's id for the call.
     """
 
     TITLE = "adapter error"
@@ -147,7 +147,7 @@ class ImageAdapterError(AdapterError):
 
 
 class StreamError(LLMError):
-    """The stream failed, or a guard or a budget stopped it. Either can happen before the first event."""
+    """The stream failed, or a guard or a budget stopped it, possibly before the first event."""
 
     TITLE = "stream error"
     FIELDS = ("provider", "event_index")
@@ -183,7 +183,7 @@ class StreamError(LLMError):
 
 
 class EngineError(LLMError):
-    """The call cannot start, because it is set up wrongly."""
+    """The call is misconfigured and cannot start."""
 
     TITLE = "engine error"
     FIELDS = ("provider",)
@@ -220,7 +220,7 @@ class EngineError(LLMError):
 
 
 class ValidationError(LLMError):
-    """An argument or a value is invalid. `errors` has pairs of a path and a fault: ``(("messages", 0), "...")``."""
+    """An argument or a value is invalid. `errors` holds (path, fault) pairs, such as ``(("messages", 0), "...")``."""
 
     TITLE = "validation failed"
     FIELDS = ("errors",)
@@ -371,4 +371,4 @@ def as_llm_error(error: Exception) -> LLMError:
 
 
 for _cls in (LLMError, *ERROR_CLASSES.values()):
-    _cls.__module__ = "rxllm"  # users import the errors from ``rxllm``, and tracebacks should show that name
+    _cls.__module__ = "rxllm"  # users import the errors from ``rxllm``, so tracebacks should show that name

@@ -43,7 +43,7 @@ def tool(
     idempotent: bool = False,
 ) -> Callable[[Callable[P, R]], FunctionTool[P, R]]: ...
 def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any) -> Any:
-    """Make a tool from a function, as a decorator, or from the arguments that you pass.
+    """Make a tool, either by decorating a function or from explicit arguments.
 
     The decorator uses the function's name, docstring and type hints:
 
@@ -55,13 +55,13 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     (5, 'add', 'Add two numbers.', ['a'])
 
     ``@tool(name=..., description=...)`` replaces the function's own name and description. A lambda needs a name:
-    ``tool(name="double")(lambda x: 2 * x)``. If you want to pass the JSON schema of the arguments yourself, write
+    ``tool(name="double")(lambda x: 2 * x)``. To pass the JSON schema of the arguments yourself, write
     ``tool(name="double", description=..., schema={...}, handler=double)``. The `handler` receives all arguments in one
-    mapping. If it has two parameters, it receives a `ToolContext` as well.
+    mapping and, if it has two parameters, a `ToolContext` as well.
 
     `timeout` is the maximum run time in seconds; None means no limit. The default is the call's option
     ``tool_timeout``. rxllm never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with
-    `approval` runs only after the caller has approved the call. An `idempotent` tool can be run again after an
+    `approval` runs only after the caller has approved the call. An `idempotent` tool may be run again after an
     interruption; see ``ops.journaled``.
 
     A parameter can have any type that can be read from JSON: a plain type, ``Literal``, an enum, a datetime, a
@@ -71,7 +71,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
     of the annotated types. rxllm fills in parameters that are annotated ``ToolContext``; the model does not see them.
 
     Raises ``TypeError`` if the signature has no JSON schema. Raises ``ValidationError("invalid_tool")`` if the tool has
-    no name, as with a lambda, or if the arguments do not fit together.
+    no name, as with a lambda, or if the arguments conflict.
     """
     _refuse_unknown(options)
     fields = ["name"] * (name is not None) + sorted(options.keys() - {"manual", "approval", "timeout", "idempotent"})
@@ -92,7 +92,7 @@ def tool(function: Callable[..., Any] | None = None, /, *, name: str | None = No
 
 
 def _corrected_call(function: Any, options: Mapping[str, Any]) -> str:
-    """Return the call that a user should write instead of passing both `function` and `options` to `tool`."""
+    """Return the call to write instead of passing both `function` and `options` to `tool`."""
     called = getattr(function, "__name__", "function").replace("<lambda>", "function")
     if options.keys() & {"schema", "handler"}:
         return f"tool(name='...', schema={{...}}, handler={called})"
@@ -120,7 +120,7 @@ def as_tool(value: Any) -> Tool:
         except TypeError as error:
             raise ValidationError("invalid_tool", str(error)) from error
     result = cast(Tool, value)
-    if vars(result).get("unbound"):  # if the attribute is missing, getattr would search for similar names
+    if vars(result).get("unbound"):  # for a missing attribute, getattr would search for similar names
         message = f"the tool {result.name!r} is a method that is not bound to an object; pass obj.{result.name}"
         raise ValidationError("invalid_tool", message)
     return result
@@ -141,7 +141,7 @@ def _remedy_for(value: Any) -> str:
 
 
 def _makes_agents(value: Any) -> bool:
-    """Whether `value` is an engine's method ``as_tool``, which the user should have called."""
+    """Whether `value` is an engine's ``as_tool`` method, which the user forgot to call."""
     return inspect.ismethod(value) and value.__name__ == "as_tool"
 
 
@@ -164,7 +164,7 @@ def as_tools(values: Any) -> tuple[Tool, ...]:
 
 
 def name_fault(tools: Iterable[Tool]) -> str | None:
-    """Return a fault if different tools have the same name, because the model could call only one of them."""
+    """Return a fault if different tools share a name, because the model could call only one of them."""
     by_name: dict[str, Tool] = {}
     for item in tools:
         other = by_name.setdefault(item.name, item)
@@ -175,7 +175,7 @@ def name_fault(tools: Iterable[Tool]) -> str | None:
 
 
 def _describe_origin(item: Tool) -> str:
-    """Return text that identifies a tool: its function's full name, or the repr of its handler or of the tool."""
+    """Return text that identifies a tool: its function's full name, or else the repr of its handler or of the tool."""
     function: Any = item.handler
     if hasattr(function, "__qualname__"):
         return f"{function.__module__}.{function.__qualname__}"

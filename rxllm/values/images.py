@@ -22,7 +22,7 @@ ImageForm = Literal["binary", "base64", "url"]
 _DATA_URI = re.compile(r"data:(?P<type>[^;,]*)(?P<parameters>(;[^;,]*)*),(?P<data>.*)", re.DOTALL | re.IGNORECASE)
 
 _NATIVE = ("image/png", "image/jpeg", "image/gif")
-"""The MIME types that every notebook can show. Images of other types are shown by the browser, in an HTML ``img``."""
+"""The MIME types that every notebook can show. Other images are left to the browser, in an HTML ``img``."""
 
 
 @value
@@ -30,8 +30,8 @@ class Image(Value):
     """An image, given as bytes, base64 text, a URL or a file path.
 
     Make one with `from_file`, `from_binary`, `from_base64`, `from_url` or `from_data_uri`. A file is not read until the
-    image is used, and a URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt from which the
-    image was generated, and `revised_prompt` is the provider's version of that prompt. Jupyter shows the image.
+    image is used, and a URL is never fetched. `width` and `height` are in pixels. `prompt` is the prompt that the image
+    was generated from, and `revised_prompt` is the provider's version of it. Jupyter shows the image.
 
     >>> Image.from_data_uri("data:image/gif;base64,R0lGODlhAQABAAAAACw=").to_binary()[:6]
     b'GIF89a'
@@ -50,7 +50,7 @@ class Image(Value):
     def from_file(cls, path: str | Path) -> Image:
         """Return an image that refers to a file.
 
-        The MIME type is guessed from the file name. It is None if the name does not have an image extension.
+        The MIME type is guessed from the file name. It is None if the name has no image extension.
         """
         import mimetypes  # not needed until the first call
 
@@ -99,13 +99,13 @@ class Image(Value):
             case str() if self.source == "base64":
                 try:
                     return base64.b64decode(self.data, validate=True)
-                except ValueError as error:  # the text is not valid base64, or not ASCII
+                except ValueError as error:  # the text is not ASCII or not valid base64
                     raise self._invalid("invalid_base64") from error
             case _:
                 raise self._invalid("remote_source")
 
     def to_base64(self) -> str:
-        """Return the image as base64 text. If the image already is base64 text, that text is not checked."""
+        """Return the image as base64 text. If the image is given as base64 text, that text is not checked."""
         if self.source == "base64" and isinstance(self.data, str):
             return self.data
         return base64.b64encode(self.to_binary()).decode()
@@ -134,7 +134,7 @@ class Image(Value):
         return f"Image({', '.join(text for text in texts if text)})"
 
     def _place(self) -> str:
-        # The repr omits the query of a URL: it is often a signature, which grants access just as a key does.
+        # The repr omits a URL's query, which is often a signature that grants access just as a key does.
         if isinstance(self.data, bytes):
             return f"{len(self.data)} bytes"
         if self.source == "base64":
@@ -159,12 +159,12 @@ class Image(Value):
 
 @value
 class ImageRequest(Value):
-    """A request to an image model. It has the same form for every provider.
+    """A request to an image model, in the same form for every provider.
 
     `size` is the width and height in pixels, or a word that the provider accepts, such as ``"auto"`` or ``"2K"``.
     `quality` is ``"low"``, ``"standard"``, ``"high"``, ``"hd"``, ``"auto"`` or another word that the provider accepts.
     `response_format` is the form in which the images are returned. `mask` marks the area of the first input image that
-    an edit can change. `options` is merged into the provider's request body unchanged. `metadata` is copied to the
+    the edit may change. `options` is merged into the provider's request body unchanged. `metadata` is copied to the
     response's metadata.
     """
 
@@ -220,7 +220,7 @@ class ImageResponse(Value):
 
 
 def image_request(prompt: str, **fields: Any) -> ImageRequest:
-    """Return an `ImageRequest` for `prompt`. Its other fields are passed by keyword.
+    """Return an `ImageRequest` for `prompt`. Pass its other fields by keyword.
 
     >>> request = image_request("a kestrel", size=(1024, 1024), n=2)
     >>> request.operation, request.n, request.response_format

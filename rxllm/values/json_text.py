@@ -1,7 +1,7 @@
 """Read and write JSON text, describe where data does not fit a type, and recognize pydantic's types.
 
-Text is first read with msgspec, because it is fast. If msgspec refuses the text, Python's ``json`` module reads it.
-That module also accepts NaN, infinities, very large numbers and lone surrogates.
+Text is read with msgspec, which is fast. If msgspec rejects it, Python's ``json`` module reads it: that module also
+accepts NaN, infinities, very large numbers and lone surrogates.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ UNREADABLE = (ValueError, RecursionError)
 """The errors that `read_json` raises if the text is not JSON or is nested too deeply."""
 
 MAX_DEPTH = 100
-"""Maximum number of levels in nested data. Parsers accept more levels, but code that walks the data is recursive."""
+"""The maximum nesting depth of data. Parsers accept more, but code that walks the data is recursive."""
 
 _CONSTANTS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}
-"""The values of JSON's constants. NaN is always the same object, so that data that is read twice compares equal."""
+"""The values of JSON's constants. NaN is always the same object, so that data read twice compares equal."""
 
 
 def json_text(value: Any) -> str:
@@ -91,7 +91,7 @@ def python_number(value: Any) -> Any:
 
 
 def read_json(text: str | bytes | msgspec.Raw) -> Any:
-    """Return the data that Python's ``json`` reads from `text`, but with U+FFFD in place of each lone surrogate.
+    """Return the data that Python's ``json`` reads from `text`, with U+FFFD in place of each lone surrogate.
 
     >>> read_json('{"logprob": -Infinity}')
     {'logprob': -inf}
@@ -106,7 +106,7 @@ def read_json(text: str | bytes | msgspec.Raw) -> Any:
 
 
 def decode_json(text: str | bytes) -> Any:
-    """Return the data in standard JSON text. Raises the errors of `read_json` for any other text."""
+    """Parse standard JSON text. Any other text raises the errors of `read_json`."""
     return _check_depth(text, msgspec.json.decode(text))
 
 
@@ -136,7 +136,7 @@ def _items(data: Any) -> Iterable[Any]:
 
 
 def unescaped(raw: str) -> str:
-    """Decode the text between the quotes of a JSON string, or a piece of that text that does not split an escape.
+    """Decode the text between the quotes of a JSON string, or any piece of it that does not split an escape.
 
     >>> unescaped("caf\\\\u00e9")
     'café'
@@ -145,7 +145,7 @@ def unescaped(raw: str) -> str:
 
 
 def read_arguments(text: str) -> dict[str, Any] | None:
-    """Return a tool call's arguments. Blank text gives an empty dict; text that is not a JSON object gives None."""
+    """Return a tool call's arguments: an empty dict if `text` is blank, or None if it is not a JSON object."""
     try:
         arguments: Any = read_json(text) if text.strip() else {}
     except UNREADABLE:
@@ -177,7 +177,7 @@ def is_encodable(text: str) -> bool:
 
 
 def check_encodable(reason: str, **texts: str | None) -> None:
-    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which no store, header or log accepts."""
+    """Raise ``ValidationError(reason)`` if a text has a lone surrogate, which stores, headers and logs reject."""
     for name, text in texts.items():
         if text is not None and not text.isascii() and not is_encodable(text):
             fault = f"must not contain a lone surrogate: got {text[:80]!r}; write text.encode(errors='replace')"
@@ -197,7 +197,7 @@ def _well_formed(data: Any) -> Any:
             return data
 
 
-# Find out from msgspec's and pydantic's errors where data does not fit a type
+# Locate, from msgspec's and pydantic's errors, where data does not fit a type
 
 
 def described(faults: list[tuple[Path, str]]) -> str:
@@ -215,11 +215,11 @@ def faults_of(error: Any) -> list[tuple[Path, str]]:
     return [(tuple(int(key) if key.isdigit() else key for key in keys), fault)]
 
 
-# Support pydantic's types. pydantic is imported only if the user's own types need it.
+# Support for pydantic's types. pydantic is imported only if the user's own types need it.
 
 
 def is_pydantic(cls: Any) -> bool:
-    """Whether `cls` is a pydantic model or dataclass, or a generic one with type arguments."""
+    """Whether `cls` is a pydantic model or dataclass, with or without type arguments."""
     return hasattr(get_origin(cls) or cls, "__pydantic_validator__")
 
 
@@ -231,7 +231,7 @@ def brings_pydantic(hint: Any) -> bool:
 def parts_of(hint: Any, seen: set[int] | None = None) -> Iterator[Any]:
     """Yield `hint` and, recursively, its type arguments, its annotations and the types of its classes' fields.
 
-    The fields of a class that occurs more than once are yielded only once.
+    If a class occurs more than once, its fields are yielded only once.
     """
     yield hint
     seen = set() if seen is None else seen
@@ -251,7 +251,7 @@ def _has_fields(cls: Any) -> bool:
 
 
 def _is_of_pydantic(part: Any) -> bool:
-    """Whether `part` is a model, a type or an annotation of pydantic, such as ``EmailStr`` or ``Field``."""
+    """Whether `part` is a pydantic model, type or annotation, such as ``EmailStr`` or ``Field``."""
     module = part.__module__ if isinstance(part, type) else type(part).__module__
     is_own = module.partition(".")[0] in ("pydantic", "annotated_types")
     return is_own or is_pydantic(part) or hasattr(part, "__get_pydantic_core_schema__")
@@ -268,7 +268,7 @@ def type_adapter(hint: Any) -> Any:
 
 
 def cached_by_type(function: Callable[[Any], T]) -> Callable[[Any], T]:
-    """Decorate `function` so that it caches its results, except for types with an unhashable annotation."""
+    """Decorate `function` to cache its results, except for types with an unhashable annotation."""
     cached = lru_cache(maxsize=256)(function)
 
     @wraps(function)

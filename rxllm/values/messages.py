@@ -28,7 +28,7 @@ class TextPart(Value):
 
 @value
 class ImagePart(Value):
-    """An image that is sent to the model. `detail` sets how closely the model looks, if the provider supports it."""
+    """An image sent to the model. `detail` sets how closely the model looks at it, if the provider supports that."""
 
     image: Image
     detail: Literal["auto", "low", "high", "original"] = "auto"
@@ -46,16 +46,16 @@ class ThinkingPart(Value):
 
 @value
 class SourcePart(Value):
-    """A source that the text relies on, as the provider describes it: a citation, a grounding or a search result."""
+    """A source that the text relies on, such as a citation or a search result, as the provider describes it."""
 
     source: dict[str, Any]
 
 
 @value
 class FilePart(Value):
-    """A file that is sent to the model, or an image or audio that the model returns.
+    """A file sent to the model, or an image or audio that the model returns.
 
-    `file` has the key ``"mime_type"``, either ``"data"`` (bytes) or ``"url"``, and ``"name"`` if the file has a name.
+    `file` has the keys ``"mime_type"``, either ``"data"`` (bytes) or ``"url"``, and ``"name"`` if the file has a name.
     The function `user` makes such parts from paths, URLs and bytes.
     """
 
@@ -64,14 +64,14 @@ class FilePart(Value):
 
 @value
 class ToolCallPart(Value):
-    """A marker for the position among the parts at which the model made the tool call with this id."""
+    """The place among a message's parts where the model made the tool call with this id."""
 
     id: str
 
 
 @value
 class ProviderPart(Value):
-    """Data that only `provider` understands. It is sent back to that provider unchanged, and to no other provider."""
+    """Data that only `provider` understands. It is sent back unchanged, and only to that provider."""
 
     provider: str
     data: dict[str, Any]
@@ -156,7 +156,7 @@ def tool_result(tool_call_id: str, content: str | dict[str, Any]) -> Message:
 
 
 def attached(parts: Iterable[Part]) -> str:
-    """Return text for a repr that counts the images and files in `parts`.
+    """Return the counts of images and files in `parts`, as text for a repr.
 
     >>> attached([TextPart("Hi"), FilePart({"mime_type": "application/pdf", "data": b"%PDF-"})])
     ', 1 file'
@@ -216,7 +216,7 @@ class Picture(Protocol):
 
 
 Attachment = str | os.PathLike[str] | bytes | Image | Picture | Part
-"""Anything that can be attached to a message: a path, a URL, a file's bytes, an image (also Pillow's) or a part."""
+"""Anything that can be attached to a message: a path, a URL, a file's bytes, an `Image`, a Pillow image or a part."""
 
 _FORMS = "a path, a URL (http:, https: or data:), bytes, an Image, a Pillow image or a part such as FilePart(...)"
 
@@ -247,21 +247,20 @@ def user(content: Attachment | Sequence[Attachment], *attachments: Attachment) -
     >>> user("What is this?", "https://example.com/photo.png")
     Message('user', 'What is this?', 1 image)
 
-    The first string is always the text, so what an end user types is never taken for a file name. An attachment is one
-    of these:
+    The first string is always the text, so what an end user types is never mistaken for a file name. An attachment is
+    one of these:
 
     * a string that is a URL (``http:``, ``https:``, ``data:``) or the path of an existing file;
     * a ``Path``, or the bytes of a file;
     * an `Image`, or a Pillow image;
     * a part such as ``FilePart({"mime_type": "text/csv", "data": b"a,b", "name": "a.csv"})``.
 
-    The same items can be passed in a list. The parts of the message keep the order of the items. To send more than
-    one text, pass each further text as a ``TextPart(...)``. Files are read at once, and URLs are not fetched. The MIME
-    type is recognized from the first bytes or from the name. An image becomes an `ImagePart`, and any other file
-    becomes a `FilePart`.
+    Attachments can also be passed in a list. The message keeps their order. Pass any further text as a
+    ``TextPart(...)``. Files are read immediately; URLs are not fetched. The MIME type is recognized from the first
+    bytes or the name. An image becomes an `ImagePart`, and any other file becomes a `FilePart`.
 
-    Raises ``ValidationError("invalid_message")`` for anything else, and for a file that cannot be read, is empty or has
-    an unknown type.
+    Raises ``ValidationError("invalid_message")`` for anything else, or if a file cannot be read, is empty or has an
+    unknown type.
     """
     if isinstance(content, str) and not attachments:
         return Message("user", content)

@@ -17,7 +17,7 @@ fields ``reasoning_content`` and ``reasoning``          `ThinkingPart`
 field ``annotations``                                   `SourcePart`
 ======================================================  ===============================================================
 
-Fields that are None or empty are ignored. An unknown field raises an error, so that its meaning is not lost.
+Fields that are None or empty are ignored. An unknown field raises an error, because ignoring it would lose data.
 https://developers.openai.com/api/reference/resources/chat/subresources/completions/methods/create
 """
 
@@ -71,7 +71,7 @@ def read_message(entry: Mapping[str, Any]) -> Message:
     >>> read_message({"role": "developer", "content": "Be brief."})
     Message('system', 'Be brief.')
 
-    Raises ``ValidationError("invalid_thread")``, with the path, for anything that the table above does not list.
+    Raises ``ValidationError("invalid_thread")``, with the path, for anything that is not in the module's table.
     """
     fields = {name: value for name, value in entry.items() if value not in (None, [], {}, ())}
     role = fields.pop("role", None)
@@ -206,8 +206,8 @@ def write_message(message: Message) -> dict[str, Any]:
     >>> write_message(Message("assistant", tool_calls=(ToolCall("a", "add", {"x": 1}),)))["tool_calls"]
     [{'id': 'a', 'type': 'function', 'function': {'name': 'add', 'arguments': '{"x":1}'}}]
 
-    Raises ``ValidationError("not_serializable")`` if the format cannot express a part of a user, system or tool
-    message. Parts of an assistant message that are not text are omitted.
+    Non-text parts of an assistant message are omitted. Raises ``ValidationError("not_serializable")`` if the format
+    cannot express a part of any other message.
     """
     entry: dict[str, Any] = {"role": message.role, "content": _write_content(message)}
     for name in ("name", "tool_call_id"):
@@ -279,7 +279,7 @@ def _has_no_form(part: Part, carried: str) -> ValidationError:
 
 
 def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
-    """Return ``convert(item)``. If this raises, the error's paths and its message begin with `path`."""
+    """Return ``convert(item)``. If this raises, the error's paths and message begin with `path`."""
     try:
         return convert(item)
     except ValidationError as error:
@@ -289,5 +289,5 @@ def at(path: Path, convert: Callable[[Any], T], item: Any) -> T:
 
 
 def wrong(fault: str, *path: str | int) -> ValidationError:
-    """Return the error for a conversation that has a `fault` at `path`."""
+    """Return the error for a conversation with a `fault` at `path`."""
     return ValidationError("invalid_thread", errors=[(path, fault)])

@@ -1,4 +1,4 @@
-"""`Partial`, a value that has arrived only in part, and the helpers that read its incomplete JSON."""
+"""`Partial`, a value that has only partly arrived, and the helpers that read its incomplete JSON."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ PartialState = Literal["missing", "growing", "done"]
 
 _CONTAINERS = ("{", "[")
 _CLOSING = {"{": "}", "[": "]", '"': '"'}
-_NOT_READ: Any = msgspec.UNSET  # copying and pickling keep it the same object
+_NOT_READ: Any = msgspec.UNSET  # it stays the same object when copied or pickled
 
 
 class Partial(Generic[T]):
@@ -48,9 +48,9 @@ class Partial(Generic[T]):
     first character arrives, and a missing value is falsy. Iteration yields the elements of an array, ``keys()`` returns
     the names in an object, and ``len(...)`` counts the elements or the names.
 
-    Numbers, true, false and null are missing until they are complete. The same is true of strings that stand for other
-    values, such as a Literal, an Enum or a date. If a field can have several types, as in a union of classes, its
-    partial value has the fields of all these classes.
+    Numbers, true, false and null are missing until they are complete. So are strings that represent other values, such
+    as a Literal, an Enum or a date. If a field is a union of classes, its partial value has the fields of all these
+    classes.
     """
 
     __slots__ = ("_at", "_node", "_shape", "_state", "_text", "_value")
@@ -74,8 +74,8 @@ class Partial(Generic[T]):
     def value(self) -> T | None:
         """The value if it is complete, otherwise None.
 
-        The value of a field has the type in the field's annotation. If it does not fit that type, it is JSON data here,
-        and the stream fails later.
+        A field's value has its annotated type. If the text does not fit that type, the value is plain JSON data, and
+        the stream fails later.
         """
         if self._value is not _NOT_READ:
             return self._value
@@ -90,7 +90,7 @@ class Partial(Generic[T]):
 
     @property
     def so_far(self) -> Any:
-        """The value so far, as JSON data with the keys that the model wrote; None if the value is missing."""
+        """The value so far, as JSON data with the keys as the model wrote them; None if the value is missing."""
         node, shape = self._node, self._shape
         if node is None or not self:
             return None
@@ -109,7 +109,7 @@ class Partial(Generic[T]):
         return plain(f"{self._text.slice(start, end)}{closing}")
 
     def keys(self) -> tuple[str, ...]:
-        """Return the names of an object's fields or keys that are not missing, in order."""
+        """Return the names of the fields or keys that are not missing, in order."""
         node = self._node
         if node is None:
             return ()
@@ -181,7 +181,7 @@ def _state(node: Node | None, shape: Shape, at: int) -> PartialState:
 
 
 class Pieces:
-    """Text that grows piece by piece. The time to take a slice depends on the length of the slice, not of the text."""
+    """Text that grows piece by piece. Slicing takes time proportional to the slice, not to the whole text."""
 
     def __init__(self) -> None:
         self._pieces: list[str] = []
@@ -207,13 +207,13 @@ class Pieces:
 class Node:
     """The position of a JSON value in the text.
 
-    Nodes only grow. A snapshot shows a node as it was at the snapshot's own position in the text.
+    Nodes only grow. A snapshot shows a node as it was when the text ended at the snapshot's position.
     """
 
     __slots__ = ("_positions", "children", "end", "keys", "kind", "start")
 
     def __init__(self, kind: str, start: int) -> None:
-        self.kind = kind  # the {, [ or " with which the value begins; "" for other values
+        self.kind = kind  # the {, [ or " that opens the value; "" for other values
         self.start = start
         self.end = sys.maxsize
         # Most nodes are strings and numbers. They all share the same empty containers, to save memory.
@@ -265,9 +265,9 @@ _QUALIFIERS = ("Required", "NotRequired", "ReadOnly")
 
 
 class Shape:
-    """The types that a value in a certain place of the JSON can have.
+    """The possible types of the value at one place in the JSON.
 
-    If it `grows`, a string in that place is visible before it is complete.
+    If `grows` is True, a string there is visible before it is complete.
     """
 
     def __init__(self, hint: Any) -> None:
@@ -280,7 +280,7 @@ class Shape:
         options = list(_options(hint))
         self.grows = any(map(_grows, options))
         for option in options:
-            with suppress(Exception):  # the parser reports a name that cannot be resolved
+            with suppress(Exception):  # the parser will report the unresolvable name
                 self._add(option)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -373,7 +373,7 @@ def _grows(option: Any) -> bool:
 
 
 def _fields(cls: Any, args: tuple[Any, ...]) -> dict[str, tuple[str, Any]]:
-    """Return the name and type of each field of a class, by the JSON key of the field."""
+    """Return the name and type of each field of a class, keyed by JSON key."""
     if models := cast("dict[str, Any] | None", getattr(cls, "__pydantic_fields__", None)):
         return {key: (name, _annotation(field)) for name, field in models.items() for key in _keys(name, field)}
     if issubclass(cls, msgspec.Struct):

@@ -16,8 +16,8 @@ an HTTP adapter            its arguments, without clients, API keys, secret head
                            secrets in the URL; the other process looks up its own API key
 a circuit breaker, traces  the arguments from which the other process makes a new object   its ``__reduce__``
 or a cassette
-a budget, a rate limit or  none: pickling fails, because calls or a process share the      its ``__reduce__``
-a process of an MCP        object; the error suggests a remedy
+a budget, a rate limit or  none: it cannot be pickled, because it is shared by calls or a  its ``__reduce__``
+a process of an MCP        process on this machine; the error suggests a remedy
 server
 =========================  ==============================================================  =========================
 """
@@ -33,7 +33,7 @@ from rxllm.values.secret_names import is_secret_name
 
 _FUNCTIONS = ("operators", "prepare", "observers")
 _OBJECTS = ("adapter", "image_adapter", "context", "retry", "tool_executor", "tool_result_encoder")
-"""The engine settings that can be any object."""
+"""The engine settings that accept any object."""
 
 
 class NotPortable(pickle.PicklingError):
@@ -53,7 +53,7 @@ def engine_state(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def public_headers(headers: Mapping[Any, Any]) -> dict[Any, Any]:
-    """Return the headers that do not contain secrets."""
+    """Return the headers that contain no secrets."""
     return {name: text for name, text in headers.items() if not is_secret_name(name)}
 
 
@@ -92,7 +92,7 @@ def by_value(value: Any, what: str, reason: Exception | str) -> Any:
     except Exception as error:
         if isinstance(error.__cause__ or error, RecursionError):  # a function can refer to its own tool
             raise NotPortable(f"{what} cannot be pickled: it refers to itself; define it in a module") from None
-        # If the object is one that calls share, its own message already has a remedy.
+        # An object that calls share already suggests a remedy in its own message.
         remedy = "" if "; " in str(error) else "; leave it out, or create it in the process that uses it"
         raise NotPortable(f"{what} cannot be pickled: {error}{remedy}") from error
 

@@ -1,4 +1,4 @@
-"""Make request keys. A key is text that identifies a request, and it is the same in every process."""
+"""Make request keys, which identify requests and are the same in every process."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def request_key(request: Request, provider: str = "") -> str:
     '3636991165173c05f0c1eac875802dc2'
 
     Equal requests have equal keys in every process, on every machine and in later versions of rxllm. `request` must
-    already have the engine's options, model and tools, like the ``request`` that operators and adapters receive.
+    already include the engine's options, model and tools, as the ``request`` of operators and adapters does.
 
     The key depends on:
 
@@ -38,7 +38,7 @@ def request_key(request: Request, provider: str = "") -> str:
     * the metadata of the request and of its messages, parts and tool calls;
     * the code of a tool, and the options that control how it runs;
     * API keys, headers and the address of the server;
-    * changes that the engine's `prepare` functions and operators make later.
+    * later changes by the engine's `prepare` functions and operators.
 
     Raises ``ValidationError("not_serializable")``, with the path, if a part of the request has no JSON form.
     """
@@ -58,21 +58,21 @@ def request_key(request: Request, provider: str = "") -> str:
 
 
 class _Hashed(NamedTuple):
-    """The hash of a thread up to and including a certain message. `previous` is the message before that one."""
+    """The hash of a thread up to and including the message that stores it. `previous` is the message before it."""
 
     previous: Message | None
     hash: Any
 
 
 _MOST_HEADS = 8
-"""Maximum number of requests for which a message remembers the hash of its thread."""
+"""The maximum number of requests for which a message remembers its thread's hash."""
 
 
 def hash_of_thread(head: str, messages: Iterable[Message], write: Callable[[Message], str]) -> Any:
-    """Hash `head` and then ``write(message)`` for each message, separated by commas, and return the SHA-256 object.
+    """Return a SHA-256 object for `head` followed by ``write(message)`` for each message, separated by commas.
 
-    The caller can update the object with more text. Each message remembers the hash up to and including itself, because
-    every step of a chat needs the hash of the whole thread.
+    The caller can update it with more text. Each message remembers the hash of the thread up to itself, because every
+    step of a chat needs the hash of the whole thread.
     """
     from hashlib import sha256  # imported late, because loading OpenSSL is slow
 
@@ -106,7 +106,7 @@ def plain_message(message: Message) -> Message:
 
 
 def plain_call(call: ToolCall) -> ToolCall:
-    """Return `call` without its metadata. If the text of its arguments could be parsed, remove that text too."""
+    """Return `call` without its metadata and, if its arguments could be parsed, without their raw text."""
     raw = call.raw_arguments if call.metadata.get("error") else None
     return replace(call, raw_arguments=raw, metadata={})
 
@@ -147,7 +147,7 @@ def _plain_part(part: Part) -> Part:
 
 
 def _canonical(data: Any) -> Any:
-    """Return `data` with equal numbers written in the same way: a temperature of 0.0 becomes 0."""
+    """Return `data` with equal numbers written the same way: a temperature of 0.0 becomes 0."""
     match data:
         case float() if data.is_integer() and abs(data) < 2**53:
             return int(data)

@@ -13,20 +13,20 @@ from rxllm.values.messages import FilePart, ImagePart, Message, Part, SourcePart
 from rxllm.values.tools import Tool
 
 ApiKey = str | Callable[[], str | Awaitable[str]]
-"""An API key, or a function (sync or async) that returns a key for each attempt, such as a token that expires."""
+"""An API key, or a function (sync or async) that returns one for each attempt, for example because tokens expire."""
 
 _NUMBERS = ("temperature", "max_tokens", "seed", "top_p")
 
 
 @value
 class Request(Value):
-    """A request to a model. It has the same form for every provider.
+    """A request to a model, in the same form for every provider.
 
-    Functions in `tools` become tools, as with ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``, ``"required"``
-    or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1. `max_tokens`
-    limits the length of the answer. If `stop` is a string, it is the only stop word. `response_format` is ``"text"``,
-    ``{"type": "json_object"}`` or the result of `json_schema`. `options` is merged into the provider's request body
-    unchanged.
+    Functions in `tools` are turned into tools, as if by ``rxllm.tool``. `tool_choice` is ``"auto"``, ``"none"``,
+    ``"required"`` or the name of a tool. `temperature` is between 0 and 2, and `top_p` is greater than 0 and at most 1.
+    `max_tokens` limits the length of the answer. If `stop` is a string, it is a single stop sequence. `response_format`
+    is ``"text"``, ``{"type": "json_object"}`` or the result of `json_schema`. `options` is merged into the provider's
+    request body unchanged.
     """
 
     messages: tuple[Message, ...] = ()
@@ -52,12 +52,12 @@ class Request(Value):
             if (number := getattr(self, name)) is not None:
                 object.__setattr__(self, name, python_number(number))
         if isinstance(self.tools, tuple):  # pyright: ignore[reportUnnecessaryIsInstance]
-            # Objects that are neither tools nor functions are kept here; `rxllm.validate` refuses them.
+            # Objects that are neither tools nor functions are kept here; `rxllm.validate` rejects them.
             object.__setattr__(self, "tools", tuple(as_tool(t) if callable(t) else t for t in self.tools))
 
 
 def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> dict[str, Any]:
-    """Return a `response_format` that requests JSON that fits `schema`.
+    """Return a `response_format` that requests JSON matching `schema`.
 
     >>> json_schema("city", {"type": "object"})["strict"]
     True
@@ -69,11 +69,11 @@ def json_schema(name: str, schema: dict[str, Any], *, strict: bool = True) -> di
 class Call:
     """The settings that an adapter receives in addition to the request. The object is never stored or sent.
 
-    If `api_key` is a function, it is called, and replaced by its result, before an HTTP adapter builds its request.
-    The adapter adds `headers` to that request. If `raw` is True, the adapter emits ``RawChunk`` events. `timeout`
-    is the maximum time between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the
-    headers that a `Tracer` returns for this attempt; the headers of the adapter and the call override them. The repr
-    omits the API key and all headers.
+    If `api_key` is a function, it is called and replaced by its result before an HTTP adapter builds its request. The
+    adapter adds `headers` to that request. If `raw` is True, it also emits ``RawChunk`` events. `timeout` is the
+    maximum time between two reads, in seconds. `observers` receive telemetry values. `trace_headers` are the headers
+    that a `Tracer` returns for this attempt; the headers of the adapter and the call override them. The repr omits the
+    API key and all headers.
     """
 
     request_id: str = ""
@@ -88,10 +88,10 @@ class Call:
 
 BYTES_PER_TOKEN = 4
 MESSAGE_TOKENS = 4
-"""The number of tokens that a message has in addition to its content, for its role and its delimiters."""
+"""The number of tokens that a message's role and delimiters add to its content."""
 
 FILE_TOKENS = 1000
-"""The estimated tokens of an image or a non-text file. Providers count about 250 to 1,600 tokens for an image."""
+"""The estimated tokens of an image or a non-text file. Providers count an image as about 250 to 1,600 tokens."""
 
 LOW_DETAIL_TOKENS = 100
 

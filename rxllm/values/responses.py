@@ -32,13 +32,13 @@ class Response(Value, Generic[T]):
     """A model's response to one request.
 
     `message` is the whole response, `output_text` is its text, and `tool_calls` are the calls that the client must run.
-    `id` and `model` are the values that the provider reports. A stream that fails midway gives a Response too: its
-    `finish_reason` is ``"error"``, `error` is the error, and the other fields contain what arrived before the error.
+    `id` and `model` are the values that the provider reports. A stream that fails midway also produces a Response: its
+    `finish_reason` is ``"error"``, `error` is the error, and the other fields contain what arrived before it.
 
     `parsed` is the parsed answer, if the call has a `response_format` or if `parse` was passed to the operator that
     made the response. In JSON, `parsed` is plain data; ``serializer.from_json(text, response_format=...)`` restores the
     object. Type checkers assume that `parsed` is present, but it is None if the response calls tools or has failed. The
-    results of `generate_many` can include responses that have failed.
+    results of `generate_many` can include failed responses.
 
     `metadata` is everything else that the provider reports. Its keys are the same for every provider:
     ``"service_tier"``, ``"system_fingerprint"``, ``"provider"``, ``"native_finish_reason"``, ``"timings"``, and keys
@@ -89,7 +89,7 @@ class Response(Value, Generic[T]):
 
 
 class Labelled(msgspec.Struct, Generic[T_co], frozen=True):
-    """An item, with the label of the stream that emitted it."""
+    """An item and the label of the stream that emitted it."""
 
     label: str
     item: T_co
@@ -105,10 +105,9 @@ class TextAt(msgspec.Struct, frozen=True):
 class Progress(msgspec.Struct, frozen=True):
     """The progress of a batch of requests.
 
-    `total` is the number of requests, `done` is the number of requests that have ended, and `failed` is the number of
-    requests that ended without an answer. `usage` is the total usage of the requests that have ended. `journaled` is
-    the number of requests that were answered from the journal instead of being sent. `retries` is the number of
-    attempts that failed and were then repeated.
+    Of `total` requests, `done` have ended, and `failed` of these ended without an answer. `usage` is the total usage of
+    the requests that have ended. `journaled` is the number of requests that were answered from the journal instead of
+    being sent. `retries` is the number of failed attempts that were repeated.
     """
 
     done: int
@@ -120,10 +119,10 @@ class Progress(msgspec.Struct, frozen=True):
 
 
 class Trace(msgspec.Struct, frozen=True):
-    """A signal that passed a certain place in a pipe.
+    """A signal that passed a traced point in a pipe.
 
     `at` is the time in seconds since the subscription. `count` is the number of items that passed before this signal.
-    `item` is the item or the error; it is None for all other kinds of signals.
+    `item` is the item or the error; it is None for other kinds of signal.
     """
 
     kind: Literal["subscribe", "next", "error", "end", "dispose"]

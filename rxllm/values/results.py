@@ -26,13 +26,13 @@ else:
 class StepResult(Value, Generic[T]):
     """One round trip to the model: the response, the results of the tools it called, and the thread with both.
 
-    `done` is True if there is nothing to send back to the model, or if tool calls wait for the caller to approve or
-    answer them. If you call ``step`` in a loop of your own, end the loop when `done` is True. In ``mode="manual"``,
-    `done` is False if there are tool calls, because the caller has yet to send their results.
+    `done` is True if there is nothing to send back to the model, or if tool calls are waiting for the caller to approve
+    or answer them. A loop that calls ``step`` should end when `done` is True. In ``mode="manual"``, `done` is False if
+    there are tool calls, because the caller has yet to send their results.
 
     `metadata` can have the keys ``mode``, ``manual_tool_calls``, ``approval_tool_calls``, ``halted_reason``,
     ``halt_tool_call_id``, ``halt_result``, ``pending_tool_call_id``, ``pending_question``, ``ask_user_opts`` and
-    ``on_tool_error_exception``. `agent_usage` is the usage of those tools that are agents.
+    ``on_tool_error_exception``. `agent_usage` is the usage of the agents that the step called as tools.
     """
 
     thread: Thread
@@ -74,9 +74,9 @@ class ChatResult(Value, Generic[T]):
     """The result of a chat that has completed or halted.
 
     `halted_reason` is ``completed``, ``error``, ``max_turns``, ``halt_when``, ``ask_user``, ``tool_error``,
-    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled``, or the reason that a tool gave for its halt. `usage`
-    is the total usage of the steps. If a pending call was made inside an agent, its id begins with the ids of the
-    enclosing calls, as in ``"c1/c2"``.
+    ``manual_tool_calls``, ``approval``, ``budget``, ``cancelled``, or the reason that a tool gave for halting. `usage`
+    is the total usage of the steps. The id of a pending call inside an agent begins with the ids of the enclosing
+    calls, as in ``"c1/c2"``.
     """
 
     thread: Thread

@@ -1,18 +1,18 @@
 """Check data against a JSON schema, using jsonschema-rs.
 
-A schema can be untrusted, so the time that a check takes is limited. This is how the various parts are treated:
+Schemas may be untrusted, so the time that a check takes is limited:
 
 ====================  ===============================================================================================
 part                  treatment
 ====================  ===============================================================================================
 references            They are followed only inside the schema. Nothing is fetched.
-patterns              A regex engine with linear run time matches them. A pattern that the engine cannot read is
-                      not checked. Nor are keywords that need all patterns, such as ``not`` and ``oneOf``.
-``format``            It is not checked. Neither is encoded content in strings.
+patterns              They are matched by a regex engine with linear run time. A pattern that it cannot read is
+                      not checked, nor are keywords that need all patterns, such as ``not`` and ``oneOf``.
+``format``            It is not checked, nor is encoded content in strings.
 ``$schema``           An unknown value means draft 2020-12.
 a large schema        A schema with more than `MAX_BYTES` bytes or `MAX_SCHEMAS` subschemas is not checked.
 nested branches       The subschemas that may apply are counted for each level of the data, through all references.
-                      If more than `MAX_APPLIED` subschemas may apply to the data, it is not checked.
+                      Data to which more than `MAX_APPLIED` subschemas may apply is not checked.
 large data            If large data does not fit, only one fault is reported, because the library copies the data
                       into each fault.
 ====================  ===============================================================================================
@@ -41,7 +41,7 @@ MAX_PATTERNS = 100
 MAX_IDS = 100
 MAX_APPLIED = 2_000
 MAX_COPIED = 5_000_000
-"""Maximum number of bytes that are copied into faults. Copying more would take over a quarter of a second."""
+"""The maximum number of bytes copied into faults. Copying more would take over a quarter of a second."""
 
 log = logging.getLogger("rxllm")
 
@@ -49,7 +49,7 @@ Schema = dict[str, Any]
 
 _SHOWN = 200
 _PATTERN_BYTES = 200_000
-"""Maximum size of a compiled pattern. Larger patterns are slow to compile."""
+"""The maximum size of a compiled pattern. Larger patterns are slow to compile."""
 
 _NAMES_TO_SCHEMAS = ("properties", "patternProperties", "dependentSchemas", "dependencies", "$defs", "definitions")
 _DATA = ("enum", "const", "examples", "default", "required", "type", "dependentRequired")
@@ -57,9 +57,9 @@ _REFERENCES = ("$ref", "$dynamicRef", "$recursiveRef")
 _APART = ("$defs", "definitions", *_REFERENCES)
 _UNEVALUATED = ("unevaluatedItems", "unevaluatedProperties")
 _UNEVALUATED_COST = 4
-"""The factor by which these keywords multiply the cost of the branches beside them.
+"""The factor by which these keywords multiply the cost of their sibling branches.
 
-They examine all these branches again, so each level takes three times as long.
+They examine all those branches again, so each level takes three times as long.
 """
 _ONE_LEVEL_DOWN = {
     *("properties", "patternProperties", "additionalProperties", "propertyNames"),
@@ -71,8 +71,8 @@ _NEED_ALL_PATTERNS = ("not", "if", "oneOf", "maxContains", *_UNEVALUATED)
 def schema_faults(schema: Mapping[str, Any], data: Any) -> list[tuple[Path, str]]:
     """Return the places where `data` does not fit the JSON `schema`, and the faults that jsonschema-rs finds there.
 
-    If jsonschema-rs is not installed, this returns no faults and logs a warning, but only once. An invalid `schema`
-    raises the errors of jsonschema-rs. NaN does not count as a number.
+    If jsonschema-rs is not installed, no faults are returned, and a warning is logged once. An invalid `schema` raises
+    the errors of jsonschema-rs. NaN does not count as a number.
     """
     try:
         import_module("jsonschema_rs")
@@ -111,7 +111,7 @@ def _compiled(text: bytes) -> _Checked:
     if depth < 0:
         return _skip_checks(text, "it branches too much")
     if depth < MAX_DEPTH:
-        log.warning("a JSON schema branches too much to check data with over %s levels: %.80s", depth, text.decode())
+        log.warning("a JSON schema branches too much to check data deeper than %s levels: %.80s", depth, text.decode())
     return _Checked(validator, depth, document.count_applied(depth))
 
 
@@ -141,7 +141,7 @@ class _Unchecked:
 class _Checked(msgspec.Struct, frozen=True):
     """A compiled schema.
 
-    It checks data that is at most `depth` levels deep; -1 means that it checks no data. `applied` is the number of
+    It checks data nested at most `depth` levels deep; if `depth` is -1, it checks none. `applied` is the number of
     subschemas that may apply to data of that depth.
     """
 
@@ -172,7 +172,7 @@ def _size(data: Any) -> int:
 
 
 def _message(error: Any) -> str:
-    """Return the library's message, or a clearer one if that omits some choices or mentions a "False schema"."""
+    """Return the library's message, or a clearer one if the library omits some choices or mentions a "False schema"."""
     if error.kind.name == "enum":
         return f"{json_text(error.instance)} is not one of {json_text(error.kind.options)}"
     if error.kind.name == "falseSchema":
@@ -203,7 +203,7 @@ class _Document:
                 self._by_anchor.setdefault(anchor, []).append(schema)
 
     def _remove_unread(self, schema: Schema, patterns: int) -> int:
-        """Remove all unreadable patterns from `schema`. Return the number of patterns that have been found so far."""
+        """Remove all unreadable patterns from `schema`. Return the number of patterns found so far."""
         names = schema.get("patternProperties")
         names = cast(Schema, names) if isinstance(names, dict) else {}
         own = schema.get("pattern")
@@ -220,7 +220,7 @@ class _Document:
         return patterns
 
     def count_applied(self, levels: int) -> int:
-        """Return the number of subschemas that may apply to data with this number of levels.
+        """Return the number of subschemas that may apply to data with this many levels.
 
         Counting stops above `MAX_APPLIED`.
         """
@@ -255,7 +255,7 @@ class _Document:
         return total
 
     def _targets(self, reference: str) -> list[Any]:
-        """Return the schemas that `reference` may refer to: the right one, and perhaps some others."""
+        """Return the schemas that `reference` may refer to: the right schema, and perhaps others."""
         fragment = unquote(reference.partition("#")[2])
         if len(self._bases) > MAX_IDS:
             return []
@@ -267,7 +267,7 @@ class _Document:
 
 
 def _parts(keyword: str, value: Any) -> Iterator[Schema]:
-    """Yield the subschemas in a keyword's `value`, even if it is unknown: a reference can point into any keyword."""
+    """Yield the subschemas in a keyword's `value`. References can point into unknown keywords too."""
     if keyword in _DATA:
         return
     items: Any = [value]
@@ -289,7 +289,7 @@ def _follow_pointer(base: Any, pointer: str) -> Any:
 
 
 def _anchors(schema: Schema) -> set[str]:
-    """Return the fragments that a reference to `schema` can use. In old drafts, an id such as "#a" is one of them."""
+    """Return the fragments that can refer to `schema`. In old drafts, an id such as "#a" is a fragment too."""
     names = (schema.get(keyword) for keyword in ("$anchor", "$dynamicAnchor", "$id", "id"))
     return {name.rpartition("#")[2] for name in names if isinstance(name, str)}
 

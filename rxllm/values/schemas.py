@@ -15,13 +15,13 @@ any other type: ``list[City]``, ``bool``,    an object with the single   the ans
 ``"text"``                                   none                        the answer is not parsed
 ===========================================  ==========================  ===========================================
 
-Providers that enforce a schema require an object at its root. For this reason, other types are wrapped in an object
-with the field `value`; see
+Providers that enforce a schema require an object at its root, so other types are wrapped in an object with the field
+`value`; see
 https://platform.openai.com/docs/guides/structured-outputs#root-objects-must-not-be-anyof-and-must-be-an-object.
 
-These providers also require strict schemas. In a strict schema, no object allows additional properties, and all
-properties are required. ``default``, ``title``, ``oneOf`` and ``discriminator`` do not occur, and a ``$ref`` has no
-other keywords beside it.
+These providers also require strict schemas. A strict schema allows no additional properties and requires all
+properties. It does not use ``default``, ``title``, ``oneOf`` or ``discriminator``, and a ``$ref`` in it has no sibling
+keywords.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def reader(response_format: Any) -> Callable[[str], Any] | None:
 
 
 def decoder(hint: Any) -> Callable[[str], Any]:
-    """Return the function that reads JSON text as the type `hint`. No object is wrapped around the value.
+    """Return the function that reads JSON text as the type `hint`, with no object wrapped around the value.
 
     The function raises ``ValidationError("invalid_output")`` if the text does not fit the type. `decoder` itself raises
     msgspec's error if JSON cannot express the type.
@@ -143,7 +143,7 @@ def unfenced(text: str) -> str:
 
 
 def is_wrapped(hint: Any) -> bool:
-    """Whether the model must wrap an answer of this type in an object, as its `value`."""
+    """Whether an answer of this type must be the `value` of an object."""
     try:
         schema = _own_schema(hint)
     except ValidationError:  # an answer of this type can be read, but the type has no schema
@@ -186,7 +186,7 @@ def _schema_of(hint: Any) -> dict[str, Any]:
 
 
 def _inline_root(schema: dict[str, Any]) -> dict[str, Any]:
-    """Return `schema` with the object itself at its root instead of a reference to the object."""
+    """Return `schema` with the reference at its root replaced by the object that it refers to."""
     if "$ref" not in schema:
         return schema
     shared = dict(schema["$defs"])
@@ -216,7 +216,7 @@ def _make_strict(schema: Any) -> Any:
 
 
 def _is_closed(schema: Any) -> bool:
-    """Whether `schema` leaves nothing open: mappings have fixed keys, and values and lists have a specified type."""
+    """Whether `schema` leaves nothing open: mappings have fixed keys, and every value and list item has a type."""
     is_list_of_any = schema.get("type") == "array" and not schema.get("items")
     is_open = schema == {} or is_list_of_any or schema.get("additionalProperties", False) is not False
     return not is_open and all(_is_closed(child) for child in _children(schema))
@@ -257,7 +257,7 @@ class _Wrapped(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def _read_answer(decode: Callable[[str], Any], text: str) -> Any:
-    """Return the `value` of the object in `text`. If `text` is a bare value, return that."""
+    """Return the `value` of the object in `text`, or the bare value if there is no object around it."""
     try:
         wrapped = msgspec.json.decode(unfenced(text), type=_Wrapped)
     except Exception:  # a lone surrogate raises an error other than DecodeError
@@ -309,14 +309,14 @@ def _msgspec_decoder(hint: Any) -> msgspec.json.Decoder[Any]:
 
 
 def _decode_other(cls: Any, value: Any) -> Any:
-    """Return `value` as a pydantic model. For any other class, return `value` itself, which msgspec then refuses."""
+    """Return `value` as a pydantic model. For any other class, return `value` itself, which msgspec then rejects."""
     validate = getattr(cls, "model_validate_json", None)
     return value if validate is None else validate(msgspec.json.encode(value))
 
 
 @cached_by_type
 def _is_for_pydantic(hint: Any) -> bool:
-    """Whether pydantic must read `hint`, because it uses pydantic or is a union of objects that msgspec cannot read.
+    """Whether `hint` must be read by pydantic: it uses pydantic, or is a union of objects that msgspec cannot read.
 
     Types that contain a Struct are always read by msgspec.
     """

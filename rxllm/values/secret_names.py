@@ -9,7 +9,7 @@ from typing import Any, cast
 MASK = "[key]"
 
 DEPTH = 100
-"""Maximum number of levels of data that are searched for secrets. Each level takes two of Python's 1,000 frames."""
+"""The maximum depth to which data is searched for secrets. Each level takes two of Python's 1,000 stack frames."""
 
 TOO_DEEP = "[nested too deeply]"
 
@@ -17,7 +17,7 @@ _NAME = re.compile(r"key(?!word|board)|token(?!s|iz)|secret|passw|pwd|credential
 
 
 def is_secret_name(name: object) -> bool:
-    """Whether `name` looks like the name of a header, an option or a query parameter that holds a secret.
+    """Whether `name` looks like the name of a header, option or query parameter that holds a secret.
 
     >>> [name for name in ("x-api-key", "Authorization", "max_tokens", "author") if is_secret_name(name)]
     ['x-api-key', 'Authorization']
@@ -26,7 +26,7 @@ def is_secret_name(name: object) -> bool:
 
 
 def masked(value: Any) -> Any:
-    """Return `value` with all secrets masked, at any depth. A secret is recognized by the name of its entry.
+    """Return `value` with all secrets masked, at any depth. Secrets are recognized by the names of their entries.
 
     >>> masked({"options": {"extra_headers": {"api-key": "abc", "x-title": "Mine"}}})
     {'options': {'extra_headers': {'api-key': '[key]', 'x-title': 'Mine'}}}
@@ -41,10 +41,10 @@ def mapped(
     depth: int = DEPTH,
     memo: dict[int, tuple[Any, Any]] | None = None,
 ) -> Any:
-    """Return `value` with ``change(item)`` in place of each scalar in its lists, tuples and mappings, at any level.
+    """Return `value` with each scalar in its lists, tuples and mappings, at any depth, replaced by ``change(scalar)``.
 
-    Before that, each item that has a name is replaced with ``entry(name, item)``. Data from servers, models and tools
-    can be nested to any depth, so a part that contains itself or is nested deeper than `depth` is replaced with a text.
+    Each item that has a name is first replaced by ``entry(name, item)``. Data from servers, models and tools can be
+    nested to any depth, so a part that contains itself or is nested deeper than `depth` becomes a placeholder.
     """
     if not isinstance(value, Mapping | list | tuple):
         return change(value)

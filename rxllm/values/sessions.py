@@ -3,19 +3,19 @@
 The status of a session determines which operations are legal:
 
 ====================  ==========================================================  ======================================
-status                the session waits for                                       legal operations
+status                the session is waiting for                                  legal operations
 ====================  ==========================================================  ======================================
 ``idle``              nothing                                                     start, reply, resume, step
 ``completed``         nothing; the last turn has ended                            start, reply, resume, step
-``awaiting_tools``    results or approvals for its `pending_tool_calls`, and      resume, submit_tool_result,
-                      then for the user if there is a `pending_question`          submit_tool_results
+``awaiting_tools``    results or approvals for its `pending_tool_calls`, then     resume, submit_tool_result,
+                      an answer to its `pending_question`, if there is one        submit_tool_results
 ``awaiting_user``     an answer to its `pending_question`                         reply
 ``error``             nothing; to continue, make a new session from its thread    none
 ====================  ==========================================================  ======================================
 
-If an agent halts, its thread is stored in the message that calls the agent, in ``metadata["agents"][call.id]``. It
-stays there until the call is answered. A call or a question inside an agent has an id that starts with the ids of the
-enclosing calls, joined with "/".
+The thread of a halted agent is stored in the message that called the agent, under ``metadata["agents"][call.id]``,
+until the call is answered. The id of a call or question inside an agent is prefixed with the ids of the enclosing
+calls, separated by "/".
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ LEGAL: Mapping[str, tuple[str, ...]] = {
 
 @value
 class Session(Value):
-    """A conversation as data, which can be stored as JSON between turns.
+    """A conversation as data that can be stored as JSON between turns.
 
-    A session is immutable; methods that change something return a new session. Tools receive `id` as their session id.
-    They also receive `context`: its entries override the engine's context, and the call's context overrides them.
-    `metadata` collects the metadata of the results of all turns. If the status is ``error``, ``metadata["error"]`` is
-    the reason.
+    A session is immutable; methods that change something return a new session. Tools receive `id` as the session id.
+    They also receive `context`, whose entries override the engine's context and are overridden by the call's.
+    `metadata` accumulates the metadata of every turn's result. If the status is ``error``, ``metadata["error"]`` is the
+    reason.
     """
 
     id: str | None = None
@@ -90,7 +90,7 @@ class Session(Value):
             raise SessionError("invalid_status_for_operation", message, metadata=metadata)
 
     def append(self, *messages: Message) -> Session:
-        """Return the session with these messages added to the end of its thread, and nothing else changed."""
+        """Return the session with these messages appended to its thread. Nothing else changes."""
         return replace(self, thread=self.thread + messages)
 
     def append_user(self, text: str) -> Session:
@@ -101,16 +101,16 @@ class Session(Value):
         return self.append(tool_result(tool_call_id, content))
 
     def submit_tool_result(self, tool_call_id: str, content: str | Mapping[str, Any]) -> Session:
-        """Return the session with one pending tool call answered. A mapping is sent to the model as JSON.
+        """Return the session with one pending tool call answered. A mapping as `content` is sent to the model as JSON.
 
         >>> waiting = Session(status="awaiting_tools", pending_tool_calls=(ToolCall("a", "sign"),))
         >>> waiting.submit_tool_result("a", "signed").status
         'idle'
 
-        Once all pending calls are answered, the session no longer waits for tools.
+        Once all pending calls are answered, the session stops waiting for tools.
 
         Raises ``SessionError("unknown_tool_call_id")``, the errors of `require`, and
-        ``ValidationError("not_serializable")`` if a mapping has no JSON form.
+        ``ValidationError("not_serializable")`` if the mapping has no JSON form.
         """
         self.require("submit_tool_result")
         return self._submit({tool_call_id: content})
@@ -118,7 +118,7 @@ class Session(Value):
     def submit_tool_results(
         self, results: Mapping[str, str | Mapping[str, Any]] | Iterable[tuple[str, str | Mapping[str, Any]]]
     ) -> Session:
-        """Return the session with several pending calls answered, by id. If this raises, no answer is submitted."""
+        """Return the session with several pending calls answered, by id. If this raises, none of them is answered."""
         by_id = dict(results)
         if not by_id:
             return self
@@ -163,8 +163,8 @@ class Session(Value):
         """Return the session after a turn with this `result`.
 
         If there are pending tool calls and a pending question, the session waits for the tool calls first. A cancelled
-        turn has the same effect as if it had ended after its last complete step. Even if there was no such step, the
-        user's message is in the thread.
+        turn counts as one that ended after its last complete step. The thread has the user's message even if there was
+        no such step.
         """
         reason, ending = _ending(result)
         metadata = {**self.metadata, **ending}
@@ -208,7 +208,7 @@ class Turn(Value):
 
 
 Input = str | Message | Mapping[str, object] | Sequence[MessageLike] | Thread | ChatResult | StepResult | Session | Turn
-"""A conversation: a text, one or more messages (also in OpenAI's format), a thread, or an object with a thread."""
+"""A conversation: text, one or more messages (rxllm's own or in OpenAI's format), a thread, or an object with one."""
 
 
 _ANSWER_ONLY = (
@@ -276,7 +276,7 @@ def _text_of(id: str, content: str | Mapping[str, Any]) -> str:
         raise not_serializable(error.message, id) from error
 
 
-# Questions, and open agents. An agent is a tool call that runs a chat; it is open if that chat has halted.
+# Questions and open agents. An agent is a tool call that runs a chat; it is open while that chat is halted.
 
 
 def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -> Message:
@@ -286,17 +286,17 @@ def question(text: str, tool_call_id: str | None, metadata: Mapping[str, Any]) -
 
 
 def nested_id(id: str, inner: str) -> str:
-    """Return the id by which the caller knows the call or question `inner` inside the agent that call `id` runs."""
+    """Return the id that the caller sees for `inner`, a call or question inside the agent that call `id` runs."""
     return f"{id}/{inner}"
 
 
 def nested_call(id: str, call: ToolCall) -> ToolCall:
-    """Return the pending `call` inside the agent that tool call `id` runs, with the id that the caller sees."""
+    """Return a pending `call` of the agent that tool call `id` runs, with the id that the caller sees."""
     return replace(call, id=nested_id(id, call.id))
 
 
 def open_agents(thread: Thread) -> dict[str, Thread]:
-    """Return the threads of the halted agents that `thread` waits for, by call id, in the order of the calls."""
+    """Return the threads of the halted agents that `thread` is waiting for, keyed by call id, in call order."""
     threads: dict[str, Any] = {}
     for message in thread:
         agents = message.metadata.get(AGENTS)
@@ -307,7 +307,7 @@ def open_agents(thread: Thread) -> dict[str, Thread]:
 
 
 def with_open_agents(thread: Thread, agents: Mapping[str, Thread]) -> Thread:
-    """Return `thread` with the threads of these `agents` stored in it, by call id. Other agents' threads are kept."""
+    """Return `thread` with the threads in `agents` (by call id) stored in it. Other agents' threads are kept."""
     if not agents:
         return thread
     return replace(thread, messages=tuple(_with_agents(message, agents) for message in thread))
@@ -321,7 +321,7 @@ def _with_agents(message: Message, agents: Mapping[str, Thread]) -> Message:
 
 
 def open_calls(thread: Thread) -> Iterator[ToolCall]:
-    """Yield the unanswered calls. In place of a call to a halted agent, yield the unanswered calls inside the agent."""
+    """Yield the unanswered calls, replacing each call to a halted agent with the unanswered calls inside that agent."""
     agents = open_agents(thread)
     for call in unanswered(thread):
         if call.id in agents:
@@ -342,7 +342,7 @@ def open_ids(thread: Thread) -> Iterator[str]:
 
 
 def open_questions(thread: Thread) -> Iterator[str]:
-    """Yield the ids of the questions to the user: first the agents' questions, then the question of `thread` itself."""
+    """Yield the ids of the questions to the user: first the agents' questions, then the thread's own question."""
     for id, agent in open_agents(thread).items():
         yield from (nested_id(id, inner) for inner in open_questions(agent))
     if (question_id := _own_question_id(thread)) is not None:
@@ -350,7 +350,7 @@ def open_questions(thread: Thread) -> Iterator[str]:
 
 
 def waits_in_agent(thread: Thread, id: str | None) -> bool:
-    """Whether `id` is the id of a question that an agent in `thread` asks."""
+    """Whether the question with this `id` was asked by an agent in `thread`."""
     return id is not None and id != _own_question_id(thread) and id in open_questions(thread)
 
 
@@ -360,10 +360,10 @@ def with_answer(thread: Thread, id: str, answer: Message) -> Thread:
 
 
 def with_answers(thread: Thread, answers: Mapping[str, Message]) -> Thread:
-    """Return `thread` with calls and questions answered, at any depth. `answers` are messages by call or question id.
+    """Return `thread` with calls and questions answered at any depth. `answers` maps their ids to messages.
 
     A tool message is inserted after its call, and a user message after its question. An answer that matches no call is
-    added to the end.
+    appended.
     """
     agents = open_agents(thread)
     places = {nested_id(id, inner): (id, inner) for id, agent in agents.items() for inner in open_ids(agent)}

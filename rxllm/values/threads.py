@@ -27,7 +27,7 @@ AGENTS = "agents"
 """The metadata key under which an assistant message stores the threads of the halted agents that it called."""
 
 _LAST = 20
-"""Maximum number of messages at the end of a thread that are shown, in addition to its first message."""
+"""The maximum number of messages shown from the end of a thread, in addition to its first message."""
 
 MessageLike = Message | Response[Any] | Mapping[str, object] | Dumpable
 """A message, a response that contains one, or a message in OpenAI's format."""
@@ -59,14 +59,14 @@ class Thread(Value):
 
     @classmethod
     def from_openai(cls, messages: Iterable[MessageLike]) -> Self:
-        """Return a thread from messages in OpenAI's format: dicts or SDK objects, and also `Message` objects.
+        """Convert messages in OpenAI's format, as dicts or SDK objects, to a thread. `Message` objects are kept.
 
         >>> Thread.from_openai([{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}])
         Thread(2 messages, last=Message('user', 'Hi'))
 
-        This method reads images, files, audio, tool calls and their results, thinking and annotations. The role
+        Images, files, audio, tool calls and their results, thinking and annotations are all converted. The role
         ``developer`` becomes ``system``, and a refusal becomes text. Every function that takes a thread also accepts
-        such a list of messages.
+        such a list.
 
         Raises ``ValidationError("invalid_thread")``, with the path, for anything that a thread cannot keep: an unknown
         field, an unknown type of part, or ``function_call``, which is OpenAI's old format for tool calls.
@@ -79,12 +79,12 @@ class Thread(Value):
         >>> (Thread() + "Hi").to_openai()
         [{'role': 'user', 'content': 'Hi'}]
 
-        The format has no place for some data, which is therefore omitted: all metadata, tool calls that the provider
-        ran itself, and the parts of an assistant message that are not text. If a tool result is a mapping, it becomes
-        JSON text. An image becomes its URL or a ``data:`` URL. `from_openai` restores everything else.
+        Data that has no place in the format is omitted: all metadata, tool calls that the provider ran itself, and the
+        non-text parts of assistant messages. A tool result that is a mapping becomes JSON text. An image becomes its
+        URL or a ``data:`` URL. `from_openai` restores everything else.
 
         Raises ``ValidationError("not_serializable")`` if the format cannot express a part of any other message, such as
-        a file that is given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
+        a file given by its URL, or an image in a tool result. Also raises the errors of ``Image.to_data_uri``.
         """
         return [at(("messages", i), write_message, message) for i, message in enumerate(self)]
 
@@ -137,7 +137,7 @@ class Thread(Value):
 
 
 def as_messages(value: object) -> tuple[Message, ...]:
-    """Convert `value` to messages. Text becomes a user message. Raises ``ValidationError("invalid_thread")``."""
+    """Convert `value` to messages, or raise ``ValidationError("invalid_thread")``. Text becomes a user message."""
     if isinstance(value, str):
         return (user(value),)
     if not _is_single(value) and isinstance(value, Iterable):
@@ -176,7 +176,7 @@ def _as_message(value: Any) -> Message:
 
 
 def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
-    """Return the unanswered tool calls, in order, except calls that the provider runs itself.
+    """Return the unanswered tool calls, in order, leaving out calls that the provider runs itself.
 
     >>> thread = Thread((Message("assistant", tool_calls=(ToolCall("a", "f"), ToolCall("b", "g"))),))
     >>> [call.id for call in unanswered(with_results(thread, {"a": Message("tool", "1", tool_call_id="a")}))]
@@ -188,11 +188,11 @@ def unanswered(thread: Thread) -> tuple[ToolCall, ...]:
 
 
 def with_results(thread: Thread, results: Mapping[str, Message]) -> Thread:
-    """Return `thread` with tool messages inserted after their calls. `results` are the messages by tool call id.
+    """Return `thread` with tool messages inserted after their calls. `results` maps tool call ids to messages.
 
-    The results are inserted directly after the message that made the calls, in the order of the calls. Providers
-    require this position, even if the chat has continued since. Results that match no call are added to the end. If the
-    answered call ran an agent, the agent's thread is removed.
+    The results are inserted directly after the message that made the calls, in call order. Providers require them
+    there, even if the chat has continued since. Results that match no call are appended. If an answered call ran an
+    agent, the agent's thread is removed.
     """
     remaining = dict(results)
     messages: list[Message] = []
@@ -220,7 +220,7 @@ def _without_agents(message: Message, ids: Collection[str | None]) -> Message:
 
 
 def listed(ids: Collection[str]) -> str:
-    """Return `ids` as text for an error message: the first ten, and the number of the others.
+    """Return `ids` as text for an error message: the first ten, and how many more there are.
 
     >>> listed("abcdefghijkl"), listed([])
     ('a, b, c, d, e, f, g, h, i, j and 2 more', 'none')

@@ -1,6 +1,6 @@
 """Make the JSON schema of a tool's arguments from its function's signature, and convert arguments to the hinted types.
 
-msgspec converts an argument, unless the type hint of the parameter needs pydantic.
+Arguments are converted by msgspec, or by pydantic if the parameter's type hint needs it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _GENERICS = (list, dict, set, frozenset, tuple)
 
 
 class Parameter(msgspec.Struct, frozen=True, eq=False):
-    """A parameter whose argument the model passes. `adapter` is a pydantic ``TypeAdapter``, or None to use msgspec."""
+    """A parameter that the model fills in. `adapter` is a pydantic ``TypeAdapter``, or None to use msgspec."""
 
     hint: Any
     default: Default | None = None
@@ -65,7 +65,7 @@ class Parameter(msgspec.Struct, frozen=True, eq=False):
 
 
 def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, Any]]:
-    """Return the parameters of a tool's `function`, each with its hint, except parameters that a ``partial`` fills in.
+    """Return the parameters of a tool's `function` with their hints, leaving out those that a ``partial`` fills in.
 
     Raises ``TypeError`` if the function has no signature, or if a hint cannot be resolved.
     """
@@ -83,7 +83,7 @@ def signature_of(name: str, function: Callable[..., Any]) -> list[tuple[Signed, 
 
 
 def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tuple[dict[str, Parameter], dict[str, Any]]:
-    """Return the parameters that the model passes to the tool `name`, and the JSON schema for all of them.
+    """Return the parameters that the model passes to the tool `name`, and the JSON schema of all its arguments.
 
     Raises ``TypeError`` if a type has no JSON schema.
     """
@@ -96,7 +96,7 @@ def arguments_schema(name: str, signature: Iterable[tuple[Signed, Any]]) -> tupl
 
 
 def convert(parameters: Mapping[str, Parameter], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the value of each parameter. Raises ``ValidationError("invalid_request")``, which lists all faults."""
+    """Return the value of each parameter, or raise ``ValidationError("invalid_request")``, which lists all faults."""
     values: dict[str, Any] = {}
     faults: list[tuple[Path, str]] = []
     for name, parameter in parameters.items():
@@ -130,7 +130,7 @@ def parameter_docs(docstring: str) -> dict[str, str]:
 
 
 def _function_in(function: Any) -> Any:
-    """Return `function` itself, the function in a ``partial``, or ``__call__``: the one with hints and a docstring."""
+    """Return the function that has the hints: `function` itself, the function in a ``partial``, or ``__call__``."""
     while isinstance(function, partial):
         function = cast(Any, function).func
     return function if hasattr(function, "__name__") else type(function).__call__
@@ -147,7 +147,7 @@ def _object_schema(parameters: Mapping[str, Parameter]) -> dict[str, Any]:
 
 
 def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, Any]], dict[str, Any]]:
-    """Return the schema of each parameter, and the shared schemas that these refer to."""
+    """Return the schema of each parameter, and the shared schemas that they refer to."""
     adapters = {name: parameter.adapter for name, parameter in parameters.items() if parameter.adapter is not None}
     hints = {name: parameter.hint for name, parameter in parameters.items() if parameter.adapter is None}
     plain, shared = msgspec.json.schema_components(
@@ -156,7 +156,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
     schemas = dict(zip(hints, plain, strict=True))
     if adapters:
         keyed = [(name, "validation", adapter) for name, adapter in adapters.items()]
-        # The prefix prevents a clash of names: msgspec and pydantic can both describe a class, in different ways.
+        # The prefix prevents name clashes: msgspec and pydantic may describe the same class in different ways.
         prefix = "pydantic_" if shared else ""
         template = f"#/$defs/{prefix}{{model}}"
         found, rest = import_module("pydantic").TypeAdapter.json_schemas(keyed, ref_template=template)
@@ -166,7 +166,7 @@ def _schemas(parameters: Mapping[str, Parameter]) -> tuple[dict[str, dict[str, A
 
 
 def _spell_out(hint: Any, describe: Callable[[str], Any]) -> Any:
-    """Return `hint` with schema annotations for the text in ``Annotated[T, "text"]`` and for a datetime's format."""
+    """Return `hint` with schema annotations made from ``Annotated[T, "text"]`` and from a datetime's format."""
     if hint is datetime:
         return _DATETIME
     origin, args = get_origin(hint), get_args(hint)

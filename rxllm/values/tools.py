@@ -1,7 +1,7 @@
 """Tools that a model can call, tool calls, the context that a tool receives, and halts, which end a chat.
 
-The handler of a `Tool` receives its arguments in a mapping. A `FunctionTool` is made from a function with type hints.
-It converts the arguments to the hinted types, and passes them to the function by keyword.
+The handler of a `Tool` receives its arguments in a mapping. A `FunctionTool` is made from a function with type hints:
+it converts the arguments to the hinted types and passes them to the function by keyword.
 """
 
 from __future__ import annotations
@@ -50,10 +50,10 @@ ToolTimeout = float | Literal["default"] | None
 class ToolCall(Value):
     """A model's call to a tool.
 
-    `arguments` is the parsed JSON object, and `raw_arguments` is its text. If you pass text as `arguments`, it is
-    parsed. If the text is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and
-    ``metadata["error"]`` has the reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows
-    such calls, but does not run them.
+    `arguments` is the parsed JSON object, and `raw_arguments` is its text. Text passed as `arguments` is parsed. If it
+    is not a JSON object, `arguments` is empty, `raw_arguments` keeps the text, and ``metadata["error"]`` has the
+    reason. ``metadata["server"]`` marks a call that the provider runs itself. rxllm shows such calls, but does not run
+    them.
 
     Raises ``ValidationError("invalid_message")`` if `id`, `name` or `arguments` has the wrong type.
     """
@@ -65,7 +65,7 @@ class ToolCall(Value):
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
 
     def __post_init__(self) -> None:
-        # Decoders make many tool calls, so the check is skipped if all types are the usual ones.
+        # Decoders make many tool calls, so the full check is skipped if all fields have their usual types.
         if type(self.arguments) is not dict or type(self.name) is not str or type(self.id) is not str:
             self._check()
 
@@ -92,12 +92,12 @@ class ToolCall(Value):
 
 @dataclass(frozen=True)
 class ToolContext:
-    """The context of a tool call. Each parameter that is annotated with this class receives it.
+    """The context of a tool call, passed to each parameter annotated with this class.
 
-    Call `progress` to emit a ``ToolProgress`` event at once. `cancelled` is set when no subscriber waits for the result
-    any more. `tool_call` has the arguments with which the tool runs, including any changes by an approver. If the tool
-    asked the user a question, `reply` is the answer, and `tool_state` is the state that was saved with the question;
-    see `ask_user`. `make_key` is called when `idempotency_key` is first read.
+    Call `progress` to emit a ``ToolProgress`` event at once. `cancelled` is set once no subscriber is waiting for the
+    result. `tool_call` has the tool's arguments, including any changes by an approver. If the tool asked the user a
+    question, `reply` is the answer, and `tool_state` is the state saved with the question; see `ask_user`. `make_key`
+    is called when `idempotency_key` is first read.
     """
 
     tool_call: ToolCall
@@ -113,10 +113,10 @@ class ToolContext:
 
     @cached_property
     def idempotency_key(self) -> str:
-        """A text that identifies this call. It stays the same if the call is run again, even in another process.
+        """Text that identifies this call, and stays the same if the call is run again, even in another process.
 
-        Pass it to a service that must not act twice, such as a payment service. The key is a hash of the conversation
-        before the call, the session's id, and the call with the model's arguments. If an agent makes the call, the hash
+        Pass it to services that must not act twice, such as payment services. The key is a hash of the conversation
+        before the call, the session's id, and the call with the model's arguments. For a call by an agent, the hash
         also includes the key of the tool call that runs the agent.
 
         Without a `session_id`, two conversations with equal messages and equal call ids have equal keys. Some providers
@@ -129,11 +129,11 @@ class ToolContext:
 class Tool(Value):
     """A function that the model can call.
 
-    `schema` is the JSON schema of the arguments, which are an object. Arguments are checked against the schema. rxllm
-    never runs a `manual` tool: the chat halts, and the caller provides the result. A tool with `approval` runs after
-    its call has been approved. `timeout` is the maximum run time in seconds; None means no limit. It overrides the
-    call's option ``tool_timeout``. If an `idempotent` tool was interrupted, it can be run again with the same arguments
-    and the same `ToolContext.idempotency_key`. A tool with a `handler` has no JSON form, because the handler is code.
+    Arguments are checked against `schema`, a JSON schema for an object. rxllm never runs a `manual` tool: the chat
+    halts, and the caller provides the result. A tool with `approval` runs only after its call has been approved.
+    `timeout` is the maximum run time in seconds; None means no limit. It overrides the call's option ``tool_timeout``.
+    If an `idempotent` tool was interrupted, it can be run again with the same arguments and the same
+    `ToolContext.idempotency_key`. A tool with a `handler` has no JSON form, because the handler is code.
 
     Raises ``ValidationError("invalid_tool")`` if `timeout` is invalid.
     """
@@ -289,7 +289,7 @@ class Halt(Value):
 
 
 def halt(reason: str, result: Any = None) -> Halt:
-    """Return this from a tool to end the chat with `reason` once the step's other tools have finished.
+    """Return this from a tool to end the chat, with this `reason`, once the step's other tools have finished.
 
     `result` is the tool's result. An approver can return ``halt("approval")`` to hand the decision back to the caller.
     """
@@ -299,15 +299,15 @@ def halt(reason: str, result: Any = None) -> Halt:
 def ask_user(question: str, *, calls_again: bool = False, tool_state: Any = None, **opts: Any) -> Halt:
     """Return this from a tool to end the chat with a question to the user.
 
-    The model reads the user's answer, unless `calls_again` is True. In that case the tool runs again, and finds the
-    answer in ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state must be JSON data, because
-    the chat can continue in another process. It is stored in the thread, but unlike `opts`, it is not sent to browsers.
+    The model reads the user's answer, unless `calls_again` is True. In that case, the tool runs again, with the answer
+    in ``ToolContext.reply`` and `tool_state` in ``ToolContext.tool_state``. The state must be JSON data, because the
+    chat can continue in another process. It is stored in the thread but, unlike `opts`, is not sent to browsers.
     """
     return Halt("ask_user", question=question, opts=opts, calls_again=calls_again, tool_state=tool_state)
 
 
 def _context_parameters(handler: Callable[..., Any]) -> list[str]:
-    """Return the names of the parameters that are annotated `ToolContext`."""
+    """Return the names of the parameters annotated with `ToolContext`."""
     try:
         hints = get_type_hints(handler)
     except (NameError, TypeError):  # a hint that cannot be resolved is not a `ToolContext`

@@ -16,10 +16,10 @@ from rxllm.values.errors import ValidationError
 class Usage(Value):
     """The tokens that a response used, and their cost. A field is None if the provider does not report it.
 
-    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens. These tokens
-    have fields of their own as well. `total_tokens` is the provider's own total; if it is None, `total` is the sum of
-    input and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own
-    names. To add up several responses, write ``a + b`` or ``sum(usages, Usage())``.
+    `input_tokens` includes cached and cache-written tokens, and `output_tokens` includes reasoning tokens; each kind
+    also has a field of its own. `total_tokens` is the provider's own total; if it is None, `total` is the sum of input
+    and output. Costs are in the provider's currency. `extra` keeps the provider's other counters under their own names.
+    To add up the usage of several responses, write ``a + b`` or ``sum(usages, Usage())``.
     """
 
     input_tokens: int | None = None
@@ -47,7 +47,7 @@ class Usage(Value):
 
     @property
     def total(self) -> int:
-        """The number of all tokens: the provider's total, or the sum of input and output if it reports no total."""
+        """The total number of tokens: the provider's total or, if it reports none, the sum of input and output."""
         if self.total_tokens is not None:
             return self.total_tokens
         return (self.input_tokens or 0) + (self.output_tokens or 0)
@@ -56,10 +56,10 @@ class Usage(Value):
 def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> Usage:
     """Return `usage` with its missing costs filled in by ``price(model, usage)``.
 
-    If a provider uses several models for one answer, ``extra["iterations"]`` has the usage of each of them, as a dict
-    of its fields. Each iteration is then priced on its own. Its ``extra`` has the name of its model, unless that is the
-    model that gives the answer; for that model, `price` receives None as `model`. If the cost of any iteration is
-    unknown, no costs are filled in. A reported cost of 0 is replaced if a price is known.
+    If a provider uses several models for one answer, ``extra["iterations"]`` lists the usage of each as a dict, and
+    each iteration is priced separately. Its ``extra`` names its model, unless that is the model that gives the answer;
+    `price` then receives None as `model`. If the cost of any iteration is unknown, no costs are filled in. A reported
+    cost of 0 is replaced if a price is known.
     """
     lacking = usage
     if usage.total_cost == 0:
@@ -81,7 +81,7 @@ def by_iteration(usage: Usage, price: Callable[[str | None, Usage], Usage]) -> U
 def _iterations(usage: Usage) -> list[Usage]:
     """Return the iterations of `usage`, or an empty list if their tokens do not add up to the tokens of `usage`.
 
-    They do not add up if `usage` is the total of several answers.
+    That happens if `usage` is the total of several answers.
     """
     try:
         parts = [Usage(**fields) for fields in usage.extra.get("iterations") or ()]
@@ -121,10 +121,10 @@ def _sum(a: Any, b: Any) -> Any:
 class Spending(Value):
     """The tokens and money that calls with a shared `Budget` have used.
 
-    `calls` is the number of calls that have ended, and `tokens` is the number of tokens that they used. `estimated` is
-    the number of these calls whose tokens had to be estimated, because the call failed, was disposed early, or used a
-    provider that reports no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` is the
-    number of calls whose cost is unknown. `reserved` and `reserved_usd` are set aside for running calls.
+    `calls` is the number of calls that have ended, and `tokens` is the number of tokens that they used. `estimated`
+    counts the calls whose tokens had to be estimated: they failed, were disposed early, or used a provider that reports
+    no usage. `usd` is the sum of all known costs, or None if no cost is known. `unpriced` counts the calls whose cost
+    is unknown. `reserved` and `reserved_usd` are set aside for running calls.
     """
 
     tokens: int = 0
@@ -149,9 +149,9 @@ class ModelInfo(Value):
     `name` is ``"provider:model"``, or just the provider if its model has no name. The model's capabilities are flags:
 
     * `tools`: it can call tools;
-    * `json_schema`: it can answer under a JSON schema;
+    * `json_schema`: its answers can be constrained by a JSON schema;
     * `vision`: it can read images in the request;
-    * `images`: it can make images;
+    * `images`: it can generate images;
     * `tools_with_schema`: a request can have both tools and a schema.
 
     Limits are in tokens. Prices are per million tokens, in the same currency as the costs in `Usage`. If there is no
