@@ -8,8 +8,8 @@ Each line is ``{"request_key": "...", "id": ..., "response": {...}}``, followed 
 ==============================  ======================================================================================
 event                           effect on the file
 ==============================  ======================================================================================
-A response arrives.             Its line is written before it is emitted, so the line survives a crash of the process. A
-                                response with an error is not written.
+A response arrives.             Its line is written before the response is emitted, so the line survives a crash of the
+                                process. A response with an error is not written.
 A second has passed, or the     The file is synced to disk, so its lines survive a crash of the machine.
 batch ends.
 The process dies while          The file ends with half a line. The next run removes it and sends the request again.
