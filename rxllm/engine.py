@@ -213,8 +213,8 @@ class Engine:
     def with_tools(self, *tools: Tool | Callable[..., Any], replace: bool = False) -> Engine:
         """Return an engine that also has these tools or functions.
 
-        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name, unless `replace`
-        is set. Then the new tool replaces the old one, and needs approval if the old one did.
+        Raises ``EngineError("invalid_engine")`` if the engine already has a tool with the same name. With `replace`,
+        the new tool takes its place, and needs approval if the old one did.
         """
         added = _check_entries("tools", tools)
         taken = {tool.name for tool in self.tools} & {tool.name for tool in added}

@@ -198,7 +198,7 @@ class AskUserRequested(_Event, frozen=True, tag="ask_user_requested"):
 
 
 class ToolHalt(_Event, frozen=True, tag="tool_halt"):
-    """A tool has ended the chat. `content` is its `result`, as the model would see it."""
+    """A tool has ended the chat. `content` is the `result` as the model would see it."""
 
     tool_call_id: str
     reason: str
@@ -290,7 +290,7 @@ class ToolProgress(_Event, frozen=True, tag="tool_progress"):
 
 
 class ToolApprovalRequested(_Event, frozen=True, tag="tool_approval_requested"):
-    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, it might already have run."""
+    """A tool call is waiting for approval. If ``metadata["interrupted"]`` is set, the tool might already have run."""
 
     id: str
     name: str

@@ -102,7 +102,7 @@ def put(provider: str, key: ApiKey) -> None:
         raise invalid_option("key", "must be a string, or a function that returns one")
     providers = {*_PROVIDERS, *plugins.names("rxllm.adapters")}
     if provider not in providers and (near := did_you_mean(provider, providers)):
-        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; the key is stored"
+        message = f"rxllm.keys.put({provider!r}, ...): there is no provider {provider!r}{near}; the key is kept anyway"
         warnings.warn(message, UserWarning, stacklevel=2)
     _store[provider] = key
 

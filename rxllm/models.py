@@ -9,7 +9,7 @@ If genai-prices is installed, prices that are not in the catalogue are looked up
 ================================  =====================================================================================
 in the model's entry              effect on a call to the model
 ================================  =====================================================================================
-a capability is False             A call that needs the capability is refused before it is sent, with
+a capability is False             A call that needs the capability is rejected before it is sent, with
                                   ``ValidationError("unsupported_capability")``. Its `errors` are
                                   ``(("tools",), "tools_disabled")``,
                                   ``(("response_format",), "json_native_disabled")``,

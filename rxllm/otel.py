@@ -364,7 +364,7 @@ class Traces(rxllm.telemetry.Tracer):
 class _Open:
     """An open span and the labels for its metrics.
 
-    `steps` is the number of steps so far, in a chat's span. `agent` is the tool's name, in the span of an agent.
+    In a chat's span, `steps` is the number of steps so far. In an agent's span, `agent` is the tool's name.
     """
 
     span: trace.Span

@@ -7,8 +7,8 @@ provider knows are not checked.
 ==========================  ===========================================================================================
 function                    codes for each field
 ==========================  ===========================================================================================
-`request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range`` (0 to 2 is
-                            allowed); top_p: ``out_of_range`` (above 0 to 1 is allowed); max_tokens:
+`request`                   messages: ``empty``; tools: ``duplicate_name``; temperature: ``out_of_range``
+                            (allowed: 0 to 2); top_p: ``out_of_range`` (allowed: above 0, up to 1); max_tokens:
                             ``must_be_positive``; response_format: ``invalid_shape``; structured_finalize:
                             ``requires_json_schema``. Its messages and tools are checked too, and its tool results as
                             in `thread`, unless its `options` contain ``previous_response_id`` or ``conversation``

@@ -283,7 +283,7 @@ if sys.platform == "win32":
     import msvcrt
 
     def _is_locked_by_us(file: FileIO) -> bool:
-        file.seek(1 << 40)  # beyond the end, because other processes cannot read locked bytes
+        file.seek(1 << 40)  # far beyond the end, because other processes cannot read locked bytes
         with contextlib.suppress(OSError):
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
             return True

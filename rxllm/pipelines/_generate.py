@@ -104,7 +104,7 @@ def response_of(setup: Setup, request: Request) -> Stream[Response[Any]]:
 
 @with_options(StepOptions)
 def stream_step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[Event]:
-    """Return the events of one response and of the tools that it calls. The last event is ``StepCompleted``.
+    """Run one step, and return the events of the response and its tools. The last event is ``StepCompleted``.
 
     >>> from rxllm import Fake
     >>> stream_step(Fake("Hello"), "Hi").run().response
@@ -122,7 +122,7 @@ def step(
 def step(engine: Engine | str | Any, thread: Input, **opts: Unpack[StepOptions]) -> Stream[StepResult]: ...
 @with_options(StepOptions)
 def step(engine: Engine | str | Any, thread: Input, **opts: Any) -> Stream[StepResult[Any]]:
-    """Run one step, a response and the tools that it calls, and return its result: `stream_step`, folded.
+    """Run one step, and return its result: the events of `stream_step`, folded.
 
     >>> from rxllm import Fake
     >>> step(Fake("Hello"), "Hi").run().thread.last

@@ -46,7 +46,7 @@ class ImageOptions(TypedDict, total=False):
     quality: str | None
     """The image quality, as a word that the provider defines, such as "high". Default: the provider's."""
     style: Literal["natural", "vivid"] | None
-    """The style of the images; "vivid" ones are more dramatic. Default: the provider's."""
+    """The style of the images; "vivid" is more dramatic. Default: the provider's."""
     background: Literal["transparent", "opaque", "auto"] | None
     """The background of the images. Default: the provider's."""
     response_format: Literal["binary", "base64", "url"] | None
@@ -88,8 +88,8 @@ def generate_image(
     adapter, ``on_error`` receives an ``EngineError("no_image_adapter")``. An unknown option raises an `EngineError` at
     once, and an invalid one a `ValidationError`. All other errors go to ``on_error``.
 
-    An engine's params apply only to chat models, and so does its model if the engine has an ``adapter``. The request is
-    not checked before it is sent; to check it, call ``validate.image_request``.
+    An engine's params are for chat models only. So is its model, if the engine has an ``adapter``. The request is not
+    checked before it is sent; to check it, call ``validate.image_request``.
     """
     return _responses("generate_image", engine, lambda: _as_request(prompt_or_request), opts)
 
@@ -160,8 +160,8 @@ def _response(
     def ask() -> Observable[Any]:
         return Deferred(lambda: adapter.generate(request, current_scope.get().attempt(call))).map(add_request_id)
 
-    # Retries and spans work as they do for event streams, but there are no events before the first content to hold
-    # back: the response itself is the first content.
+    # Retries and spans work as they do for event streams, except that there are no events to hold back: the response
+    # itself is the first content.
     rules = policy(opts.get("retry", engine.retry), engine.retry)
     if observers is None:
         return cast(Any, retrying(ask, rules))

@@ -94,7 +94,7 @@ def _count(setup: Setup, request: Request) -> Observable[TokenCount]:
 
 @explains_call("trim_thread(tokens=8000)")
 def trim_thread(*, tokens: int) -> Callable[[Request], Request]:
-    """Return a function for ``Engine(prepare=[...])`` that sends only the newest exchanges, about `tokens` tokens.
+    """Return a function for ``Engine(prepare=[...])`` that sends the newest exchanges, up to about `tokens` tokens.
 
     >>> from rxllm import Engine, Fake, Thread, assistant, chat
     >>> model = Fake("2, 3, 5.")

@@ -189,7 +189,7 @@ def notify_retry(
     """Return a function that notifies the observers of a retry; ``retry_before_content`` calls it before each wait."""
 
     def on_retry(attempt: int, delay: float, error: LLMError) -> None:
-        scope = current_scope.get()  # inside the call's span
+        scope = current_scope.get()  # the scope inside the call's span
         ids = Ids(request_id, scope.parent_id or "", None, scope.path, session_id)
         observers.notify(RetryAttempt(request_id, provider, model, attempt, delay, error, **ids.keywords))
 
@@ -293,7 +293,7 @@ class _SpanWithAttempts(Span):
         self._attempts += 1
         self._attempt_began = self._now()
         self._chunks.clear()
-        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # inside the call's span
+        headers = self._observers.request_headers(current_scope.get().parent_id or "")  # the call's span
         return dataclasses.replace(call, trace_headers=headers) if headers else call
 
     def _details(self, response: Response[Any] | ImageResponse) -> CallDetails:
@@ -319,7 +319,7 @@ class CallSpan(_SpanWithAttempts):
         observers.notify(started, lambda: request_content(request))
 
     def see(self, event: Event) -> None:
-        with suppress(Exception):  # raw usage with unknown keys; the caller's own fold raises the error, too
+        with suppress(Exception):  # raw usage with unknown keys raises an error; the caller's own fold raises it, too
             self._state = self._state.apply_event(event)
         if type(event) is MessageCompleted or type(event) is ErrorEvent:
             self._has_ended = True

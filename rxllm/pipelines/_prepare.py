@@ -41,7 +41,7 @@ Answer = Callable[[Request], Stream[Event]]
 
 
 def prepare_request(functions: Sequence[Prepare], request: Request, answer: Answer, index: int = 0) -> Stream[Event]:
-    """Apply the functions in order, starting at `index`, to `request`, and return the answer to the final request.
+    """Apply `functions` to `request` in order, from `index` on, and return the answer to the resulting request.
 
     Synchronous functions run immediately, without adding a layer to the stream.
     """
@@ -172,7 +172,7 @@ class _HeldBack:
         self._lock = threading.Lock()
         self._waiting: deque[Event] | None = deque()  # None once all events have been released
         self._gate = Hold(is_full=self._is_full)
-        self._end: Callable[[], None] | None = None  # ends the stream if the answer has ended, but its events wait
+        self._end: Callable[[], None] | None = None  # ends the stream; set if the answer ends before its release
         self._answer = SingleAssignmentDisposable()
 
     def start(
@@ -214,7 +214,7 @@ class _HeldBack:
         try:
             while (event := self._next()) is not None:  # more events can arrive while these are emitted
                 self._observer.on_next(event)
-        except BaseException as error:  # the subscriber raised an error that no caller would report
+        except BaseException as error:  # an error in the subscriber, which no caller would report
             self._answer.dispose()
             fail(self._observer, error)
         else:

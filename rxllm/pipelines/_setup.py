@@ -1,6 +1,6 @@
 """`Setup`, which holds the engine and the checked options of a call, and uses them to complete a request.
 
-If another engine answers the same request, as with ``fallback``, its settings are taken from several sources:
+If another engine answers the same request, as with ``fallback``, its request has settings from several sources:
 
 ========================================  ==================================================================
 settings                                  source

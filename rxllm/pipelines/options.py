@@ -99,8 +99,8 @@ class PlainOptions(TypedDict, total=False):
     """The provider's API key, or a function (sync or async) that is called for each attempt and returns the key.
     Default: the adapter's key, or the key in ``rxllm.keys`` or the environment."""
     headers: Mapping[str, str] | None
-    """Headers to send with each request of the call. They override the adapter's headers. If another engine answers
-    instead, for example after ``fallback``, they are not sent to it. Default: none."""
+    """Headers to send with each request of the call. They override the adapter's headers, and are not sent to an engine
+    that answers instead, as with ``fallback``. Default: none."""
     session_id: str | None
     """The conversation's id, which tools and telemetry receive. Default: none."""
     request_id: str | None
@@ -136,8 +136,7 @@ class PlainStepOptions(PlainOptions, total=False):
     """`StepOptions` without `response_format`, which determines the type of the answer."""
 
     mode: Literal["auto", "manual"] | None
-    """With "auto", the tools that the model calls are run. With "manual", the chat halts before any tool runs. Default:
-    ``"auto"``."""
+    """"auto" runs the tools that the model calls; "manual" halts the chat before any tool runs. Default: ``"auto"``."""
     on_tool_error: OnToolError | None
     """"continue" sends a tool's error to the model, and "halt" ends the chat. A function is called with the tool call
     and the error; it returns a result to use instead, or ``halt(...)``. Default: ``"continue"``."""
@@ -152,10 +151,10 @@ class PlainStepOptions(PlainOptions, total=False):
     """A function that turns a tool's result into text for the model. Default: the engine's, which writes JSON."""
     approve: Approve | None
     """A function that decides whether to run a tool with ``approval=True``. It returns True to run the tool, False or a
-    reason to refuse the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
+    reason to deny the call, a mapping to run the tool with other arguments, or ``halt("approval")`` to halt the chat.
     It can also return an awaitable or an Observable. Default: a call to such a tool halts the chat."""
     approve_timeout: float | None
-    """The number of seconds that `approve` can take before the call is refused. None means no limit. Default:
+    """The number of seconds that `approve` can take before the call is denied. None means no limit. Default:
     ``None``."""
 
 

@@ -80,7 +80,7 @@ def _merge_outcomes(sources: Iterable[Observable[Event]], limit: int) -> Stream[
                 return
             try:
                 observer.on_next(event)
-            except BaseException as error:  # the subscriber raised an error that no caller would report
+            except BaseException as error:  # an error in the subscriber, which no caller would report
                 fail(observer, error)
 
         def finish() -> None:
@@ -221,7 +221,7 @@ def _check(setup: Setup, chat: Any, thread: Thread, answers: Answers) -> None:
     answered, others = answers.replied(thread)
     others.check(HaltedStep.of(answered), ToolSettings(**setup.tool_options()))
     if is_over(answered) and not was_cut:
-        remedy = "send a new message with rxllm.chat, or pass the chat as it halted"
+        remedy = "send a new message with rxllm.chat, or pass the chat as it was when it halted"
         raise invalid_option("thread", f"has nothing to resume: it ends with the model's answer; {remedy}")
 
 
