@@ -76,10 +76,10 @@ def alongside(check: Callable[[Request], Any]) -> Alongside:
 
     Use it in an engine's `prepare` to guard the input without slowing down the answer. `check` returns a verdict, or an
     awaitable or Observable of one verdict, as for ``ops.guard``. None and True let the answer through. False, a string
-    with the reason, or anything else blocks it: ``on_error`` receives a ``StreamError`` (``guard_tripped`` or
-    ``guard_failed``), none of the answer's events are emitted, and its connection is closed. If `check` raises an
-    exception, ``on_error`` receives that exception instead. The answer pauses while 1,024 of its events are waiting for
-    the verdict.
+    with the reason, or anything else blocks it: none of its events are emitted, its connection is closed, and
+    ``on_error`` receives a ``StreamError`` (``guard_tripped`` or ``guard_failed``). An exception in `check` also blocks
+    the answer, and goes to ``on_error`` itself. The answer pauses while 1,024 of its events are waiting for the
+    verdict.
 
     >>> from rxllm import Fake, generate
     >>> async def moderate(request):
@@ -123,10 +123,9 @@ class Engine:
     `image_adapter`                            the adapter that generates images
     `tool_executor`                            a function that runs the tools
     `tool_result_encoder`                      a function that turns a tool's result into text for the model
-    `errors`                                   with ``"events"``, an answer that fails partway through ends with an
-                                               ``ErrorEvent``; with ``"raise"``, it ends with ``on_error``, as with
-                                               ``ops.raise_errors()`` after `operators`, so ``.retry(3)`` and
-                                               ``.catch`` work
+    `errors`                                   with ``"events"``, an answer that fails midway ends in an ``ErrorEvent``;
+                                               with ``"raise"``, it ends in ``on_error``, so ``.retry(3)`` and
+                                               ``.catch`` work, as with ``ops.raise_errors()`` after `operators`
     =========================================  =========================================================================
 
     >>> from rxllm import Fake
