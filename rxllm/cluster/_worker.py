@@ -15,12 +15,12 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, and the pickled request with its id, or None to stop the request."""
+"""A request's number, with the pickled request and its id, or with None to stop that request."""
 
 Outcome = tuple[list[Event], Exception | None]
 
 _POLL = 5.0
-"""The longest time, in seconds, that `take` waits for an outcome."""
+"""The maximum time, in seconds, that `take` waits for an outcome."""
 
 _lanes: dict[str, Lane] = {}
 
@@ -53,7 +53,7 @@ async def serve(key: str, setup: bytes) -> None:
 
 
 async def started(key: str) -> bool:
-    """Return whether the lane has started. Wait a moment first if its task is still queued on this worker."""
+    """Return whether the lane has started. If its task is still queued on this worker, wait a moment first."""
     for _ in range(5):
         if key in _lanes:
             return True
@@ -145,7 +145,7 @@ def _request(data: bytes) -> tuple[Request, str]:
     try:
         return pickle.loads(data)
     except Exception as error:
-        message = f"the request cannot be read on the worker: {error}; install the modules that it needs there"
+        message = f"the request cannot be read on the worker: {error}; install the modules it needs there"
         raise EngineError("invalid_engine", message) from error
 
 
