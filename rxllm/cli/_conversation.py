@@ -19,7 +19,7 @@ from rxllm import operators as ops
 from rxllm.events import Custom, FileAdded, MessageCompleted, TextDelta, ThinkingDelta, ToolCallCompleted
 
 _CONTROLS = dict.fromkeys({*range(0x20), *range(0x7F, 0xA0)} - {*map(ord, "\n\t")}, "\ufffd") | {ord("\r"): ""}
-"""Removes the control characters with which a model could move the cursor or write to the clipboard."""
+"""Replacements for control characters, which a model could use to move the cursor or write to the clipboard."""
 
 _LOCAL = "; or choose another model with --model provider:name (python -m rxllm providers lists the providers)"
 
@@ -90,7 +90,7 @@ class Screen:
         for other in [other for other in self._unfinished if other is not stream and other.isatty()]:
             print(file=other, flush=True)
             self._unfinished.discard(other)
-        if text:  # before printing, which Ctrl-C may interrupt
+        if text:  # update the set before printing, which Ctrl-C may interrupt
             (self._unfinished.discard if text.endswith("\n") else self._unfinished.add)(stream)
         print(text, end="", file=stream, flush=True)
 

@@ -54,8 +54,8 @@ done
 """
 """A shell script that kills the server's process group and, on Linux, all processes that inherited its environment.
 
-The script waits for a line of input. If its input is closed instead, because this process has ended, it first waits
-for `GRACE_SECONDS`.
+The script waits for a line of input before it kills. If the input is closed instead, because this process has ended,
+it waits for another `GRACE_SECONDS`.
 """
 
 _of_parent: list[Process] = []

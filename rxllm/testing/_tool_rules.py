@@ -37,7 +37,7 @@ Encoder = Callable[[Any], str]
 
 
 def assert_encoder(encoder: Callable[[Any], str], *, without: Collection[str] = ()) -> None:
-    """Check that ``encoder(result)`` turns tool results into text for the model; see `ENCODER_RULES`.
+    """Check that ``encoder(result)`` turns any tool result into text for the model; see `ENCODER_RULES`.
 
     >>> import json
     >>> assert_encoder(json.dumps)
