@@ -145,9 +145,7 @@ def write_plugin(options: Namespace) -> int:
         target = folder / renamed(source.relative_to(TEMPLATE).as_posix(), name)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_text(renamed(source.read_text(encoding="utf-8"), name), encoding="utf-8", newline="\n")
-    print(
-        f'{folder} contains the adapter for "{name}:model", the operator ops.plugins.citations() and their tests. Next:'
-    )
+    print(f'{folder} has the adapter for "{name}:model", the operator ops.plugins.citations() and their tests. Next:')
     print(f'    cd {folder} && pip install -e ".[test]" && pytest')
     return 0
 

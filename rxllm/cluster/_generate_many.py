@@ -111,7 +111,7 @@ def generate_many(
     the retries; they can run on any worker, and they count towards the limit.
 
     Raises ``EngineError("missing_dependency")`` if ``distributed`` is not installed, ``EngineError("invalid_engine")``
-    if the engine cannot be pickled (through ``on_error`` if the workers cannot start or cannot read it),
+    if the engine cannot be pickled (or, through ``on_error``, if the workers cannot start or cannot read it),
     ``ValidationError("invalid_option")`` if an option or the adapter contains a key, and the errors that
     ``rxllm.generate_many`` raises.
     """

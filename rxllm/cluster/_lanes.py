@@ -40,7 +40,7 @@ _GRACE = 3.0
 """The maximum time, in seconds, to wait for pending calls to workers when a run ends."""
 
 _DEATHS = 3
-"""The number of workers that may die while running a request before the request fails, as it may be the cause."""
+"""The number of workers that may die while running a request before it fails. The request may be to blame."""
 
 
 @asynccontextmanager
@@ -128,7 +128,7 @@ def _quiet(level: int) -> Generator[None]:
 
 @asynccontextmanager
 async def _open_resource(resource: Any, opening: Awaitable[Any] | None = None) -> AsyncGenerator[Any]:
-    """Open `resource`, and close it on exit. A dispose waits until opening has finished, so nothing is half-open."""
+    """Open `resource`, and close it on exit. A dispose waits for the opening, so that nothing stays half-open."""
     opened = asyncio.ensure_future(resource if opening is None else opening)
     try:
         yield await asyncio.shield(opened)
@@ -394,7 +394,7 @@ class Lanes:
         _ = call.cancelled() or call.exception()  # retrieve it here, in case the caller was cancelled
 
     def _lose(self, lane: _Lane) -> None:
-        """Hand the requests of a lane that has ended over to other lanes."""
+        """Remove `lane`, and hand its requests over to other lanes."""
         if self._lanes.get(lane.address) is not lane:
             return
         del self._lanes[lane.address]

@@ -38,7 +38,7 @@ async def serve(key: str, setup: bytes) -> None:
     """Serve a run. This is a Dask task, which is cancelled when the client releases its future or dies."""
     engine, options = pickle.loads(setup)
     worker, lane = get_worker(), Lane(engine, options)
-    # When Dask cancels a task, it does not stop the coroutine, but it notifies plugins at once.
+    # When Dask cancels a task, it does not stop the coroutine, but notifies plugins at once.
     worker.plugins[key] = _Cancellation(key, lane)
     _lanes[key] = lane
     try:
@@ -81,7 +81,7 @@ async def take(key: str) -> list[tuple[int, bytes]]:
 
 
 class Lane:
-    """The requests of one run on this worker, and their outcomes. It must be used on the worker's event loop."""
+    """The requests of one run on this worker, and their outcomes. Use it only on the worker's event loop."""
 
     def __init__(self, engine: Engine, options: dict[str, Any]) -> None:
         self.news = asyncio.Event()

@@ -1,12 +1,11 @@
 """Connect to servers over standard input and output.
 
-All tools of a connection share one server process, which this process runs from a separate thread and event loop. The
-tools can therefore be called from any loop and thread, and the server keeps running if one of those loops ends or is
-blocked.
+All tools of a connection share one server process, which is driven by a thread and an event loop of its own. The tools
+can therefore be called from any loop and thread, and the server keeps running if one of those loops ends or is blocked.
 
 The server and its descendants end when the connection is closed, when the connection and all its tools have been
 garbage-collected, or when this process ends. Even if this process is killed, a shell script that runs next to the
-server ends it; see `_GUARD`.
+server ends them; see `_GUARD`.
 """
 
 from __future__ import annotations

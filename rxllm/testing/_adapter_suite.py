@@ -296,7 +296,7 @@ class AdapterConformance:
             self.broken(AdapterError(self.breaks))
         except (AssertionError, KeyError) as error:
             hint = f"The script's error has the reason {self.breaks!r}. If your service fails for another reason, set"
-            error.add_note(f"{hint} breaks = '...' in the suite, one of {', '.join(REASONS)}")
+            error.add_note(f"{hint} the suite's `breaks` to one of {', '.join(REASONS)}")
             raise
 
     def test_a_cancelled_stream_keeps_what_came(self) -> None:

@@ -100,7 +100,7 @@ LACKING = (
 TIMER_SECONDS = 1e-9
 """The virtual seconds that it takes to set a timer.
 
-Because of them, two timers with the same delay fire in the order in which they were set, but still in the same turn.
+This makes two timers with the same delay fire in the order in which they were set, but still in the same turn.
 """
 
 

@@ -230,7 +230,7 @@ class SimulatedPortal(Portal):
 
 
 class PoolWatch:
-    """Counts the slots that a run's connection pools have lost, at each request and at the end of the run.
+    """Counts, at each request and at the end of a run, the slots that its connection pools have lost.
 
     A closed pool has no connections, and therefore no lost slots.
     """

@@ -109,8 +109,7 @@ def check(
     """Check that `operator` turns `source` into `expected`, and that it unsubscribes from `source` at the right tick.
 
     In `subscribed`, which looks like ``^---!``, the ``!`` marks that tick. If `expected` has no end, the subscriber
-    disposes its subscription at the ``!``. Unless `resubscribe` is false, a second subscription must give the same
-    result.
+    disposes its subscription there. Unless `resubscribe` is false, a second subscription must give the same result.
 
     Raises ``AssertionError`` if the check fails, ``ValueError`` for a malformed diagram, and ``TypeError`` if
     `operator` is not an operator.
@@ -137,7 +136,7 @@ def _applied(operator: Any, source: Any) -> Observable[Any]:
     if isinstance(result, Observable):
         return cast(Observable[Any], result)
     if callable(result):
-        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with its brackets")
+        raise TypeError(f"{name} is not an operator, but it returns one: write {name}() with parentheses")
     raise TypeError(f"{name} returned {result!r}, but an operator must return an Observable")
 
 
