@@ -7,7 +7,7 @@ for adapters   `assert_adapter` checks the `ADAPTER_RULES`. `AdapterConformance`
                counts its calls; `PNG`, `REQUEST_ID` and `refusal` help to write it. `loopback` is a real server that
                records who closed each connection, and when. `chunkings` and `cut` split bytes into chunks.
 for tools      `assert_executor` checks the `EXECUTOR_RULES`, and `assert_encoder` the `ENCODER_RULES`.
-for programs   `sandbox` replaces the model that the code names. `Cassette` records each answer once, and plays it back
+for programs   `sandbox` replaces the models named in code. `Cassette` records each answer once, and plays it back
                for equal requests. `record` stores a stream in a file, and `replay_file` plays it back. `backtest` runs
                operators over recordings; it returns a `Backtest`, with a `BacktestRow` for each. `simulate`,
                `simulate_many` and `simulate_cancels` run a program in a `World` with virtual time, and with faults

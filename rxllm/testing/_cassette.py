@@ -84,9 +84,9 @@ class Cassette:
                     ends with ``StreamError("cancelled")``.
     ==============  ====================================================================================================
 
-    By default, recorded answers are played at once. With ``speed=1`` they are played at their recorded times, on the
-    subscription's scheduler; with ``speed=2``, twice as fast. Several recordings of one request (from retries, or from
-    equal requests in a batch) are played in turn. After the last one, the first one is played again.
+    By default, recorded answers are played without delays. With ``speed=1`` they are played at their recorded times, on
+    the subscription's scheduler; with ``speed=2``, twice as fast. Several recordings of one request (from retries, or
+    from equal requests in a batch) are played in turn. After the last one, the first one is played again.
 
     Two requests are equal if they have the same messages, tools, model, provider and settings. Request ids, keys,
     headers, `metadata`, and options whose names look like secrets are ignored. Keys are never written to the file,

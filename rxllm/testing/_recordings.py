@@ -121,7 +121,7 @@ def check_speed(speed: float) -> None:
 
 
 def recording_with(begin: Callable[[Callable[[], float]], Recording]) -> Callable[[Observable[T]], Stream[T]]:
-    """Return an operator that writes each subscription to a new recording, which ``begin(seconds)`` creates."""
+    """Return an operator that writes each subscription to a new recording, created by ``begin(seconds)``."""
 
     def operator(source: Observable[T]) -> Stream[T]:
         def subscribe(observer: abc.ObserverBase[T], scheduler: abc.SchedulerBase | None = None) -> abc.DisposableBase:

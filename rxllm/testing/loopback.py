@@ -12,7 +12,7 @@ The script is a `Reply` to every request, a list of replies whose last one is re
 The body of a reply is either bytes, which are sent with a ``Content-Length``, or an iterable, which is sent chunked. In
 an iterable, each bytes object is one chunk, a `Pause` delays the next chunk, and a `Cut` ends the body.
 
-An invalid script or body raises ``TypeError`` at once. An error in the running server is raised at the end of the
+An invalid script or body raises ``TypeError`` immediately. An error in the running server is raised at the end of the
 ``with`` block, even if the block itself has raised another exception. A request with a body must have a
 ``Content-Length``.
 """
@@ -122,7 +122,7 @@ TURNS = 5
 class Loopback:
     """The server. Its `connections` and `requests` are in order of arrival; `open_count` counts open connections.
 
-    The server listens at once, but it accepts connections only after `accept_after` seconds. To serve HTTPS, pass an
+    The server listens immediately, but accepts connections only after `accept_after` seconds. To serve HTTPS, pass an
     SSL context with a certificate for 127.0.0.1 as `tls`.
     """
 
@@ -220,8 +220,8 @@ class Connection(asyncio.Protocol):
     """A connection to a client. It answers its `requests` in turn, and records when it was closed and by whom.
 
     `accepted_at` and `closed_at` are ``time.monotonic()`` times; `closed_by` is ``"client"`` or ``"server"``. The
-    server notices at once when the client closes the connection, even while it is stalling or waiting for the client
-    to read.
+    server notices immediately when the client closes the connection, even while it is stalling or waiting for the
+    client to read.
     """
 
     def __init__(
