@@ -129,7 +129,7 @@ class Stdio(Connection):
                 yield await inbox.get()
 
     def __reduce__(self) -> NoReturn:
-        raise pickle.PicklingError("a Stdio cannot be pickled: it is a process on this machine; list its tools where they are called")
+        raise pickle.PicklingError("a Stdio cannot be pickled; list its tools in the process that calls them")
 
     def __repr__(self) -> str:
         program, *arguments = self._command  # do not show other arguments: they may be secrets
