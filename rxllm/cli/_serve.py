@@ -35,7 +35,7 @@ WRONG = "write module:name, where name is the result of rxllm.durable.open_runs(
 
 
 def serve(options: Namespace) -> int:
-    """Serve the models under their own names. Other machines can connect only if there is a key."""
+    """Serve the models under their own names. Other machines can connect only if a key is set."""
     key = os.environ.get(options.key) if options.key else None
     if options.key and not key:
         return _wrong(f"the variable {options.key} holds no key: set the variable, or leave out --key")

@@ -15,7 +15,7 @@ import rxllm
 from rxllm import Engine, EngineError, Event, LLMError, Request
 
 Job = tuple[int, bytes | None]
-"""A request's number, with the pickled request and its id, or with None to stop that request."""
+"""A request's number, and either the pickled request with its id or None to stop the request."""
 
 Outcome = tuple[list[Event], Exception | None]
 

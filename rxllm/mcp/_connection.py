@@ -367,7 +367,7 @@ def has_modern(versions: Any) -> bool:
 
 
 def is_modern(error: LLMError) -> bool:
-    """Whether `error` refuses a request because of its version, but lists `MODERN` as supported."""
+    """Whether `error` means that the server rejects the request's version but supports `MODERN`."""
     if not isinstance(error, AdapterError) or error.code != UNSUPPORTED_VERSION:
         return False
     return has_modern(object_of(error.metadata.get("data")).get("supported"))

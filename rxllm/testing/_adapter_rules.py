@@ -1,4 +1,4 @@
-"""The adapter rules. `assert_adapter` checks them for any adapter, ``AdapterConformance`` with a scripted service."""
+"""The adapter rules. `assert_adapter` checks any adapter; ``AdapterConformance`` also needs a scripted service."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ PROMPT = 0.1
 """The maximum time, in seconds, to build a request. The fastest of three attempts counts."""
 
 ADAPTER_RULES = RuleTable()
-"""Maps the name of each rule to its text, in the order in which `assert_adapter` checks them."""
+"""Maps each rule's name to its text, in the order in which `assert_adapter` checks them."""
 
 
 def assert_adapter(

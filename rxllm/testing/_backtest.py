@@ -132,7 +132,7 @@ def backtest(
     `recordings` is a ``.jsonl`` file that `record` or `Cassette` has written, a folder of such files, or a list of
     files and folders. The files are read one at a time. Instead of a file, you can pass a stream of events that runs in
     virtual time, such as ``from_iterable(events)``. `pipeline` is an operator or a list of operators. It is applied to
-    each recording; if that is from a cassette, it works like an engine's operators. ``progress(row)`` is called after
+    each recording, as an engine would apply it if the recording is from a cassette. ``progress(row)`` is called after
     each row.
 
     If the pipeline subscribes again, as retry and ``hedge`` do, it gets the next recording of the same request, if the

@@ -42,7 +42,7 @@ ITEMS: list[Any] = events("Hel", "lo", thinking="hm", usage=Usage(3, 2))
 """The items that the source emits by default."""
 
 OPERATOR_RULES = RuleTable()
-"""Maps the name of each rule to its text, in the order in which `assert_operator` checks them."""
+"""Maps each rule's name to its text, in the order in which `assert_operator` checks them."""
 
 
 def assert_operator(
@@ -161,7 +161,7 @@ class Tested:
         return Source(self.items, clock=clock).pipe(self.make())
 
     def failure(self) -> tuple[str, Exception] | None:
-        """Return a description of the error that the operator itself raises, and the error, or None if it raises none.
+        """Return the operator's own error with a description, or None if it raises no error.
 
         The report begins with this error, since it breaks most of the rules.
         """

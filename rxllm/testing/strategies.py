@@ -14,7 +14,7 @@
 `errors`                                                           any rxllm error
 `values`                                                           any rxllm value
 `messages`, `requests`, `responses`, `threads`, `tools` and so on  values of one type
-`chunked(data)`                                                    `data`, cut into chunks at any places
+`chunked(data)`                                                    `data`, cut into chunks at arbitrary places
 =================================================================  ================================================
 
 This module needs hypothesis, which rxllm does not install.
@@ -371,7 +371,7 @@ lawful_chats = st.sampled_from([2, 1, 0]).flatmap(
 )
 """The events of a valid chat, as ``stream`` emits them.
 
-A chat has steps, tools, agents nested up to two deep, and the user's corrections. Some chats end awaiting approval.
+A chat has steps, tools, agents nested up to two deep, and corrections by the user. Some chats end awaiting approval.
 """
 
 

@@ -180,7 +180,7 @@ class OperatorRun:
         return self
 
     def run(self, dispose_at: int | None = None) -> Self:
-        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if that is given."""
+        """Subscribe, and advance the clock by `LIMIT` ticks. Dispose after `dispose_at` ticks, if given."""
         try:
             self.begin()
             if dispose_at is not None:
