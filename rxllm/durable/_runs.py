@@ -237,9 +237,10 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask the process that produces a run to cancel it, closing the run's connections to the model.
+        """Ask the process that produces a run to cancel it.
 
-        If the run has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
+        The run's connections are closed, and it ends as ``cancelled``. If it has already ended, nothing changes. Fails
+        with ``RunError("unknown_run")``.
         """
         _check_id(id)
 
@@ -360,7 +361,7 @@ class Runs:
         await self.close()
 
     async def _take(self, id: str, factory: str) -> bool:
-        """Claim a run and produce it here. Return False if another process holds its lease."""
+        """Claim a run and produce it here. Return whether that succeeded."""
         if self._is_closed:
             return False
         claimed: Future[None] = Future()

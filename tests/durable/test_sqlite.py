@@ -162,7 +162,7 @@ def test_a_database_of_something_else_stays_as_it_is(path: Path) -> None:
     connection = sqlite3.connect(path)
     connection.execute("CREATE TABLE mine (a)")
     connection.close()
-    assert "it is another program's database; give another path" in refusal(path).message
+    assert "it is another program's database; use another path" in refusal(path).message
     connection = sqlite3.connect(path)
     assert connection.execute("SELECT name FROM sqlite_master").fetchall() == [("mine",)]
     connection.close()
