@@ -252,10 +252,10 @@ async def _claimable(place: Place) -> None:
     await store.cancel(await place.create("ended"))
     await store.create(Run(place.id("foreign"), f"{place.factory} 2", b"1"))
     expect_same(await store.claimable([place.factory]), ids, "the list of claimable runs")
-    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two claimable runs")
+    expect_same(await store.claimable([place.factory, "no such factory"], limit=2), ids[:2], "the first two runs")
     both = [*ids, place.id("foreign")]
-    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the claimable runs of both factories")
-    expect_same(await store.claimable([]), [], "the claimable runs of no factories")
+    expect_same(await store.claimable([place.factory, f"{place.factory} 2"]), both, "the runs of both factories")
+    expect_same(await store.claimable([]), [], "the runs of no factories")
     lease = present(await store.claim(ids[0], "owner", LONG), "the first run could not be claimed")
     expect_same(await store.claimable([place.factory]), ids[1:], "the claimable runs after a claim")
     await store.release(lease)

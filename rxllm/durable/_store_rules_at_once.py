@@ -173,7 +173,7 @@ async def _documents(place: Place) -> None:
     version = await store.write(key, 0, b"\0\xff")
     expect_same(await store.read(key), (version, b"\0\xff"), "the document")
     for wrong in (0, version + 1):
-        await refused(store.write(key, wrong, b"x"), "conflict", f"replacing version {wrong} when the version is {version}")
+        await refused(store.write(key, wrong, b"x"), "conflict", f"replacing version {wrong}, not {version}")
     expect_same(await store.read(key), (version, b"\0\xff"), "the document after failed writes")
 
     async def write(number: int) -> bool:

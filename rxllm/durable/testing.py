@@ -84,7 +84,7 @@ def _in_loop(main: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
     return future.result(2 * SECONDS)
 
 
-# Type checkers accept any method of the class. At runtime, methods of a real base class would hide the store's.
+# Type checkers accept any method of this base class. At runtime, its methods would hide the store's, so it has none.
 _Base: Any = Any if TYPE_CHECKING else object
 
 Hook = Callable[[str, tuple[Any, ...]], "Awaitable[object] | object"]
