@@ -28,7 +28,7 @@ _PARAMETERS = ("model", "tool_choice", "temperature", "top_p", "max_tokens", "se
 
 
 class AGUI(HTTPAdapter):
-    """An adapter for the AG-UI agent at `url`. A key, if there is one, is sent as a bearer token.
+    """An adapter for the AG-UI agent at `url`. The key is optional, and is sent as a bearer token.
 
     >>> import rxllm
     >>> agent = rxllm.Engine(AGUI("http://127.0.0.1:8000/agent"))
