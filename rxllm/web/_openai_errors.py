@@ -51,7 +51,7 @@ _CODES = {
 
 
 class RefusedError(Exception):
-    """A request was rejected or failed. The response to the client consists of `status`, `headers` and `body`."""
+    """A rejection or failure of a request, with the `status`, `headers` and `body` of its response."""
 
     def __init__(
         self,
