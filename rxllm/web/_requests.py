@@ -152,7 +152,7 @@ class StoredConversation:
         self.pending = {call.id: call for call in waiting}
         self.known = {call.id for message in self.thread for call in message.tool_calls} | self.pending.keys()
         id = None if is_thread else stored.pending_tool_call_id
-        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks the user a question
+        self.question = id or next(open_questions(self.thread), None)  # the id of the call that asks it
         self.approvals: dict[str, Any] = {}
         self.results: dict[str, Any] = {}
         self._client_tools = client_tools
@@ -160,7 +160,7 @@ class StoredConversation:
     def approve(self, id: str, answer: Any, *path: str | int) -> None:
         """Accept an answer to a waiting call's approval request."""
         if self.pending[id].name in self._client_tools:
-            raise wrong("must not approve or deny a tool that runs in the client; send the tool's result instead", *path)
+            raise wrong("must not approve or deny a tool that runs in the client; send its result instead", *path)
         self.approvals[id] = answer
 
     def answer(self, id: str, result: Any, *path: str | int) -> None:
