@@ -94,7 +94,7 @@ def _check_engines(engines: Mapping[str, Any]) -> dict[str, Engine]:
     check("engines", engines, fits, 'a mapping of names to engines, such as {"support": engine}')
     checked = {name: engine if isinstance(engine, Engine) else Engine(engine) for name, engine in engines.items()}
     for engine in checked.values():
-        rxllm.stream(engine, "Hi")  # only checks the engine; nothing is subscribed, so nothing is sent
+        rxllm.stream(engine, "Hi")  # only checks the engine; sends nothing
     return checked
 
 

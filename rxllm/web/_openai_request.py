@@ -88,7 +88,7 @@ def read_request(data: bytes, engines: Mapping[str, Engine]) -> Chat:
     stream, include_usage = _read_stream(fields)
     thread = _read_thread(fields.get("messages"))
     try:
-        stream_of(engines[model], thread, **options)  # only checks the options; nothing is subscribed, so nothing is sent
+        stream_of(engines[model], thread, **options)  # only checks the options; sends nothing
         validate.request(Request(thread.messages, tools=tools, **options))
     except ValidationError as error:
         raise wrong_values(error, _OURS) from None

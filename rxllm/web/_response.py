@@ -192,7 +192,7 @@ class Client:
             self._since = self._now()
 
     async def watch(self, heartbeat: float, patience: float) -> None:
-        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if sending takes more than `patience`."""
+        """Send a comment after `heartbeat` seconds of silence. Raise `GoneError` if a send exceeds `patience`."""
         while True:
             is_behind = self._lock.locked()
             seconds = self._since + (patience if is_behind else heartbeat) - self._now()
