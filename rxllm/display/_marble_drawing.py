@@ -44,7 +44,7 @@ _KINDS = {
     "ErrorEvent": ("error", False, "error"),
     "UsageUpdated": ("value", False, "tokens"),
 }
-"""The kind of each event class, and the field that contains its label, or the label itself if there is no such field."""
+"""The kind of each event class, and the field with its label, or the label itself if there is no such field."""
 
 
 class Mark(NamedTuple):

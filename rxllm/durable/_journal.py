@@ -88,7 +88,7 @@ class Writer:
         self._wake(True)  # a lost response would have to be requested, and paid for, again
 
     async def flush(self, ending: Ending | None = None) -> None:
-        """Commit everything so far, and the run's `ending` if given. Raises ``RunError``."""
+        """Commit everything added so far, and the run's `ending` if one is given. Raises ``RunError``."""
         committed: Future[None] = Future()
         with self._guard:
             if self._error is not None:
@@ -243,7 +243,7 @@ class StoredJournal:
         self._awaited: set[Sequence[str]] = set()
 
     def close(self) -> None:
-        """Stop recording, because from now on it is the producer that disposes responses, not the stream."""
+        """Stop recording: from now on, responses are disposed by the producer, not by the stream."""
         self._is_closed = True
 
     def response(self, path: Sequence[str], key: str, events: Observable[Event]) -> Observable[Event]:
@@ -266,7 +266,7 @@ class StoredJournal:
     def _is_early(self, path: Sequence[str]) -> bool:
         """Whether a request in the chat at `path` must wait for recorded tools.
 
-        This includes the tools that an inner agent gave up waiting for, which it reported to the model as a failure.
+        It must also wait if an inner agent gave up waiting for its own tools and returned the failure to the model.
         """
         return any(map(self._has_tools, (path, *self._awaited)))
 
@@ -355,7 +355,7 @@ class StoredJournal:
             self._writer.record(Record(kind, key, data.encode()))
 
     def _number_key(self, key: str) -> str:
-        """Number each use of a key. A hedge sends the same request twice, and each copy has its own response."""
+        """Number the uses of a key, because a hedge sends a request twice, and each copy has its own response."""
         with self._guard:
             self._counts[key] += 1
             return f"{key}/{self._counts[key]}"
@@ -400,7 +400,7 @@ def _events(items: Any) -> Sequence[Event]:
 def _replay_left(seconds: float, events: Sequence[Event]) -> Observable[Event]:
     async def wait() -> None:
         await asyncio.sleep(seconds + LEFT_SECONDS)
-        message = "the run waits for a response that it disposed of before: its factory now builds a different stream"
+        message = "the run waits for a response that an earlier attempt disposed: its factory now builds a different stream"
         raise RunError("diverged", message)
 
     return _emit(events, wait)

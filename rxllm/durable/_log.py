@@ -14,7 +14,7 @@ field       content
 ``event``   the rest of the event, encoded by `rxllm.serializer`
 ==========  ======================================================================================================
 
-All other events are simply encoded by `rxllm.serializer`. In version 1 every event was; such logs can still be read.
+All other events are simply encoded by `rxllm.serializer`. Version 1, which can still be read, did this for every event.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ class Producer:
         self.ended: Future[None] = Future()
 
     def start(self) -> asyncio.Task[None]:
-        """Start a task that produces the run, in an empty context, just as in a process that takes over the run."""
+        """Start a task that produces the run. Its context is empty, as it would be in another process."""
         self._task = self._loop.create_task(self._run(), name="rxllm-run", context=Context())
         return self._task
 
@@ -252,7 +252,7 @@ class Producer:
         return RunError("factory_failed", f"run error ({id}): the factory {self._name!r} {why}", run_id=id)
 
     async def _rejoin(self, run: Run) -> None:
-        """Count the ends in the log, so that the stream's repeats of them are dropped. Void an incomplete step."""
+        """Count the ends in the log, to drop them when the stream repeats them, and void an incomplete step."""
         is_open = False
         async for event in self._log.events(run.events):
             self._count += 1
@@ -325,9 +325,9 @@ def _error_json(error: Exception) -> bytes:
 class Suspects:
     """The suspects in this process: runs during which several processes have died.
 
-    Suspects take turns, because one of them is probably killing the processes. A turn ends when ``is_alone()`` returns
-    False: the suspect has ended or made progress. The run with the most deaths goes first. Ties are broken at random,
-    so that a slow run is not always ahead of the run that kills its process.
+    Suspects take turns, because one of them is probably killing the processes. A turn lasts until ``is_alone()``
+    returns False, because the suspect has ended or made progress. The run with the most deaths goes first. Ties are
+    broken at random, so that a slow run is not always ahead of the run that kills its process.
     """
 
     def __init__(self) -> None:
@@ -342,7 +342,7 @@ class Suspects:
         self._waiting.append(rank)
         try:
             while True:
-                await asyncio.sleep(LOOK_SECONDS)  # wait first, so that runs recovered together are all ranked
+                await asyncio.sleep(LOOK_SECONDS)  # wait first, so that runs recovered together are compared
                 if self._take(rank, is_alone):
                     return
         finally:

@@ -1,4 +1,4 @@
-"""Limit the tool progress written to a log: first a burst, then only the latest of each call, at a fixed rate."""
+"""Limit the tool progress written to a log: first a burst, then only each call's latest, at a fixed rate."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ RATE = 4 * 1024
 LOOK_SECONDS = 0.25
 
 _PASSING = (TextDelta, ThinkingDelta, ToolCallDelta, RawChunk, Custom)
-"""Events that may overtake delayed progress. Before any other event, the delayed progress is written first."""
+"""Events that may overtake delayed progress. Any other event is written after it."""
 
 
 class ProgressLimit:
@@ -31,7 +31,7 @@ class ProgressLimit:
     def __init__(self, encode: Callable[[Event], bytes], write: Callable[[bytes], None]) -> None:
         self._encode, self._write, self._loop = encode, write, asyncio.get_running_loop()
         self._guard = threading.Lock()
-        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # the bytes left, and the time of that count
+        self._room: dict[tuple[str, ...], tuple[float, float]] = {}  # the bytes left, and when they were counted
         self._waiting: dict[tuple[str, ...], bytes] = {}
         self._is_timed = False
 

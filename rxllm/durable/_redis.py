@@ -32,10 +32,10 @@ CONNECTIONS = 32
 """The maximum number of connections per event loop. While all are in use, further calls wait."""
 
 IDLE_SECONDS = 1.0
-"""The connection that receives changes is closed after this many seconds in which no call waits for one."""
+"""The connection for change notifications is closed after this many seconds without any waiting calls."""
 
 ALIVE_SECONDS = 15.0
-"""A connection is pinged after this many seconds of silence, and the answer must arrive within as many again."""
+"""A silent connection is pinged after this many seconds, and must answer within the same time."""
 
 PAGE = 500
 
@@ -294,7 +294,7 @@ class _Connections:
         self._lifetime = self._live(forget)
 
     async def open(self) -> None:
-        """Start a generator that closes the connections when ``asyncio.run`` closes it together with the loop."""
+        """Start a generator that, when closed, closes the connections. ``asyncio.run`` closes it with the loop."""
         await anext(self._lifetime)
 
     async def close(self) -> None:
@@ -313,7 +313,7 @@ class _Connections:
             await self.client.aclose()
 
     def listen(self, id: str, after: int) -> asyncio.Future[None]:
-        """Return a future that completes when run `id` changes or gets past event `after`, or the connection fails."""
+        """Return a future that is done when run `id` changes or has events after `after`, or the connection fails."""
         changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.setdefault(id, {})[changed] = after
         if self._is_subscribed is None:
@@ -361,7 +361,7 @@ class _Connections:
             is_subscribed.set()
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs to reach event `number`, or all their calls if it is None."""
+        """Wake the calls that wait for these runs or, given a `number`, only those that wait for events up to it."""
         for changed, after in [waiting for id in ids for waiting in self._waiting.get(id, {}).items()]:
             if not changed.done() and (number is None or number > after):
                 changed.set_result(None)

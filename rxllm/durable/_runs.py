@@ -64,7 +64,7 @@ def open_runs(
     lease: float = 15.0,
     max_attempts: int = 10,
 ) -> Runs:
-    """Open the runs in a store. The store is a path to a SQLite file, a ``"redis://..."`` URL, or a `Store`.
+    """Open the runs in a store: the path of a SQLite file, a ``"redis://..."`` URL, or a `Store`.
 
     >>> import rxllm, tempfile
     >>> from rxllm.durable import open_runs
@@ -81,7 +81,7 @@ def open_runs(
 
     Events are committed within `flush_after` seconds, or immediately if something depends on them. If a process dies,
     other processes can continue its runs after at most `lease` seconds. If `max_attempts` processes in a row die at the
-    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third as many deaths, the run is
+    same place in a run, the run fails with ``RunError("too_many_attempts")``. After a third of these deaths, the run is
     suspected of killing its process. Suspects are continued one at a time, so that few other runs are affected.
 
     Raises ``ValidationError("invalid_option")`` if an argument is invalid.
@@ -266,8 +266,8 @@ class Runs:
     def save_session(self, session: Session, version: int = 0) -> Stream[SavedSession]:
         """Replace version `version` of a session with `session`, and emit it with its new version.
 
-        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is another one, or if a turn
-        is open.
+        Pass 0 for a new session. Fails with ``RunError("conflict")`` if the stored version is a different one, or if a
+        turn is open.
         """
         check_session(session)
         check("version", version, is_count(version) or version == 0, "the version of the saved session, 0 or more")
@@ -339,7 +339,7 @@ class Runs:
             producers = [*self._producers.values()]
             for producer in producers:
                 producer.stop()
-            # These futures belong to no event loop, because a producer's loop may be closed by now.
+            # These futures are not tied to an event loop, because a producer's loop may be closed by now.
             if pending := [*(producer.ended for producer in producers), *self._claims]:
                 await asyncio.wait([asyncio.wrap_future(future) for future in pending], timeout=self._lease_seconds)
             for producer in producers:
@@ -415,7 +415,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if plain data contains a lone surrogate. Values such as messages may, because models write them."""
+    """Raise if plain data contains a lone surrogate. Messages may contain them, because models do."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"

@@ -26,9 +26,9 @@ class SavedSession(msgspec.Struct, frozen=True):
     """A session that was loaded from a store.
 
     `version` is how many times the session has been written to the store, so it is 0 for a new session. `run` is the id
-    of the run that is producing the open turn, or None. While a turn is open, `session` contains the part of it that is
-    committed: the user's message, the completed steps, and the answer so far, as a message whose
-    ``metadata["partial"]`` is ``"cancelled"``.
+    of the run that is producing the open turn, or None. While a turn is open, `session` includes the committed part of
+    it: the user's message, the completed steps, and the answer so far, as a message whose ``metadata["partial"]`` is
+    ``"cancelled"``.
     """
 
     session: Session
@@ -128,7 +128,7 @@ async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> boo
 
 
 async def settle(store: Store, data: bytes) -> None:
-    """Replace the turn `data` with its session, if that is still to be done. The run must not emit any more events."""
+    """Replace the turn `data` with its session, unless that is already done. The run must not emit more events."""
     with _ignoring("unreadable", "conflict"):  # the turn is damaged, or another process has settled it
         turn = turn_of(data)
         found = await store.read(_key(turn.session.id))

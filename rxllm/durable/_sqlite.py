@@ -49,7 +49,7 @@ CREATE INDEX records_of_run ON records (run);
 CREATE TABLE documents (key TEXT PRIMARY KEY, version INTEGER NOT NULL, data BLOB NOT NULL) WITHOUT ROWID;
 """
 
-# A lease that ends further ahead than any lease can was granted before the clock was set back. It counts as expired.
+# If a lease ends later than any lease could, the clock has been set back, and the lease counts as expired.
 _IS_LEASED = f"(owner IS NOT NULL AND leased_until > {_NOW} AND leased_until <= {_NOW} + {LONGEST_LEASE})"
 _STATUS = f"coalesce(ending, CASE WHEN {_IS_LEASED} THEN 'running' ELSE 'waiting' END)"
 _RUN = (
@@ -57,8 +57,8 @@ _RUN = (
 )
 _HELD = "id = ? AND owner = ? AND epoch = ? AND ending IS NULL"
 
-# We create the file ourselves, because SQLite would make it readable by all users. When we close it, all of SQLite's
-# locks on it are released, so this lock keeps other threads from opening it with SQLite before that.
+# We create the file ourselves, because SQLite would make it readable by all users. Closing it releases all of SQLite's
+# locks on it, so this lock keeps other threads from opening it with SQLite before that.
 _creating = threading.Lock()
 
 _FAULTS = {
@@ -210,7 +210,7 @@ class SQLiteStore:
     async def close(self) -> None:
         await self._reader.close()
         self._wake([*self._waiters])
-        await self._writer.close()  # must be closed last, because SQLite then cleans up
+        await self._writer.close()  # must be last: closing the last connection makes SQLite clean up
 
     async def _read(self, query: str, *values: Any) -> list[Any]:
         return await self._reader.call(lambda db: _rows(db, query, *values))
@@ -219,7 +219,7 @@ class SQLiteStore:
         return await self._writer.call(lambda db: _rows(db, statement, *values))
 
     def _wake(self, ids: Sequence[str], number: int | None = None) -> None:
-        """Wake the calls that wait for these runs to reach event `number`, or all their calls if it is None."""
+        """Wake the calls that wait for these runs or, given a `number`, only those that wait for events up to it."""
         with self._guard:
             for waiter in [waiter for id in ids for waiter in self._waiters.get(id, ())]:
                 if number is None or number > waiter.after:
@@ -342,7 +342,7 @@ def _open(db: sqlite3.Connection, unavailable: Callable[[str], RunError]) -> Non
     db.execute("COMMIT")
     if not has_tables:
         db.execute("BEGIN IMMEDIATE")
-        if not _has_tables(db, unavailable):  # another connection may have been faster
+        if not _has_tables(db, unavailable):  # another connection may have created them first
             pragmas = f"PRAGMA application_id = {APPLICATION}", f"PRAGMA user_version = {VERSION}"
             for statement in (*_SCHEMA.split(";")[:-1], *pragmas):
                 db.execute(statement)

@@ -22,13 +22,13 @@ _Call = tuple["asyncio.Future[Any]", Job[Any]]
 _Outcome = tuple[Any, Exception | None]
 
 CALL_SECONDS = 15.0
-"""The timeout of a call in seconds, for example if the disk hangs. A locked file is reported sooner."""
+"""The timeout of a call, in seconds. It expires if the disk hangs; a locked file is reported sooner."""
 
 QUEUE = 10_000
 """The maximum number of pending calls. Further calls fail."""
 
 GROUP = 64
-"""The maximum number of writes in one transaction, which together wait for the disk only once."""
+"""The maximum number of writes in one transaction. Together, they wait for the disk only once."""
 
 POLL_SECONDS = 0.02
 
@@ -116,7 +116,7 @@ class SQLiteThread:
         self._ended.set_result(None)
 
     def _next_calls(self) -> tuple[list[_Call], bool]:
-        """Wait for calls, or until the next poll. Return the calls to run, and whether the thread should continue."""
+        """Wait for calls or the next poll. Return the calls to run, and whether the thread should continue."""
         calls: list[_Call] = []
         try:
             call = self._calls.get(timeout=POLL_SECONDS if self._is_polling() else None)

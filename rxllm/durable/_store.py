@@ -1,4 +1,4 @@
-"""The protocol for run stores, and its values. ``rxllm.durable.testing`` checks that a store follows the protocol.
+"""The protocol for run stores, and the values it uses. ``rxllm.durable.testing`` checks that a store follows it.
 
 Every run has a log and a journal. The log contains the run's events, numbered from 1 without gaps. The journal contains
 the records that a new producer needs to continue where the previous one stopped. To append to a run, a producer needs a
@@ -38,10 +38,10 @@ class Run(msgspec.Struct, frozen=True):
     """A run as it is stored.
 
     `factory` is the name of the function that builds the run's stream from `input`, which is JSON. `status` is
-    ``"running"`` while a process holds an unexpired lease, ``"waiting"`` while none does, and after that the way the
-    run ended: for example, ``"halted"`` means that the chat is waiting for a person. `events` is the number of the last
-    event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if a cancel was requested. If
-    the run has failed, `error` is its error as JSON.
+    ``"running"`` while a process holds an unexpired lease, and ``"waiting"`` while none does. Once the run has ended,
+    `status` is how it ended; ``"halted"`` means that the chat is waiting for a person. `events` is the number of the
+    last event. `created_at` and `ended_at` are in seconds since 1970. `is_cancelled` is True if a cancel was requested.
+    If the run has failed, `error` is its error as JSON.
     """
 
     id: str
@@ -121,7 +121,7 @@ class Store(Protocol):
         ending: Ending | None = None,
         token: str = "",
     ) -> bool:
-        """Commit all of this or nothing, and extend the lease. Return whether a cancel was requested.
+        """Commit all of it or nothing, and extend the lease. Return whether a cancel was requested.
 
         If the last append with this lease had the same `token`, the call changes nothing, so it is safe to repeat a
         call after ``"store_unavailable"``. Raises ``RunError("lease_lost")`` if the lease was lost or the run has
@@ -138,9 +138,9 @@ class Store(Protocol):
         ...
 
     async def wait(self, id: str, after: int, seconds: float) -> None:
-        """Wait up to `seconds` for the run to have events after number `after`, to end, or to be asked to cancel.
+        """Wait up to `seconds` for the run to have events after number `after`, to end, or to get a cancel request.
 
-        The call can also return early for no reason, so check the run afterwards.
+        The call can also return early without any of these, so check the run afterwards.
         """
         ...
 
@@ -163,7 +163,7 @@ class Store(Protocol):
     async def write(self, key: str, version: int, data: bytes) -> int:
         """Replace version `version` of a document with `data`. Return the new version.
 
-        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is another one.
+        Pass 0 for a new document. Raises ``RunError("conflict")`` if the stored version is a different one.
         """
         ...
 

@@ -10,7 +10,7 @@ The store must be empty at first:
 >>> assert_store(functools.partial(open_store, pathlib.Path(folder.name, "runs.db")), without={"processes"})
 >>> folder.cleanup()
 
-``Interposed`` wraps a store, and calls your own functions before and after each of its methods.
+``Interposed`` wraps a store, and calls your own functions before and after each call to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from rxllm.durable._store_rules_at_once import CHECKS, STORE_RULES
 __all__ = ["STORE_RULES", "Interposed", "assert_store"]
 
 SECONDS = 60.0
-"""The maximum number of seconds that checking one rule can take."""
+"""The maximum number of seconds for checking one rule."""
 
 
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
