@@ -38,8 +38,8 @@ class AGUI(HTTPAdapter):
     response's ``metadata["interrupts"]``. Events from inner agents arrive as ``Nested``. Changes to the shared state
     arrive only as raw chunks.
 
-    Each request contains all messages, and sends the model and its parameters as ``forwardedProps``, which the agent
-    may ignore. ``Request.options`` overrides fields of the ``RunAgentInput`` that is sent. For example, ``{"threadId":
+    Each request contains all messages, and has the model and its parameters in ``forwardedProps``, which the agent may
+    ignore. ``Request.options`` overrides fields of the ``RunAgentInput`` that is sent. For example, ``{"threadId":
     "t1", "resume": [...]}`` answers the interrupts in the last message. Without a ``threadId``, every request starts a
     new conversation.
     """

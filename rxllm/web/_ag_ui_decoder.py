@@ -1,7 +1,7 @@
 """The AG-UI decoder, for frames from any server. The module `rxllm.web._ag_ui_encoder` lists the frames.
 
 Each agent has its own `Lane`, because call ids are unique only within one agent. Other servers send only content, so
-`ForeignRun` works out where their responses, steps and chats start and end, and adds events for that.
+`ForeignRun` works out where their responses, steps and chats start and end, and adds the missing events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_NESTED = 32
 """The maximum nesting depth of agents. There is a limit because each level folds the events of all levels below it."""
 
 OWN = "rxllm"
-"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` that marks frames to decode to no event."""
+"""The name of rxllm's own ``CUSTOM`` frames, and the ``rawEvent`` of frames that decode to no event."""
 
 COUNTS = {
     "inputTokens": "input_tokens",
@@ -153,7 +153,7 @@ class Lane:
     def __init__(self, lanes: Lanes, path: Path = (), run: str | None = None) -> None:
         self.path = path
         self.run = run
-        # The keys of `blocks` are kind and message id, and the keys of `calls` are the call ids on the wire.
+        # `blocks` is keyed by kind and message id, and `calls` by the call id on the wire.
         self.blocks: dict[tuple[str, str], Block] = {}
         self.calls: dict[str, Call] = {}
         self.names: dict[str, str] = {}
@@ -288,7 +288,7 @@ def _tag(run: str | None) -> Frame:
 
 
 class ForeignRun:
-    """Adds the events that other servers do not send: starts and ends of responses, ends of steps, and of the chat."""
+    """Adds the events that other servers do not send: starts and ends of responses, and ends of steps and chats."""
 
     def __init__(self, fold: ClientFold, lanes: Lanes, open: Unfinished) -> None:
         self._fold = fold

@@ -204,7 +204,7 @@ class Encoder:
         return {**result, "content": content, "role": "tool"}
 
     def _begin_agents(self, path: Path, frames: list[Frame]) -> Lane:
-        """Return the lane of the agent at `path`. Add frames to `frames` that start any new agents on the path."""
+        """Return the lane of the agent at `path`. Add the frames that start new agents on the path to `frames`."""
         lane = self._lanes.lane(None)
         for call in path:
             if call not in lane.agents:

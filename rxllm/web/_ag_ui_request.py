@@ -1,4 +1,4 @@
-"""AG-UI requests: read the thread from a ``RunAgentInput``, and its answers to interrupts and tool calls.
+"""AG-UI requests: read the thread, and the answers to interrupts and tool calls, from a ``RunAgentInput``.
 
 The docstring of `rxllm.web._requests` lists the input that is accepted. A user's answer to a question becomes a user
 message or, if an inner agent asked, the result of the call that asked. The tools named in `client_tools` become manual

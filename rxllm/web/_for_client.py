@@ -82,7 +82,7 @@ class ClientFold:
                 pass
 
     def filled(self, event: ev.Event) -> ev.Event:
-        """Replace the message or result of `event` by the one folded from the events so far."""
+        """Replace the message or result of `event` with the one folded from the events so far."""
         match event:
             case ev.MessageCompleted(message=message):
                 return changed(event, message=replace(self.state.message, metadata=message.metadata))

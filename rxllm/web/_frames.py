@@ -1,4 +1,4 @@
-"""Frames, which are the JSON objects that protocols consist of, and helpers shared by encoders and decoders."""
+"""Frames, the JSON objects that every protocol consists of, and helpers shared by encoders and decoders."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def text_of(frame: Frame, name: str) -> str:
 
 
 def all_of(frame: Frame, events: Iterable[Event]) -> list[Event]:
-    """Read all `events` from `frame`. Raises ``StreamError("malformed_event")`` if there is anything wrong with it."""
+    """Read all `events` from `frame`. Raises ``StreamError("malformed_event")`` if anything is wrong with it."""
     try:
         return list(events)
     except (ValidationError, LookupError, TypeError, ValueError, AttributeError, RecursionError):

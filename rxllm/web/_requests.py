@@ -44,7 +44,7 @@ MAX_VALUES = 100_000
 """The maximum number of JSON values in a request. Parsing more would block the event loop for seconds."""
 
 Name = Annotated[str, msgspec.Meta(pattern=r"^[^\ud800-\udfff]*$")]
-"""An id or a type. Lone surrogates are not allowed, because it is used as a key, logged and sent back."""
+"""An id or a type. It is used as a key, logged and sent back, so it must not contain lone surrogates."""
 
 UNANSWERED = "The user has gone on without an answer."
 """The result of calls that were waiting for an answer when the user wrote something else."""
@@ -102,7 +102,7 @@ def _check_size(data: Any) -> None:
 
 
 def _most_values(text: bytes) -> int:
-    """Return an upper bound for the number of values in a JSON text, by counting punctuation without parsing it."""
+    """Return an upper bound for the number of values in a JSON text, based only on its punctuation."""
     most_quotes = 4 * MAX_VALUES  # a value has at most four quotes: two around its key and two around itself
     pieces = text.replace(b"\\\\", b"").replace(b'\\"', b"").split(b'"', most_quotes)
     return most_quotes if len(pieces) > most_quotes else sum(map(b"".join(pieces[::2]).count, b",[{"))

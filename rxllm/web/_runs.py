@@ -14,7 +14,7 @@ from rxllm.web._for_client import for_client
 
 
 class Runs:
-    """Keep streams running by id, so that browsers can leave and return. Only `cancel` stops a run.
+    """Keep streams running by id, so that browsers can leave and return. To stop a run, call `cancel`.
 
     >>> import rxllm
     >>> runs = Runs()
