@@ -290,7 +290,7 @@ def rows_by_step(card: Card, responses: list[Response[Any]], now: float) -> list
 def rows_of(message: Message, row: Callable[[ToolCall], Row]) -> Iterator[Row]:
     """Yield the rows of a message, calling `row` for each of its tool calls.
 
-    The row of a call takes the call's place among the parts. Calls without such a place are at the end.
+    A call's row appears at the call's position among the parts, or at the end if it has none.
     """
     calls = {call.id: call for call in message.tool_calls}
     for part in message.parts:

@@ -74,11 +74,11 @@ class ChatPanel(abc.DisposableBase):
 
     @property
     def session(self) -> Session:
-        """The conversation so far, without any answer that is still running and the message it answers."""
+        """The conversation so far. A running answer and the message it replies to are not included yet."""
         return self._session
 
     def send(self, message: str | Message) -> Showing[Any]:
-        """Send a user message, and return a `Showing` that shows the answer.
+        """Send a user message, show the answer, and return its `Showing`.
 
         Raises `SessionError` if an answer is running or tool calls are pending.
         """
@@ -299,7 +299,7 @@ def from_widget(widget: Any, trait: str = "value") -> Stream[Any]:
         display(slider)
         rxllm.show(answers, block=False)
 
-    To observe another trait than ``value``, for example one of your own anywidget, pass its name as `trait`. While a
+    To observe a trait other than ``value``, such as a trait of your own anywidget, pass its name as `trait`. While a
     cell is running, the kernel receives no changes, so use ``block=False`` or ``subscribe``. The stream observes the
     widget until it is disposed, and never completes. Items are emitted on the subscription's event loop or scheduler,
     no matter which thread changes the widget.

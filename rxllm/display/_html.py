@@ -57,7 +57,7 @@ def article(look: str, body: str, texts: Iterable[str]) -> str:
 def rows_html(rows: Sequence[Row], *, opened: bool) -> str:
     """Return the HTML of `rows`, with all thinking folded, except in the last row if `opened` is True.
 
-    If it were folded, the user could not open it while it streams, because every redraw would fold it again.
+    The user could not open folded thinking while it streams, because every redraw would fold it again.
     """
     last = rows[-1] if rows and opened else None
     if isinstance(last, ThinkingPart) and last.text:
@@ -178,7 +178,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 def clean(text: str) -> str:
-    """Replace all control characters and lone surrogates in `text` by the replacement character.
+    """Replace all control characters and lone surrogates in `text` with the replacement character.
 
     >>> clean("a\\x1b[31m\\r\\nb")
     'a�[31m\\nb'

@@ -68,7 +68,7 @@ class MarbleDiagram:
 
     @property
     def svg(self) -> str:
-        """The diagram as self-contained SVG of limited size, light or dark like the page."""
+        """The diagram as self-contained SVG of limited size, which follows the page's light or dark theme."""
         return draw_svg(self._lanes, self._end())
 
     def __str__(self) -> str:
@@ -130,7 +130,7 @@ def marble_diagram(
     labels: Sequence[str] | None = None,
     virtual: bool = False,
 ) -> MarbleDiagram:
-    """Run a stream through `operators`, and draw a lane for the stream and for the output of each operator.
+    """Run a stream through `operators`, and draw a lane for the stream and for each operator's output.
 
     >>> import reactivex
     >>> from rxllm import operators as ops

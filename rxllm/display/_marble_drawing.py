@@ -16,7 +16,7 @@ from rxllm.events import EVENT_CLASSES, Nested, Steered
 from rxllm.values import Labelled
 
 MAX_SPANS, MAX_MARKS = 200, 4000
-"""The most subscriptions that a lane keeps, and the most marks in one of them before nearby marks are joined."""
+"""The maximum number of subscriptions that a lane keeps, and of marks in each before nearby marks are joined."""
 
 Kind = tuple[str, bool]
 """A mark's name in the legend, and whether its item is complete. Complete items are drawn as outlines."""
@@ -124,7 +124,7 @@ def join_marks(marks: Iterable[Mark], gap: float, most: int) -> list[Mark]:
 def mark_of(item: Any, at: float) -> Mark:
     try:
         (kind, label), detail = _describe(item), repr(item)
-    except Exception:  # from a repr or a property of the user's own class
+    except Exception:  # a repr or a property of the user's own class failed
         kind, label, detail = ("value", False), type(item).__name__, object.__repr__(item)
     return Mark(at, at, kind, truncate(label, 40), truncate(detail, 80), hash(detail))
 
@@ -153,7 +153,7 @@ COLUMNS = 100
 """The approximate length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""The most distinct items that get a symbol each. If there are more, each kind of item gets one instead."""
+"""The maximum number of distinct items with their own symbols. Beyond it, each kind of item gets a symbol."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
 """The durations that a character can represent, in seconds."""

@@ -31,7 +31,7 @@ from rxllm.values import Labelled, TextPart
 Cards = Mapping[str | None, Card]
 
 Path = tuple[str, ...]
-"""The ids of the tool calls that enclose an agent's event, outermost first, or nothing for the chat itself."""
+"""The ids of the tool calls that enclose an agent's event, outermost first; empty for the chat itself."""
 
 WIDTH = 200
 """The number of characters after which a tool's result or progress is cut off."""
@@ -44,7 +44,7 @@ def ipython_shell() -> Any:
 
 
 class Screen:
-    """A place to draw cards. The thread that reads the stream calls `add` for every item; another calls `draw`."""
+    """A place to draw cards. The reading thread calls `add` for every item, and another thread calls `draw`."""
 
     thread: type[threading.Thread] = threading.Thread
 

@@ -106,8 +106,8 @@ def _in_cell() -> Callable[[str, bool], None]:
 class _TerminalLine:
     """The line of the terminal that all bars are drawn on.
 
-    After a draw, standard output and standard error are wrapped in a `_Guard`, also in logging handlers. The first
-    write to a guard clears the line and removes all guards.
+    After a draw, a `_Guard` wraps standard output and standard error, including the ones that logging handlers use. The
+    first write to a guard clears the line and removes all guards.
     """
 
     def __init__(self) -> None:
@@ -147,7 +147,7 @@ class _TerminalLine:
 
 
 class _Guard:
-    """Wraps a stream to the terminal, and clears the bar's line before each write."""
+    """Wraps a terminal stream, and clears the bar's line before each write."""
 
     def __init__(self, stream: Any, line: _TerminalLine) -> None:
         self._stream = stream

@@ -232,7 +232,7 @@ def pause_after(cost: float) -> float:
 
 
 class Stopped(KeyboardInterrupt):
-    """The error if the user stops a stream that is being shown. A notebook shows it as a single line."""
+    """Raised when the user stops a stream that is being shown. A notebook shows this error as a single line."""
 
     def __init__(self) -> None:
         super().__init__(_STOPPED)

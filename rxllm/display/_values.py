@@ -217,7 +217,7 @@ def thread_html(thread: Thread, unanswered: State = "called") -> str:
         drawn.append(message_html(message, answers, unanswered))
     drawn.reverse()
     starts = [start for start, _, _ in exchanges] + [len(thread)]
-    # After the first exchange, `left` is the index of the first one drawn, and `last` of the first one drawn open.
+    # After the first exchange, exchanges are drawn from index `left` on, and are open from index `last` on.
     left, last = len(exchanges) - len(drawn), len(exchanges) - min(OPEN, len(drawn))
     earlier = "".join(drawn[:-OPEN])
     if left > 1:

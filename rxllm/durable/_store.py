@@ -140,7 +140,7 @@ class Store(Protocol):
     async def wait(self, id: str, after: int, seconds: float) -> None:
         """Wait up to `seconds` for the run to have events after number `after`, to end, or to get a cancel request.
 
-        The call can also return early without any of these, so check the run afterwards.
+        The call can also return early, so check the run afterwards.
         """
         ...
 

@@ -66,8 +66,8 @@ def openai_app(
     >>> app = openai_app({"support": rxllm.Fake("Hello")})
 
     Run it on any ASGI server, or mount it in Starlette or FastAPI. Clients set their ``base_url`` to its address plus
-    ``/v1``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's own tools run
-    here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
+    ``/v1``. Each engine, with its operators, `prepare` and tools, looks like a model to them. The engine's own tools
+    run here, unseen by the client. The client's tools are passed to the model; the client runs them, and sends their
     results with its next request.
 
     If there is a `key`, every client must send it. Without a `key`, requests from web pages (which have an ``Origin``
