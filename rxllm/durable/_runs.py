@@ -150,8 +150,8 @@ class Runs:
         """Store a new run for the factory with this name, start producing it, and emit its id.
 
         `input` can be anything that `rxllm.serializer` can write, such as a string, a `Thread`, a `ChatResult`, or a
-        dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be guessed.
-        With ``here=False``, the run is only stored, and waits for a worker to recover it.
+        dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be
+        guessed. With ``here=False``, the run is only stored, and waits for a worker to recover it.
 
         If you pass a `session` (emitted by `Runs.session`), the run is the next turn of that session, and the factory
         is called with the session as its second argument. However the run ends, the session is saved with the run's

@@ -336,7 +336,7 @@ async def _expire(place: Place) -> None:
     for lease in (ended, running):
         await store.append(lease, [b"1"], [Record("a", "b")])
     await store.append(ended, [], ending=Ending("completed"))
-    expect_same(await store.expire(LONG), 0, "the number of runs deleted after a minute")
+    expect_same(await store.expire(LONG), 0, "the number of expired runs")
     expect(await store.expire(0) >= 1, "expire deleted nothing")
     await refused(store.load(ended.run_id), "unknown_run", "loading a deleted run")
     expect_same(await store.events(running.run_id), [b"1"], "the log of a run that has not ended")
