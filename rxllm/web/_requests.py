@@ -241,7 +241,7 @@ def file_part(url: str, mime_type: str, *path: str | int, name: str | None = Non
         try:
             (part,) = user([TextPart(""), url]).parts[1:]
         except ValidationError:
-            raise wrong("must be a valid base64 data: URL", *path) from None
+            raise wrong("must be a valid data: URL in base64", *path) from None
         return part
     if scheme not in ("http", "https"):
         raise wrong("must begin with http:, https: or data:", *path)
