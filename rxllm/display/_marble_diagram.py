@@ -45,7 +45,7 @@ class MarbleDiagram:
     >>> diagram.svg[:4]
     '<svg'
 
-    Print it for text, or use `svg` for a picture, which is what a notebook shows. You can draw the diagram while the
+    Print it to get text, or use `svg` to get the picture that a notebook shows. You can draw the diagram while the
     streams are still running. To draw a whole pipe, use `marble_diagram`.
     """
 

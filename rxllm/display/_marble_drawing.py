@@ -44,7 +44,7 @@ _KINDS = {
     "ErrorEvent": ("error", False, "error"),
     "UsageUpdated": ("value", False, "tokens"),
 }
-"""The kind of each event class, and the field with its label, or the label itself if there is no such field."""
+"""The kind of each event class, and either the field that contains its label or the label itself."""
 
 
 class Mark(NamedTuple):
@@ -153,7 +153,7 @@ COLUMNS = 100
 """The approximate length of a line of marbles, in characters."""
 
 MAX_SYMBOLS = 40
-"""The maximum number of distinct items with their own symbols. Beyond it, each kind of item gets a symbol."""
+"""The maximum number of distinct items with their own symbols. Beyond that, each kind of item gets a symbol."""
 
 TICKS = tuple(factor * 10.0**power for power in range(-4, 4) for factor in (1, 2, 2.5, 5))
 """The durations that a character can represent, in seconds."""

@@ -36,10 +36,10 @@ FOREVER = 2**53
 """An event number that no run ever reaches."""
 
 LEFT_SECONDS = 30.0
-"""The run fails if a replayed response is disposed more than this many seconds later than in the original run."""
+"""The number of extra seconds that a replayed response may stay in use before the run fails."""
 
 QUIET_SECONDS = 5.0
-"""A request or tool stops waiting for recorded tools after this many seconds without any replay."""
+"""A request or tool stops waiting for recorded tools when nothing has been replayed for this many seconds."""
 
 LOOK_SECONDS = 0.01
 """Seconds between checks while a request or tool waits for recorded tools."""

@@ -415,7 +415,7 @@ def _check_id(id: Any) -> None:
 
 
 def _check_text(item: Any) -> None:
-    """Raise if plain data contains a lone surrogate. Messages may contain them, because models do."""
+    """Raise if plain data contains a lone surrogate, which is allowed only in values written by a model."""
     match item:
         case str() if item and not is_name(item):
             fault = f"contains a lone surrogate: got {shown(item)}; pass text that can be encoded in UTF-8"

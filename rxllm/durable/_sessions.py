@@ -50,7 +50,7 @@ _HEAD = serializer.to_json(Custom("turn")).removesuffix(', "v": 1}').encode()
 
 
 def is_turn(data: bytes) -> bool:
-    """Whether `data`, which is a session's document or the input of a run, is a turn."""
+    """Whether `data`, a session's document or a run's input, is a turn."""
     return data.startswith(_HEAD)
 
 

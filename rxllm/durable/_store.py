@@ -72,7 +72,7 @@ class Ending(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """A store for runs, whose methods can be called on any event loop and never block it.
+    """A store for runs. Its methods can be called on any event loop, and never block it.
 
     If the store is unreachable, full or broken, any method can raise ``RunError("store_unavailable")`` after a limited
     time, with the reason as its ``__cause__``. The call may or may not have taken effect. The same is true of a call

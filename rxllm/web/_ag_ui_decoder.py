@@ -146,7 +146,7 @@ class Lane:
 
     Call ids are unique only within a lane, so on the wire they are prefixed with the lane's path. `blocks` and `calls`
     contain only the open ones. `names` has the tool name of every call. `agents` has the running inner agents, by the
-    id of the call that runs them. `mark` is the number of the last message before the current step, and `parent` is the
+    id of the call that runs each. `mark` is the number of the last message before the current step, and `parent` is the
     id of the message that the next call belongs to.
     """
 

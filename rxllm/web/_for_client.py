@@ -9,8 +9,8 @@ files, usage, questions, approvals
 ``StepCompleted``, ``ChatCompleted``        a result built from events that the client has seen, without the thread:
                                             system prompts, history and tool messages stay on the server
 metadata                                    the entries that `METADATA` lists
-errors, including errors of tools           the class, the reason and how many seconds to wait before a retry; the
-                                            message and the traceback are logged once, by the logger ``rxllm``
+errors, including tool errors               the class, the reason and the retry delay; the message and the traceback are
+                                            logged once, by the logger ``rxllm``
 an ``on_error`` that is not an              passed on unchanged, for the server to handle
 ``LLMError``
 raw chunks, parts that only the provider    nothing

@@ -20,7 +20,7 @@ _TYPES = {
     429: "rate_limit_error",
 }
 _AGAIN = (408, 429, 502, 503)
-"""The statuses that a client should retry. They are marked by a header, because the SDKs would also retry a 500."""
+"""The statuses on which clients should retry. A header marks them, because the SDKs would also retry a 500."""
 
 _STATUSES: dict[type[LLMError], dict[int, set[str]]] = {
     AdapterError: {

@@ -42,7 +42,7 @@ Fields = list[tuple[bytes, bytes]]
 Filter = Callable[[Observable[Event]], Observable[Event]]
 
 WAITING = 16
-"""The number of events that may queue up for a slow browser, besides those in its socket, before the model pauses."""
+"""The number of events that may queue up for a slow browser, besides those in its socket, before the model waits."""
 
 HEARTBEAT = b":\n\n"
 """An empty comment, which clients of server-sent events ignore."""
