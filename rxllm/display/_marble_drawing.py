@@ -48,10 +48,7 @@ _KINDS = {
 
 
 class Mark(NamedTuple):
-    """An item at time `at`, or `size` items between `at` and `until`. Equal items have the same `key`.
-
-    `detail` is the item's repr.
-    """
+    """An item, or `size` items from `at` to `until`. Equal items have the same `key`. `detail` is the item's repr."""
 
     at: float
     until: float

@@ -153,9 +153,8 @@ class Runs:
         dict or list of such values. Anyone who knows the id can watch and cancel the run; the default id cannot be
         guessed. With ``here=False``, the run is only stored, and waits for a worker to recover it.
 
-        If you pass a `session` (emitted by `Runs.session`), the run is the next turn of that session, and the factory
-        is called with the session as its second argument. However the run ends, the session is saved with the run's
-        events.
+        If you pass a `session` (from `Runs.session`), the run is that session's next turn, and the factory is called
+        with the session as its second argument. However the run ends, the session is saved with the run's events.
 
         Raises ``RunError("unknown_factory")`` or ``ValidationError`` immediately. The stream fails with
         ``RunError("exists")`` if the id is taken, and with ``RunError("conflict")`` if the session has changed since it
@@ -228,8 +227,7 @@ class Runs:
     def result(self, id: str, *, response_format: Any = None) -> Stream[ChatResult | StepResult | Response]:
         """Emit the result of a run when it ends: a `ChatResult`, `StepResult` or `Response`.
 
-        The log does not contain the `parsed` value. To get it, pass the same `response_format` as in the call. Fails
-        like `watch`.
+        The log does not contain `parsed` values. To get one, pass the call's `response_format`. Fails like `watch`.
         """
         result = self.watch(id, folded=True).reduce(StreamCollector.apply_event, StreamCollector()).map(_result)
         if response_format is None:
@@ -237,10 +235,9 @@ class Runs:
         return result.map(lambda value: from_data(to_data(value), response_format=response_format))
 
     def cancel(self, id: str) -> Stream[None]:
-        """Ask the process that produces a run to cancel it.
+        """Ask a run's producer to cancel it. The run closes its connections and ends as ``cancelled``.
 
-        The run's connections are closed, and it ends as ``cancelled``. If it has already ended, nothing changes. Fails
-        with ``RunError("unknown_run")``.
+        If it has already ended, nothing changes. Fails with ``RunError("unknown_run")``.
         """
         _check_id(id)
 

@@ -114,8 +114,7 @@ async def begin_turn(store: Store, factory: str, input: Any, saved: SavedSession
 async def cancel_turn(store: Store, run: Run, owner: str, seconds: float) -> bool:
     """Cancel a run that is a turn and that no process is producing. Return whether it was such a run.
 
-    The session is saved before the run ends, because a run that has ended can expire, and a turn without a run would
-    start again.
+    The session is saved first, because a run that has ended can expire, and a turn without a run would start again.
     """
     lease = await store.claim(run.id, owner, seconds) if is_turn(run.input) else None
     if lease is None:

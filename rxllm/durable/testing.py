@@ -37,10 +37,9 @@ SECONDS = 60.0
 def assert_store(make_store: MakeStore, *, only: Collection[str] | None = None, without: Collection[str] = ()) -> None:
     """Check that the store opened by `make_store` follows all of `STORE_RULES`.
 
-    `make_store` must open the same store on every call, and the store must be empty at first. For the rule
-    ``processes``, it is called in other processes, so it must be picklable: a module-level function, or a
-    ``functools.partial`` of such a function. `only` and `without` name the rules to check or to skip. To make each rule
-    a separate test::
+    Every call of `make_store` must open the same store, which must be empty at first. For the rule ``processes``, it is
+    called in other processes, so it must be picklable: a module-level function, or a ``functools.partial`` of such a
+    function. `only` and `without` name the rules to check or to skip. To make each rule a separate test::
 
         @pytest.mark.parametrize("rule", STORE_RULES)
         def test_the_contract(rule, tmp_path):
